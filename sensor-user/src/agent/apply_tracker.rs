@@ -338,7 +338,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         store(state.path(), None);
         let follow = || ApplyTracker::new(Box::new(AgentView::new(Path::new("/"), state.path())));
-        let other = Store::look(state.path()).unwrap().unwrap();
+        let other = Store::open_existing(state.path()).unwrap().unwrap();
         let lock = other.lock().unwrap();
         let mut daemon = follow();
         assert!(!daemon.is_abandoned(), "its process runs");

@@ -1,11 +1,13 @@
-//! Who runs acts, and what an act came to.
+//! Running the acts of a journal: the trait, and the result of an act.
 //!
-//! In: an act of the journal. Out: typed results; the text of a failure is for people and decides nothing.
+//! In: an act. Out: typed results and errors.
 
-use sensor_model::journal::{Act, Action, Begin, OsChange};
+use super::act_error::{ActError, UnitFailure};
+use sensor_model::journal::{Act, Begin, OsChange};
 use std::{future::Future, pin::Pin};
 
-pub(super) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
+/// The future result of an act.
+pub type ActFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, ActError>> + 'a>>;
 
 /// The result of an act that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,64 +32,55 @@ pub enum UndoResult {
 pub enum UnitAfterBoot {
     /// It runs, has finished, or is not started by a boot.
     Settled,
-    /// It does not run, for this reason.
-    Failed(String),
+    /// It does not run.
+    Failed(UnitFailure),
 }
 
 /// Runs acts.
 pub trait ActRunner {
     /// Runs an act of an apply and waits for its end.
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, ActResult>;
+    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, ActResult>;
     /// After another boot the act is not run again. Waits until the act's unit has settled. An error means that its state cannot
     /// be read.
-    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UnitAfterBoot>;
+    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UnitAfterBoot>;
     /// The files are the old ones again: runs the act once more, or reverts it.
-    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UndoResult>;
+    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UndoResult>;
     /// After the reboot of a rollback: checks that the OS is what it was before a change.
     ///
     /// # Errors
     /// How the OS differs.
-    fn is_back(&mut self, os: &OsChange) -> Result<(), String>;
+    fn is_back(&mut self, os: &OsChange) -> Result<(), ActError>;
     /// Syncs and asks for a reboot.
-    fn reboot(&mut self) -> Answer<'_>;
+    fn reboot(&mut self) -> ActFuture<'_>;
     /// The number of soft reboots since the kernel booted; `None` where systemd does not count them. An error means that the
     /// number cannot be read.
-    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+    fn soft_reboots(&mut self) -> ActFuture<'_, Option<u32>> {
         Box::pin(async { Ok(None) })
     }
 }
 
-/// Runs nothing, for a root that is not booted: its next boot uses the files.
+/// Runs no act, for a root that is not booted: its next boot uses the files.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoActs;
 
 impl ActRunner for NoActs {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, ActResult> {
+    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, ActResult> {
         Box::pin(async { Ok(ActResult::Done) })
     }
 
-    fn unit_after_boot<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UnitAfterBoot> {
+    fn unit_after_boot<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, UnitAfterBoot> {
         Box::pin(async { Ok(UnitAfterBoot::Settled) })
     }
 
-    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UndoResult> {
+    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, UndoResult> {
         Box::pin(async { Ok(UndoResult::Done) })
     }
 
-    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
+    fn is_back(&mut self, _: &OsChange) -> Result<(), ActError> {
         Ok(())
     }
 
-    fn reboot(&mut self) -> Answer<'_> {
-        Box::pin(async { Err("no act is run in this root, so no reboot either".to_owned()) })
-    }
-}
-
-/// `reload chronyd.service`.
-pub(super) fn describe(act: &Act) -> String {
-    let verb = if act.kind == Action::Os { "the change of the OS" } else { act.kind.as_str() };
-    match &act.unit {
-        Some(unit) => format!("{verb} {unit}"),
-        None => verb.to_owned(),
+    fn reboot(&mut self) -> ActFuture<'_> {
+        Box::pin(async { Err(ActError::NoReboot) })
     }
 }

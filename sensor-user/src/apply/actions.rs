@@ -1,7 +1,7 @@
-//! Acts that follow the writing of files: systemd's jobs, through D-Bus, and changes of the OS.
+//! Acts after the files are written: jobs of systemd, through D-Bus, and changes of the OS.
 //!
-//! In: an act. Out: whether it succeeded, after its job ended and the unit's state was read. No shell runs anything, and only the
-//! plan's acts are run.
+//! In: an act. Out: whether it succeeded, after its job ended and the unit's state was read. No shell is used, and only acts of the
+//! plan run.
 
 mod boot;
 mod bus;
@@ -11,13 +11,14 @@ mod results;
 #[cfg(test)]
 mod tests;
 
-pub(super) use bus::missing as missing_bus;
+pub(super) use bus::check as check_bus;
 
 use super::{
-    act_runner::{ActResult, ActRunner, Answer, UndoResult, UnitAfterBoot, describe},
+    act_error::{ActError, SystemdError, UNDO_OS, describe},
+    act_runner::{ActFuture, ActResult, ActRunner, UndoResult, UnitAfterBoot},
     os,
 };
-use jobs::{Job, WhenMasked};
+use jobs::{Job, JobEnd, WhenMasked};
 use sensor_model::{
     host::unit_name::template_of,
     journal::{Act, Action, Begin, Image, OsChange},
@@ -28,10 +29,10 @@ use std::{
 };
 use zbus_systemd::{login1, systemd1::ManagerProxy};
 
-/// The limit for an answer of systemd's.
+/// The limit for an answer of systemd.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The error of the bus where logind does not run.
+/// The error of the bus if logind does not run.
 const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 
 /// The running systemd, and the host's OS backend.
@@ -40,7 +41,7 @@ pub struct Systemd {
     root: PathBuf,
     manager: Option<ManagerProxy<'static>>,
     os: os::Host,
-    /// Delays shutdowns by others; released before Holdfast's own reboot.
+    /// Delays the shutdowns of other processes; released before Holdfast's own reboot.
     inhibitor: Option<zbus::OwnedFd>,
     /// The limit for one answer.
     answer: Duration,
@@ -58,24 +59,26 @@ impl Systemd {
         }
     }
 
-    /// Asks logind to delay shutdowns. Without logind nothing is asked.
+    /// Asks logind, if it runs, to delay shutdowns.
     pub async fn inhibit(&mut self, why: &str) {
         let Ok(login) = self.login().await else { return };
         let word = |text: &str| text.to_owned();
         match login.inhibit(word("shutdown"), word("holdfast"), word(why), word("block")).await {
             Ok(lock) => self.inhibitor = Some(lock),
             Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_LOGIND => {}
-            Err(error) => tracing::warn!(%error, "logind holds back no shutdown while a config is applied."),
+            Err(error) => {
+                tracing::warn!(%error, "logind does not delay shutdowns while a config is applied.")
+            }
         }
     }
 
-    async fn login(&self) -> Result<login1::ManagerProxy<'static>, String> {
+    async fn login(&self) -> Result<login1::ManagerProxy<'static>, SystemdError> {
         let connection = bus::connect(&self.root, self.answer).await?;
-        login1::ManagerProxy::new(&connection).await.map_err(|error| format!("logind: {error}"))
+        login1::ManagerProxy::new(&connection).await.map_err(SystemdError::Logind)
     }
 
-    // Not systemd's own socket: zbus rejects the sender's name in the signals that systemd sends there.
-    async fn manager(&mut self) -> Result<ManagerProxy<'static>, String> {
+    // Not through systemd's own socket: zbus rejects the sender's name in the signals that systemd sends there.
+    async fn manager(&mut self) -> Result<ManagerProxy<'static>, SystemdError> {
         if let Some(manager) = &self.manager {
             return Ok(manager.clone());
         }
@@ -84,38 +87,49 @@ impl Systemd {
         Ok(manager)
     }
 
-    async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<ActResult, String> {
+    async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<ActResult, ActError> {
         let limit = Duration::from_secs(act.timeout_s);
         let what = describe(act);
         if act.kind == Action::Os {
-            let change = begin.os.as_ref().ok_or("nothing is said of the OS change")?;
+            let Some(change) = &begin.os else { return Err(ActError::NoOsChange(what)) };
             let staged = self.os.stage(change, limit).await;
-            return staged.map(|()| ActResult::Done).map_err(|error| format!("{what}: {error}"));
+            return staged.map(|()| ActResult::Done).map_err(|error| ActError::Os { act: what, error });
         }
-        let told = |reason: String| format!("{what}: {reason}");
         if act.kind == Action::DaemonReload {
-            // systemd answers after the reload, so the act's limit is that of the answer.
-            let connection = bus::connect(&self.root, limit).await.map_err(told)?;
-            let reloaded = manager(&connection).await.map_err(told)?.reload().await;
-            return reloaded.map(|()| ActResult::Done).map_err(|error| match error {
-                zbus::Error::InputOutput(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    told(format!("no answer within {} s", act.timeout_s))
-                }
-                error => told(error.to_string()),
-            });
+            let reloaded = self.daemon_reload(act).await;
+            return reloaded
+                .map(|()| ActResult::Done)
+                .map_err(|error| ActError::Systemd { act: what, error });
         }
-        let unit = act.unit.as_deref().ok_or_else(|| format!("{what}: no unit is named"))?;
-        let manager = self.manager().await.map_err(told)?;
+        let Some(unit) = act.unit.as_deref() else { return Err(ActError::NoUnit(what)) };
         let job = Job { kind: act.kind, unit, may_be_gone: concerns(begin, unit), masked, limit };
-        match jobs::run(&manager, job).await.map_err(told)? {
-            ActResult::Skipped(reason) => Ok(ActResult::Skipped(told(reason))),
-            ActResult::Done => Ok(ActResult::Done),
-        }
+        let ended = match self.manager().await {
+            Ok(manager) => jobs::run(&manager, job).await,
+            Err(error) => Err(error),
+        };
+        let now = match ended {
+            Ok(JobEnd::Done) => return Ok(ActResult::Done),
+            Ok(JobEnd::Masked { runs: true }) => "it runs on until it is stopped",
+            Ok(JobEnd::Masked { runs: false }) => "it does not run",
+            Err(error) => return Err(ActError::Systemd { act: what, error }),
+        };
+        Ok(ActResult::Skipped(format!("{what}: skipped: the config masks the unit, and {now}")))
+    }
+
+    /// systemd answers after the reload, so the limit of the act is that of the answer.
+    async fn daemon_reload(&self, act: &Act) -> Result<(), SystemdError> {
+        let connection = bus::connect(&self.root, Duration::from_secs(act.timeout_s)).await?;
+        manager(&connection).await?.reload().await.map_err(|error| match error {
+            zbus::Error::InputOutput(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                SystemdError::ReloadTimeout(act.timeout_s)
+            }
+            error => error.into(),
+        })
     }
 }
 
-async fn manager(connection: &zbus::Connection) -> Result<ManagerProxy<'static>, String> {
-    ManagerProxy::new(connection).await.map_err(|error| format!("systemd does not answer: {error}"))
+async fn manager(connection: &zbus::Connection) -> Result<ManagerProxy<'static>, SystemdError> {
+    ManagerProxy::new(connection).await.map_err(SystemdError::Manager)
 }
 
 /// Whether an apply changes a unit or its template, so that the unit may exist under only one of the two configs.
@@ -141,28 +155,31 @@ fn masks_again(begin: &Begin, unit: &str) -> bool {
 }
 
 impl ActRunner for Systemd {
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, ActResult> {
+    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, ActResult> {
         let masked = if act.masked { WhenMasked::Skip } else { WhenMasked::Fail };
         Box::pin(async move { self.run(act, begin, masked).await })
     }
 
-    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UnitAfterBoot> {
+    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UnitAfterBoot> {
         Box::pin(async move {
             let Some(unit) = act.unit.as_deref().filter(|_| act.kind.needs_unit()) else {
                 return Ok(UnitAfterBoot::Settled);
             };
-            let manager = self.manager().await?;
             let limit = Duration::from_secs(act.timeout_s);
-            boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await
+            let state = match self.manager().await {
+                Ok(manager) => boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await,
+                Err(error) => Err(error),
+            };
+            state.map_err(|error| ActError::Unit { unit: unit.to_owned(), error })
         })
     }
 
-    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UndoResult> {
+    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UndoResult> {
         Box::pin(async move {
             let Some(change) = begin.os.as_ref().filter(|_| act.kind == Action::Os) else {
                 let again = act.unit.as_deref().is_some_and(|unit| masks_again(begin, unit));
                 let masked = match (again, act.masked) {
-                    // Under the old config nothing could start the unit, and this apply did.
+                    // The old config masks the unit, and this apply started it.
                     (true, _) => WhenMasked::Stop,
                     (false, true) => WhenMasked::Skip,
                     (false, false) => WhenMasked::Fail,
@@ -171,35 +188,35 @@ impl ActRunner for Systemd {
             };
             let limit = Duration::from_secs(act.timeout_s);
             let undone = self.os.unstage(change, limit).await;
-            let undone = undone.map_err(|error| format!("the way back of the OS: {error}"))?;
-            Ok(if undone { UndoResult::NeedsReboot } else { UndoResult::Done })
+            let needs_reboot = undone.map_err(|error| ActError::Os { act: UNDO_OS.to_owned(), error })?;
+            Ok(if needs_reboot { UndoResult::NeedsReboot } else { UndoResult::Done })
         })
     }
 
-    fn is_back(&mut self, change: &OsChange) -> Result<(), String> {
+    fn is_back(&mut self, change: &OsChange) -> Result<(), ActError> {
         match self.os.is_back(change)? {
             problems if problems.is_empty() => Ok(()),
-            problems => Err(format!("the old OS is not back: {}", problems.join("; "))),
+            problems => Err(ActError::OtherOs(problems)),
         }
     }
 
-    fn reboot(&mut self) -> Answer<'_> {
+    fn reboot(&mut self) -> ActFuture<'_> {
         Box::pin(async {
             self.inhibitor = None;
             nix::unistd::sync();
-            let login = self.login().await.map_err(|reason| format!("reboot: {reason}"))?;
-            login.reboot(false).await.map_err(|error| format!("reboot: {error}"))
+            let login = self.login().await.map_err(ActError::Reboot)?;
+            login.reboot(false).await.map_err(|error| ActError::Reboot(error.into()))
         })
     }
 
-    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+    fn soft_reboots(&mut self) -> ActFuture<'_, Option<u32>> {
         Box::pin(async {
-            // A root that is not booted has no systemd.
-            if bus::missing(&self.root).is_some() {
+            // systemd does not run in a root that is not booted.
+            if bus::check(&self.root).is_err() {
                 return Ok(None);
             }
-            let connection = bus::connect(&self.root, self.answer).await?;
-            boot::soft_reboots(&connection).await
+            let connection = bus::connect(&self.root, self.answer).await.map_err(ActError::SoftReboots)?;
+            boot::soft_reboots(&connection).await.map_err(ActError::SoftReboots)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The acts of a plan.
 //!
-//! In: a plan. Out: acts of the journal, in the plan's order, each with its limit and its fallback. A drain is the cluster's work;
-//! the write and the reboot are the journal's own.
+//! In: a plan. Out: acts of the journal, in the plan's order, each with its limit and its fallback. The write and the reboot are
+//! requests of the journal's machine. Holdfast runs no drain.
 
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
@@ -11,8 +11,8 @@ use sensor_model::{
     plan::{ACT_SECONDS, Plan},
 };
 
-/// The target of the link that masks a unit.
-const NOTHING: &str = "/dev/null";
+/// The target of a link that masks a unit.
+const MASK: &str = "/dev/null";
 
 /// The plan's steps as acts of the journal.
 pub(super) fn acts(plan: &Plan, new: &Rendered, os: bool) -> Vec<Act> {
@@ -42,20 +42,24 @@ fn masks(config: &Rendered, unit: &str) -> bool {
         let declared = config.units.get(name).and_then(|unit| unit.mask.as_ref());
         let link = config.links.get(&format!("{SYSTEMD_DIRECTORY}/{name}"));
         declared.is_some_and(|mask| mask.value)
-            || link.is_some_and(|link| link.value.target.as_deref() == Some(NOTHING))
+            || link.is_some_and(|link| link.value.target.as_deref() == Some(MASK))
     })
 }
 
-/// Why a change of the extensions image is refused: no OS backend reads that field, so a reboot would change nothing.
-pub(super) fn unused(old: &Rendered, new: &Rendered) -> Option<String> {
+/// The configs have extensions and differ in their image. No OS backend reads that field, so a reboot would change nothing.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "baseOSExtensionsContainerImage: no OS backend can install extensions from this image; they come from the host's \
+     repositories, so leave the field unchanged"
+)]
+pub(super) struct UnusedExtensionsImage;
+
+/// Checks that a change of the extensions image needs no OS backend.
+pub(super) fn check_extensions(old: &Rendered, new: &Rendered) -> Result<(), UnusedExtensionsImage> {
     let image =
         |side: &Rendered| side.base_os_extensions_container_image.as_ref().map(|image| image.value.clone());
     let takes_none = old.extensions.is_empty() && new.extensions.is_empty();
-    (!takes_none && image(old) != image(new)).then(|| {
-        "baseOSExtensionsContainerImage: no OS backend takes extensions from an image of their own; \
-         they come from the host's repositories, so leave the field as it is"
-            .to_owned()
-    })
+    if takes_none || image(old) == image(new) { Ok(()) } else { Err(UnusedExtensionsImage) }
 }
 
 #[cfg(test)]
@@ -69,7 +73,7 @@ mod tests {
     };
 
     #[test]
-    fn a_config_masks_a_unit_by_the_unit_its_template_or_a_link_to_nothing() {
+    fn a_config_masks_a_unit_by_the_unit_its_template_or_a_link_to_dev_null() {
         let text = r#"{"ignition": {"version": "3.4.0"},
             "systemd": {"units": [{"name": "a.service", "mask": true}, {"name": "b@.service", "mask": true},
                 {"name": "c.service", "mask": false}, {"name": "d.service", "enabled": true}]},
@@ -84,16 +88,16 @@ mod tests {
     }
 
     #[test]
-    fn another_extensions_image_is_refused_where_extensions_are_taken() {
+    fn another_extensions_image_is_refused_if_a_config_has_extensions() {
         let source = Source::new("a", "a.yaml");
-        let said = |text: &str| Sourced { value: text.to_owned(), source: source.clone() };
+        let sourced = |text: &str| Sourced { value: text.to_owned(), source: source.clone() };
         let with = |image: &str, extensions: &[&str]| Rendered {
-            base_os_extensions_container_image: Some(said(image)),
-            extensions: extensions.iter().map(|name| said(name)).collect(),
+            base_os_extensions_container_image: Some(sourced(image)),
+            extensions: extensions.iter().map(|name| sourced(name)).collect(),
             ..Rendered::default()
         };
-        assert_eq!(unused(&with("a", &[]), &with("b", &[])), None);
-        assert_eq!(unused(&with("a", &["usbguard"]), &with("a", &["usbguard"])), None);
-        assert!(unused(&with("a", &["usbguard"]), &with("b", &["usbguard"])).is_some());
+        assert_eq!(check_extensions(&with("a", &[]), &with("b", &[])), Ok(()));
+        assert_eq!(check_extensions(&with("a", &["usbguard"]), &with("a", &["usbguard"])), Ok(()));
+        assert!(check_extensions(&with("a", &["usbguard"]), &with("b", &["usbguard"])).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! What the daemon reads of applies, and how it recovers one whose process is gone.
+//! The daemon's view of applies, and its recovery of an apply whose process has ended.
 //!
-//! In: the store of a host. Out: [`Applies`], as the daemon's loop asks for it.
+//! In: the store of a host. Out: an implementation of [`Applies`] for the daemon's loop.
 
 use super::{ApplyError, Engine, Options, Recovered, ResumeLimit, Systemd};
 use crate::agent::applies::{Applies, AppliesError, JournalVersion, Overwritten};
@@ -47,19 +47,19 @@ impl AgentView {
             beside_mco: false,
             asks_daemon: false,
         };
-        // The daemon's observer leaves out file systems that a server answers for; the apply may have to write there.
+        // The daemon's observer does not touch file systems of servers. The apply may have to write there.
         let everywhere = Observer::new(&self.root).map_or_else(|_| Arc::clone(observer), Arc::new);
         let engine = Engine::new(to, &everywhere)?.with_policies(policies);
-        let mut actor = Systemd::new(&self.root);
-        actor.inhibit("an apply that was interrupted is worked off").await;
-        let mut say = |line: &str| tracing::info!(line, "Recovering an interrupted apply.");
-        engine.recover(&mut actor, ResumeLimit::NoOsChange, &mut say).await
+        let mut runner = Systemd::new(&self.root);
+        runner.inhibit("an interrupted apply is recovered").await;
+        let mut say = |line: &str| tracing::info!(line, "Recovers an interrupted apply.");
+        engine.recover(&mut runner, ResumeLimit::NoOsChange, &mut say).await
     }
 }
 
-/// An error is reported at the start, by [`Applies::current`], and not for each question.
+/// The store of a host. [`Applies::current`] reports an error once, at the start of the daemon.
 fn existing(state: &Path) -> Option<Store> {
-    Store::look(state).ok().flatten()
+    Store::open_existing(state).ok().flatten()
 }
 
 impl Applies for AgentView {

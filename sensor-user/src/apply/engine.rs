@@ -1,4 +1,6 @@
-//! Applies to one host: beginning, going on after an interruption, confirming that nothing differs.
+//! Applies to one host: their begin, their continuation after an interruption, and the check that nothing differs.
+//!
+//! In: a request, or a journal. Out: the result of an apply.
 
 mod applying;
 mod boot;

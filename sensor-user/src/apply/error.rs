@@ -1,17 +1,14 @@
 //! Why a config was not applied.
 
-use crate::{disk::DiskError, store::StoreError};
-use nix::errno::Errno;
+use super::operator::OperatorDaemon;
+use crate::{desired::DesiredError, disk::DiskError, store::StoreError, sys::CallError};
 use sensor_model::expectations::ExpectationError;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Why a config was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Doing it would destroy or guess something, or it cannot be done.
+    /// A step would destroy or guess something, or is impossible.
     #[error("{}: {reason}", path.display())]
     Refused {
         /// The path.
@@ -20,55 +17,62 @@ pub enum ApplyError {
         reason: String,
     },
     /// The kernel refused an operation.
-    #[error("{}: {operation}: {}", path.display(), errno.desc())]
-    Failed {
-        /// The path.
-        path: PathBuf,
-        /// What was tried.
-        operation: &'static str,
-        /// Why it failed.
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Failed(#[from] CallError),
     /// A managed path could not be read or written.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A config in the store cannot be read.
+    #[error("{}: {error}", path.display())]
+    Config {
+        /// The directory of its manifests.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: DesiredError,
+    },
     /// A config whose contents cannot be decoded.
     #[error("{0}")]
     Expectation(ExpectationError),
     /// The config cannot be reconciled with a running node.
     #[error("the config is not reconcilable: {}", .0.join("; "))]
     Unreconcilable(Vec<String>),
-    /// The node is not as its current config says, or something else forbids to begin.
+    /// The node has drifted from its current config, or another condition for an apply is missing.
     #[error("preflight: {}", .0.join("; "))]
     Preflight(Vec<String>),
-    /// Another one is at work.
+    /// Another process applies a config.
     #[error("another apply is at work; its lock is {}", .0.display())]
     Locked(PathBuf),
-    /// Another apply was faster.
-    #[error("another config became current meanwhile ({0}); apply again, from that one")]
-    Overtaken(String),
-    /// An earlier apply could not be finished or given back.
+    /// Another apply ended after the plan was made.
+    #[error("another config became current meanwhile ({}); apply again, from that one", number(*.0))]
+    Overtaken(Option<u64>),
+    /// An earlier apply was neither finished nor rolled back.
+    #[error("an earlier apply is not over: number {id}: {reason}")]
+    Unfinished {
+        /// Its number.
+        id: u64,
+        /// Why it did not end.
+        reason: String,
+    },
+    /// An earlier apply was interrupted, and a repair does not finish it.
+    #[error(
+        "an earlier apply is not over: number {0}; `holdfast apply --resume` finishes it or restores the old config"
+    )]
+    Interrupted(u64),
+    /// An earlier apply was interrupted, and the Machine Config Operator's daemon manages the host.
     #[error("an earlier apply is not over: {0}")]
-    Unfinished(String),
+    Operator(#[from] OperatorDaemon),
+}
+
+/// The number of the current config.
+fn number(current: Option<u64>) -> String {
+    current.map_or_else(|| "none".to_owned(), |id| format!("number {id}"))
 }
 
 impl ApplyError {
     pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused { path: path.to_owned(), reason: reason.into() }
-    }
-
-    pub(super) fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
-        Self::Failed { path: path.to_owned(), operation, errno }
-    }
-
-    /// From an error of the standard library, which may have no number of the kernel's.
-    pub(super) fn io(path: &Path, operation: &'static str, error: &io::Error) -> Self {
-        match error.raw_os_error() {
-            Some(errno) => Self::failed(path, operation, Errno::from_raw(errno)),
-            None => Self::refused(path, format!("{operation}: {error}")),
-        }
     }
 }

@@ -1,4 +1,6 @@
-//! Which generation is meant: the one that the host has, and the one that a rollback applies again.
+//! The generation that a host has, and the one that a rollback applies again.
+//!
+//! In: the store. Out: the present config, or a generation's number.
 
 use super::os;
 use crate::{
@@ -36,7 +38,7 @@ impl GenerationError {
 /// acts, unless the OS of the current one is booted.
 ///
 /// # Errors
-/// A store that cannot be read, or a damaged config.
+/// The store cannot be read, or a config in it is damaged.
 pub fn present_config(store: &Store, id: u64, observer: &Observer) -> Result<Rendered, GenerationError> {
     let kept = |id| generation((id, store.config(id)).into()).map(|kept| kept.rendered);
     let mut rendered = kept(id)?;
@@ -53,10 +55,10 @@ pub fn present_config(store: &Store, id: u64, observer: &Observer) -> Result<Ren
     Ok(rendered)
 }
 
-/// The generation that a rollback from `current` applies again: the one that is named, else the one before the current one.
+/// The generation that a rollback from `current` applies again: the named one, else the one before the current one.
 ///
 /// # Errors
-/// There is none, or the store cannot be read.
+/// There is no such generation, or the store cannot be read.
 pub fn rollback_target(store: &Store, current: u64, named: Option<u64>) -> Result<u64, GenerationError> {
     let is_done =
         |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(ApplyEnd::Done));

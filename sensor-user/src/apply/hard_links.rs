@@ -1,12 +1,12 @@
 //! Hard links: the other names of a file that an apply changes.
 //!
-//! In: the planned states, and the host. Out: images that hold another name of the same file. Names are searched among the paths
-//! that the configs declare and in the file's own directory. A file with a name elsewhere cannot be joined again, and this is
-//! reported.
+//! In: the wanted states, and the host. Out: images that name another name of the same file. Names are searched among the paths that
+//! the configs declare and in the file's own directory. A file with a name in another directory cannot be linked again; the end of
+//! the apply reports this.
 
 use super::{
     error::ApplyError,
-    target_finder::{PlannedState, Planner},
+    target_finder::{TargetFinder, WantedState},
 };
 use crate::disk::{Identity, Place, each_name};
 use sensor_model::{
@@ -22,19 +22,19 @@ use std::{
 
 /// Names of files, searched when they are needed.
 pub(super) struct Names<'a> {
-    planner: &'a Planner<'a>,
-    wanted: &'a BTreeMap<PathBuf, PlannedState>,
+    finder: &'a TargetFinder<'a>,
+    wanted: &'a BTreeMap<PathBuf, WantedState>,
     declared: Vec<&'a Expectation>,
     known: OnceCell<BTreeMap<Identity, BTreeSet<PathBuf>>>,
 }
 
 impl<'a> Names<'a> {
     pub(super) fn new(
-        planner: &'a Planner<'a>,
-        wanted: &'a BTreeMap<PathBuf, PlannedState>,
+        finder: &'a TargetFinder<'a>,
+        wanted: &'a BTreeMap<PathBuf, WantedState>,
         declared: Vec<&'a Expectation>,
     ) -> Self {
-        Self { planner, wanted, declared, known: OnceCell::new() }
+        Self { finder, wanted, declared, known: OnceCell::new() }
     }
 
     /// Adds to a file's image how many names the file has, and one of the others.
@@ -45,7 +45,7 @@ impl<'a> Names<'a> {
         };
         let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
         let directory = path.parent().unwrap_or(Path::new("/"));
-        each_name(self.planner.observer, directory, |name| {
+        each_name(self.finder.observer, directory, |name| {
             // The journal holds only names in UTF-8.
             if let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY)) {
                 let sibling = directory.join(name);
@@ -62,23 +62,18 @@ impl<'a> Names<'a> {
         Ok(Image::File(FileImage { hard, names, ..file }))
     }
 
-    /// The original of a path. It is another name of a file only if that file is there or is restored, too.
-    pub(super) fn given_back(
-        &self,
-        path: &Path,
-        before: &Image,
-        original: Image,
-    ) -> Result<Image, ApplyError> {
+    /// The original of a path. It is another name of a file only if that file exists or is restored as well.
+    pub(super) fn restored(&self, path: &Path, before: &Image, original: Image) -> Result<Image, ApplyError> {
         let Image::File(FileImage { hard: Some(of), .. }) = &original else { return Ok(original) };
-        let there = match Place::find(self.planner.observer.root(), of) {
-            Ok(Some(place)) => place.see()?.image.is_some_and(|there| original.is(&there)),
+        let exists = match Place::find(self.finder.observer.root(), of) {
+            Ok(Some(place)) => place.see()?.image.is_some_and(|found| original.is(&found)),
             _ => false,
         };
         let is_linked = match self.wanted.get(of) {
-            // It has the content already. Of two such names only the later one becomes a link to the other.
-            None | Some(PlannedState::Original) if original.is(before) => there && **of < *path,
-            Some(PlannedState::Original) => there || self.planner.original(of)?.is(&original),
-            None => there,
+            // The path has the content already. Of two such names only the later one becomes a link to the other.
+            None | Some(WantedState::Original) if original.is(before) => exists && **of < *path,
+            Some(WantedState::Original) => exists || self.finder.original(of)?.is(&original),
+            None => exists,
             Some(_) => false,
         };
         match original {
@@ -103,7 +98,7 @@ impl<'a> Names<'a> {
 
     /// The inode of a regular file, and how many names it has.
     fn identity(&self, path: &Path) -> Result<Option<(Identity, u64)>, ApplyError> {
-        let Ok(Some(place)) = Place::find(self.planner.observer.root(), path) else { return Ok(None) };
+        let Ok(Some(place)) = Place::find(self.finder.observer.root(), path) else { return Ok(None) };
         names(&place)
     }
 }

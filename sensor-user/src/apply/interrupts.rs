@@ -1,7 +1,7 @@
 //! Signals that arrive during an apply.
 //!
-//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply is to stop at its next safe point, from which the journal can go on.
-//! Outside an apply each of them ends the process at once.
+//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply stops at its next safe point, from which the journal can continue. Outside
+//! an apply each of them ends the process at once.
 
 use sensor_model::journal::{JournalRecord, machine::MachineRequest};
 use std::{
@@ -11,12 +11,12 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// SIGINT or SIGTERM: the apply is to be undone.
+    /// SIGINT or SIGTERM: roll the apply back.
     Stop(&'static str),
-    /// SIGHUP: the terminal or the connection is gone, maybe because of the apply's own change of the network.
+    /// SIGHUP: the terminal or the connection ended, maybe by the apply's own change of the network.
     Unwatched,
 }
 
@@ -76,10 +76,10 @@ impl Interrupts {
             }
             say(&match asked {
                 Asked::Stop(signal) => format!(
-                    "{signal}: the apply ends at the next safe point: nothing is written, everything is given back, or it is done"
+                    "{signal}: the apply stops at the next safe point: nothing is written, everything is restored, or it is done"
                 ),
                 Asked::Unwatched => {
-                    "SIGHUP: the apply goes on where it has begun to write, else it ends".to_owned()
+                    "SIGHUP: an apply that has begun to write continues, another one ends".to_owned()
                 }
             });
         }
@@ -94,7 +94,7 @@ impl Interrupts {
         state.under_way
     }
 
-    /// Until the result is dropped, no signal ends the process.
+    /// No signal ends the process until the result is dropped.
     pub(super) fn begin(&self) -> UnderWay {
         self.state().under_way = true;
         UnderWay(self.clone())
@@ -105,9 +105,9 @@ impl Interrupts {
         self.state().asked.map(Asked::reason)
     }
 
-    /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure, so only requests are refused
-    /// that can fail without leaving anything half done. With `no_look`, looks are not refused: that is for a rollback, and for
-    /// paths that are written again after an update of the OS, where a failed look would roll the new OS back.
+    /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure. So only requests are refused
+    /// whose failure leaves nothing half done. With `no_look`, observations are not refused. That is for a rollback, and for paths
+    /// that are written again after an update of the OS: a failed observation would roll the new OS back.
     pub(super) fn before(&self, request: &MachineRequest, no_look: bool) -> Option<String> {
         let asked = self.state().asked?;
         let is_safe = match request {
@@ -188,7 +188,7 @@ mod tests {
     use sensor_model::journal::Boot;
 
     #[test]
-    fn a_signal_counts_only_while_an_apply_is_under_way_and_a_stop_is_not_taken_back() {
+    fn a_signal_is_noted_only_during_an_apply_and_a_later_hangup_does_not_replace_a_stop() {
         let interrupts = Interrupts::default();
         assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
         assert_eq!(interrupts.reason(), None);
@@ -198,11 +198,11 @@ mod tests {
         assert!(interrupts.ask(Asked::Stop("SIGINT")) && interrupts.ask(Asked::Unwatched));
         drop(under_way);
         assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
-        assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGINT"), "for what would come next");
+        assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGINT"), "for the next apply");
     }
 
     #[test]
-    fn an_apply_that_has_written_outlives_a_terminal_and_no_way_back_is_interrupted() {
+    fn an_apply_that_has_written_outlives_its_terminal_and_no_rollback_is_interrupted() {
         let reboot = MachineRequest::Append(JournalRecord::RebootRequested { boot: Boot::default() });
         let back = MachineRequest::Append(JournalRecord::RollingBack { reason: String::new() });
         let requests = [
@@ -222,12 +222,12 @@ mod tests {
         };
         assert_eq!(refused(Asked::Unwatched, false), [true, false, false, false, false, false, false]);
         assert_eq!(refused(Asked::Stop("SIGINT"), false), [true, true, true, true, false, false, false]);
-        assert!(!refused(Asked::Stop("SIGINT"), true)[1], "what is given back is given back to its end");
+        assert!(!refused(Asked::Stop("SIGINT"), true)[1], "a rollback continues to its end");
         assert_eq!(Interrupts::default().before(&MachineRequest::Begin, false), None);
     }
 
     #[test]
-    fn a_signal_that_the_process_was_started_to_ignore_is_left_alone() {
+    fn a_signal_that_the_process_was_started_to_ignore_stays_ignored() {
         let status = "Name:\tholdfast\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
         let ignored: Vec<i32> = (1..=64).filter(|number| is_ignored(status, *number)).collect();
         assert_eq!(ignored, [1, 13]);

@@ -1,9 +1,9 @@
 //! SELinux labels of what an apply writes.
 //!
-//! In: the host's policy, and the planned states. Out: for each path the label that `restorecon` would set. A new object gets the
+//! In: the host's policy, and the wanted states. Out: for each path the label that `restorecon` would set. A new object gets the
 //! policy's label. An object that was there keeps its own label if `restorecon` would keep it. Without SELinux no label is written.
 
-use super::target_finder::PlannedState;
+use super::target_finder::WantedState;
 use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},
@@ -28,7 +28,7 @@ impl<'a> Labels<'a> {
     pub(super) fn of(
         observer: &Observer,
         drift: &'a DriftPolicy,
-        wanted: &BTreeMap<PathBuf, PlannedState>,
+        wanted: &BTreeMap<PathBuf, WantedState>,
     ) -> Self {
         let mut labels = Self { drift, by_path: BTreeMap::new(), customizable: BTreeSet::new() };
         let Some(policy) = Policy::read(observer) else { return labels };
@@ -41,7 +41,7 @@ impl<'a> Labels<'a> {
         labels
     }
 
-    /// The label of an object of a kind at a path; `before` is what is there now.
+    /// The label of an object of a kind at a path; `before` is the image of the present object.
     pub(super) fn label(&self, path: &Path, kind: ObjectKind, before: &Image) -> Option<String> {
         let found = match (kind, before) {
             (ObjectKind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
@@ -75,11 +75,11 @@ fn text(digits: &String) -> Option<String> {
     String::from_utf8(value.strip_suffix(b"\0").unwrap_or(&value).to_vec()).ok()
 }
 
-fn kind(wanted: &PlannedState) -> Option<ObjectKind> {
+fn kind(wanted: &WantedState) -> Option<ObjectKind> {
     match wanted {
-        PlannedState::File { .. } => Some(ObjectKind::File),
-        PlannedState::Directory { .. } => Some(ObjectKind::Directory),
-        PlannedState::Link { .. } => Some(ObjectKind::Link),
-        PlannedState::Hard { .. } | PlannedState::Gone | PlannedState::Original => None,
+        WantedState::File { .. } => Some(ObjectKind::File),
+        WantedState::Directory { .. } => Some(ObjectKind::Directory),
+        WantedState::Link { .. } => Some(ObjectKind::Link),
+        WantedState::Hard { .. } | WantedState::Gone | WantedState::Original => None,
     }
 }

@@ -1,9 +1,25 @@
-//! Bringing the host from one config to another, crash-safely.
+//! The change of a host from one config to another, crash-safely.
 //!
-//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. Every step is in a
-//! journal before it is taken ([`sensor_model::journal`]). If the process dies, the next start finishes the apply or rolls it
-//! back. Only the acts of the plan are run, and no content is in an error or a log.
+//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. An apply writes each path,
+//! as it is before and after, to a journal before its first change ([`sensor_model::journal`]). If the process dies, the next start
+//! finishes the apply or rolls it back. Only acts of the plan run, and no error or log has content in it. An act is one action of
+//! the plan in the journal, with its unit and its limit.
+//!
+//! An apply goes through these files:
+//!
+//! 1. `cli` hands a [`request`] with both configs and the plan to `engine::applying`.
+//! 2. [`targets`] works out the state of each path before and after, with [`target_finder`]. `unit_links`, `password`,
+//!    `originals`, `labels`, `hard_links`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
+//! 3. `engine::preflight` refuses an apply that cannot succeed, or that would destroy something.
+//! 4. [`acts`] turns the plan's steps into acts.
+//! 5. `run::drive` asks [`sensor_model::journal::machine`] for one request after another. `run::steps` writes through
+//!    [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`] compares, and `engine::notes` writes history and node state.
+//! 6. After a kill, `engine::recovering` continues from the journal.
+//!
+//! [`agent_view`] shows applies to the daemon. [`repairs`] is for `holdfast repair`. Both the apply and the repair notify a running
+//! daemon through [`crate::agent::writer_protocol`].
 
+mod act_error;
 mod act_runner;
 mod actions;
 mod acts;
@@ -14,6 +30,7 @@ mod generations;
 mod hard_links;
 mod interrupts;
 mod labels;
+mod operator;
 mod originals;
 pub mod os;
 mod os_update;
@@ -31,18 +48,19 @@ mod unit_links;
 mod verify;
 mod waiting;
 
-pub(crate) use crate::agent::writer_protocol;
 pub use crate::desired::STATE;
 pub use crate::store::Store;
-pub use act_runner::{ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
+pub use act_error::{ActError, SystemdError, UnitFailure};
+pub use act_runner::{ActFuture, ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
 pub use actions::Systemd;
 pub use engine::{AfterRollback, Applied, Engine, Recovered};
 pub use error::ApplyError;
 pub use generations::{GenerationError, present_config, rollback_target};
 pub use interrupts::Interrupts;
+pub use operator::OperatorDaemon;
 pub use os_update::foreseen;
 pub use removed_by_force::removed_by_force;
-pub use request::{Options, Request};
+pub use request::{ApplyRequest, Options};
 pub use run::ResumeLimit;
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};

@@ -1,11 +1,11 @@
-//! What a path is restored to when no config declares it any more.
+//! Originals: the objects to which paths are restored when no config declares them.
 //!
-//! In: a path, the host and the store. Out: an image; and which originals are to be kept and restored. A package's file can be
-//! restored only if rpm or dpkg left it on the disk: their databases hold no contents.
+//! In: a path, the host and the store. Out: an image; and which originals to keep and to restore. A package's file can be restored
+//! only if rpm or dpkg left it on the disk, because their databases have no contents.
 
 use super::{
     error::ApplyError,
-    target_finder::{PlannedState, Planner},
+    target_finder::{TargetFinder, WantedState},
 };
 use crate::disk::Place;
 use nix::fcntl::OFlag;
@@ -22,11 +22,11 @@ use std::{
 /// The endings of files that rpm and dpkg leave beside a path whose own file was changed.
 const PUT_ASIDE: [&str; 2] = [".rpmnew", ".dpkg-dist"];
 
-/// Where an OS image ships its `/etc`.
+/// The directory in which an OS image ships its `/etc`.
 const PRISTINE: &str = "/usr/etc";
 
-impl Planner<'_> {
-    /// What a path is restored to: what the OS ships, else what was there before, else what a package brought since.
+impl TargetFinder<'_> {
+    /// The object to which a path is restored: that of the OS image, else the kept original, else one that a package installed since.
     pub(super) fn original(&self, path: &Path) -> Result<Image, ApplyError> {
         let kept = self.store.original(path)?;
         let shipped = match pristine(path) {
@@ -44,12 +44,12 @@ impl Planner<'_> {
             return Ok(shipped);
         }
         if let Some(kept) = kept.filter(|kept| kept.image != Image::Absent) {
-            // A default of an older image that the present one does not ship is not the host's own.
+            // An object of an older image that the present one does not ship is not the host's own.
             if !kept.shipped || !self.has_pristine() {
                 return Ok(kept.image);
             }
         }
-        // A package that was installed or upgraded since left its file beside Holdfast's.
+        // A package that was installed or upgraded since left its file beside the path.
         for ending in PUT_ASIDE {
             let mut aside = path.as_os_str().to_owned();
             aside.push(ending);
@@ -82,18 +82,17 @@ impl Planner<'_> {
         self.observer.root().open_at(Path::new(PRISTINE), flags).is_ok()
     }
 
-    /// Plans the originals in closed directories: they are not restored while a config closes the directory, and are restored when
-    /// none does any more. Returns the paths that only a forced apply removes or rewrites. No config declared those, so they get
-    /// no original.
-    pub(super) fn closed(
+    /// Adds the originals in closed directories. They are not restored while a config closes the directory, and are restored
+    /// afterwards. Returns the paths that only a forced apply removes or rewrites. No config declared those, so they get no original.
+    pub(super) fn add_originals_of_closed(
         &self,
         old: &[Expectation],
         new: &[Expectation],
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, PlannedState>,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
     ) -> Result<BTreeSet<PathBuf>, ApplyError> {
-        let is_forced = |path: &Path, want: &PlannedState| {
-            matches!(want, PlannedState::Gone | PlannedState::File { .. }) && !kept.contains(path)
+        let is_forced = |path: &Path, want: &WantedState| {
+            matches!(want, WantedState::Gone | WantedState::File { .. }) && !kept.contains(path)
         };
         let forced = wanted.iter().filter(|(path, want)| is_forced(path, want));
         let forced = forced.map(|(path, _)| path.clone()).collect();
@@ -109,22 +108,22 @@ impl Planner<'_> {
             for path in self.store.originals()? {
                 let opens = |directory| before.contains_key(directory) && !after.contains_key(directory);
                 if path.parent().is_some_and(opens) && !kept.contains(path.as_path()) {
-                    wanted.entry(path).or_insert(PlannedState::Original);
+                    wanted.entry(path).or_insert(WantedState::Original);
                 }
             }
         }
-        for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == PlannedState::Original) {
+        for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == WantedState::Original) {
             let closed = path.parent().and_then(|directory| after.get(directory));
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if closed.is_some_and(|closed| closed.is_unexpected(&name)) {
-                *want = PlannedState::Gone;
+                *want = WantedState::Gone;
             }
         }
         Ok(forced)
     }
 }
 
-/// Where an OS image ships a path of `/etc`.
+/// The path of an OS image for a path of `/etc`.
 fn pristine(path: &Path) -> Option<PathBuf> {
     Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
 }

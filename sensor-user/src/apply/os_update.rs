@@ -1,10 +1,10 @@
 //! Declared paths that an update of the OS replaces.
 //!
-//! In: the declared paths, the host, and what the image ships below `/usr/etc`. Out: the declared paths that are as the image ships
-//! them, and after the update what the new image ships for them. The merge of `/etc` treats a file with the image's own type, mode,
-//! owner and content as unchanged, and replaces it by the new image's file. It ignores extended attributes.
+//! In: the declared paths, the host, and the image's `/usr/etc`. Out: the declared paths whose objects equal those of the image, and
+//! after the update the objects that replaced them. The merge of `/etc` treats an object with the image's own type, mode, owner and
+//! content as unchanged, and replaces it by that of the new image. It ignores extended attributes.
 
-use super::{error::ApplyError, password, target_finder::Planner, targets::Writes};
+use super::{error::ApplyError, password, target_finder::TargetFinder, targets::Writes};
 use crate::{disk::Place, observation::Observer};
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -14,12 +14,12 @@ use sensor_model::{
 };
 use std::path::{Path, PathBuf};
 
-/// Where an image ships its `/etc`.
+/// The directory in which an image ships its `/etc`.
 const SHIPPED: &str = "/usr/etc";
 
-impl Planner<'_> {
+impl TargetFinder<'_> {
     /// The declared paths that a change of the OS would replace, with their images after the apply. A change of kernel arguments
-    /// alone merges the same image and replaces nothing.
+    /// alone merges the same image and replaces no path.
     pub(super) fn put_again(
         &self,
         writes: &Writes,
@@ -49,7 +49,7 @@ impl Planner<'_> {
     }
 }
 
-/// The paths to be written again in this boot, as targets. Their state before is what the booted image ships.
+/// The paths to be written again in this boot, as targets. Their images before are those of the booted OS image.
 pub(super) fn targets(observer: &Observer, again: &[PutAgain]) -> Vec<Target> {
     let target = |again: &PutAgain| {
         let is_etc = again.path.starts_with("/etc") && has_image(observer);
@@ -74,14 +74,14 @@ fn has_image(observer: &Observer) -> bool {
     observer.root().open_at(Path::new(SHIPPED), OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok()
 }
 
-/// What the booted image ships for a path; `None` where it ships nothing or cannot be read.
+/// The object that the booted image ships for a path; `None` if there is none, or it cannot be read.
 fn shipped(observer: &Observer, path: &Path) -> Option<Image> {
     let below = path.strip_prefix("/etc").ok()?;
     let place = Place::find(observer.root(), &Path::new(SHIPPED).join(below)).ok()??;
     place.see().ok()?.image.filter(|image| *image != Image::Absent)
 }
 
-/// Whether the merge treats what is there as unchanged.
+/// Whether the merge treats an object as unchanged.
 fn is_unchanged(image: &Image, shipped: &Image) -> bool {
     let plain = |metadata: &Metadata| (metadata.mode, metadata.uid, metadata.gid);
     match (image, shipped) {
@@ -96,7 +96,7 @@ fn is_unchanged(image: &Image, shipped: &Image) -> bool {
     }
 }
 
-/// Whether a declaration is what the image ships. Undeclared fields do not count.
+/// Whether a declaration equals an object of the image. Undeclared fields do not count.
 fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     let is = |owner: &Owner, id: u32, number: &dyn Fn(&str) -> Option<u32>| match owner {
         Owner::Id(declared) => *declared == id,
@@ -125,7 +125,7 @@ fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     }
 }
 
-/// An image without the attributes that the host sets itself: below `/usr/etc` they are those of `/usr`.
+/// An image without the attributes that the host sets itself, because objects below `/usr/etc` have those of `/usr`.
 fn plain(mut image: Image) -> Image {
     match &mut image {
         Image::File(FileImage { metadata, .. }) | Image::Directory(metadata) => {

@@ -1,13 +1,16 @@
 //! Password hashes, as lines of the shadow file.
 //!
-//! In: the users of the old and the new config, and the present file. Out: the new file, or nothing where no hash changes. A user
-//! whose hash is no longer declared gets a value that no password has. No hash reaches a log.
+//! In: the users of the old and the new config, and the present file. Out: the new file, if a hash changes. A user whose hash is no
+//! longer declared gets a value that no password has. No hash is in a log.
 
 use super::{
     error::ApplyError,
-    target_finder::{PlannedState, Planner},
+    target_finder::{TargetFinder, WantedState},
 };
-use crate::observation::Observer;
+use crate::{
+    observation::Observer,
+    sys::{self, CallError},
+};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl, openat},
@@ -53,14 +56,13 @@ impl ShadowLock {
         let directory = Path::new("/etc");
         let path = directory.join(LOCK);
         let failed = |operation| {
-            let path = path.clone();
-            move |errno| ApplyError::failed(&path, operation, errno)
+            let path = path.as_path();
+            move |errno: Errno| CallError::new(path, operation, errno)
         };
         let root = observer.root();
         let etc =
             root.open_at(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed("open /etc"))?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&etc, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("open"))?;
+        let file = lock_file(&etc).map_err(failed("open"))?;
         let whole = libc::flock {
             l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or(1),
             l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0),
@@ -69,15 +71,15 @@ impl ShadowLock {
             l_pid: 0,
         };
         let deadline = Instant::now() + PATIENCE;
-        let mut told = false;
+        let mut has_waited = false;
         loop {
             // A lock of the open file and not of the process: only the end of this handle releases it.
             match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
                 Ok(_) => return Ok(Self { _file: file }),
                 Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut has_waited, true) {
                         waits(&format!(
-                            "{}, which others keep locked, {} s at most",
+                            "{}, which another process keeps locked, {} s at most",
                             path.display(),
                             PATIENCE.as_secs()
                         ));
@@ -85,12 +87,29 @@ impl ShadowLock {
                     sleep(PAUSE).await;
                 }
                 Err(Errno::EAGAIN | Errno::EACCES) => {
-                    let reason = format!("others have kept it locked for {} s", PATIENCE.as_secs());
+                    let reason = format!(
+                        "another process has kept it locked for {} s; wait for its end, and apply again",
+                        PATIENCE.as_secs()
+                    );
                     return Err(ApplyError::refused(&path, reason));
                 }
-                Err(errno) => return Err(failed("lock")(errno)),
+                Err(errno) => return Err(failed("lock")(errno).into()),
             }
         }
+    }
+}
+
+/// Opens the lock file, and makes it if it is missing.
+fn lock_file(etc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let open = || openat(etc, LOCK, flags, Mode::empty());
+    match open() {
+        Err(Errno::ENOENT) => match sys::create(etc, LOCK.as_ref()) {
+            // passwd(1) or another writer was faster.
+            Err(Errno::EEXIST) => open(),
+            made => made,
+        },
+        opened => opened,
     }
 }
 
@@ -101,11 +120,11 @@ pub(super) fn concerned(old: &Rendered, new: &Rendered, everything: bool) -> boo
 }
 
 /// The planned shadow file.
-pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<PlannedState>, ApplyError> {
-    let (old, new) = (hashes(planner.old), hashes(planner.new));
+pub(super) fn wanted(finder: &TargetFinder<'_>) -> Result<Option<WantedState>, ApplyError> {
+    let (old, new) = (hashes(finder.old), hashes(finder.new));
     let mut set: BTreeMap<&str, &str> = BTreeMap::new();
     for (user, hash) in &new {
-        if planner.everything || old.get(user) != Some(hash) {
+        if finder.everything || old.get(user) != Some(hash) {
             set.insert(user, hash);
         }
     }
@@ -116,14 +135,14 @@ pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<PlannedState>, Appl
         return Ok(None);
     }
     let path = Path::new(SHADOW);
-    let Image::File(file) = planner.image(path)? else {
-        return Err(ApplyError::refused(path, "password hashes are declared, and it is not there"));
+    let Image::File(file) = finder.image(path)? else {
+        return Err(ApplyError::refused(path, "a config declares password hashes, and this file is missing"));
     };
-    let bytes = planner.store.content(&file.sha256)?;
+    let bytes = finder.store.content(&file.sha256)?;
     let Metadata { mode, uid, gid, .. } = file.metadata;
-    let content = edit(&bytes, &set, planner.today)
-        .map_err(|user| ApplyError::refused(path, format!("the host has no user `{user}`")))?;
-    Ok(Some(PlannedState::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
+    let content =
+        edit(&bytes, &set, finder.today).map_err(|error| ApplyError::refused(path, error.to_string()))?;
+    Ok(Some(WantedState::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
 }
 
 /// Whether every declared hash is in a shadow file; the name of the first user whose is not.
@@ -151,8 +170,13 @@ fn hashes(rendered: &Rendered) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Sets hashes and the day of their change; the name of a user who has no line is an error.
-fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>, String> {
+/// A user with a declared hash has no line.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host has no user `{0}`")]
+struct UnknownUser(String);
+
+/// Sets hashes and the day of their change.
+fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>, UnknownUser> {
     let mut left: BTreeMap<&str, &str> = set.clone();
     let mut edited = Vec::with_capacity(shadow.len() + 256);
     for line in shadow.split_inclusive(|byte| *byte == b'\n') {
@@ -170,7 +194,7 @@ fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>
     }
     match left.keys().next() {
         // A user who does not exist needs no locked password.
-        Some(user) if left[user] != LOCKED => Err((*user).to_owned()),
+        Some(user) if left[user] != LOCKED => Err(UnknownUser((*user).to_owned())),
         _ => Ok(edited),
     }
 }
@@ -180,18 +204,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_named_users_line_changes_and_the_rest_stays_byte_for_byte() {
+    fn only_the_named_users_line_changes_and_all_other_bytes_stay() {
         let shadow = b"root:*:1:0:99999:7:::\ncore:!:2:0:99999:7:::\nodd line\n\nlast:x:3";
         let set = BTreeMap::from([("core", "$6$a$b")]);
         let edited = edit(shadow, &set, 20_000).unwrap();
         let wanted = b"root:*:1:0:99999:7:::\ncore:$6$a$b:20000:0:99999:7:::\nodd line\n\nlast:x:3";
         assert_eq!(String::from_utf8_lossy(&edited), String::from_utf8_lossy(wanted));
-        assert_eq!(edit(&edited, &set, 30_000).unwrap(), edited, "a hash that is there keeps its day");
+        assert_eq!(edit(&edited, &set, 30_000).unwrap(), edited, "an unchanged hash keeps its day");
     }
 
     #[test]
-    fn a_user_who_is_not_there_is_named_and_one_who_is_to_be_locked_need_not_be() {
-        assert_eq!(edit(b"root:*:1\n", &BTreeMap::from([("core", "h")]), 1), Err("core".to_owned()));
+    fn an_unknown_user_is_an_error_with_the_name_unless_the_password_is_to_be_locked() {
+        assert_eq!(
+            edit(b"root:*:1\n", &BTreeMap::from([("core", "h")]), 1),
+            Err(UnknownUser("core".to_owned()))
+        );
         assert_eq!(edit(b"root:*:1\n", &BTreeMap::from([("core", LOCKED)]), 1), Ok(b"root:*:1\n".to_vec()));
     }
 }

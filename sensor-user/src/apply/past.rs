@@ -1,17 +1,17 @@
-//! How long applies with the same disruption took on this host.
+//! The durations of earlier applies with the same disruption on this host.
 //!
-//! In: the state directory, and a plan. Out: seconds, the newest first, of completed applies with the same drain and reboot. It
-//! skips what it cannot read, so that a plan never fails for the history's sake.
+//! In: the state directory, and a plan. Out: seconds, the newest first, of completed applies with the same drain and reboot. Entries
+//! that cannot be read are skipped, so that a plan never fails because of the history.
 
 use crate::bounded;
 use sensor_model::plan::Plan;
 use serde::Deserialize;
 use std::{fs, path::Path};
 
-/// How many are given.
+/// How many are returned.
 const MOST: usize = 3;
 
-/// What is read of an apply.
+/// The fields of a history entry that are read. Entries of other versions may lack the others.
 #[derive(Deserialize)]
 struct Apply {
     id: u64,

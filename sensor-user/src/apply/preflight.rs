@@ -4,7 +4,6 @@
 
 use super::{
     error::ApplyError,
-    request::Options,
     targets::Writes,
     verify::{Differences, Verifier, sort},
 };
@@ -13,7 +12,7 @@ use crate::{
     disk::{DiskError, Listed, listed},
     observation::Observer,
     store::RESERVE,
-    sys,
+    sys::{self, CallError},
 };
 use nix::{
     fcntl::OFlag,
@@ -26,35 +25,24 @@ use sensor_model::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io::Read as _,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
-/// The program of the Machine Config Operator's daemon.
-const MCO_DAEMON: &str = "machine-config-daemon";
-
-/// Where that daemon keeps the config of its node.
-const MCO_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
-
-/// How many bytes of a process's command line are read.
-const PROGRAM_BYTES: u64 = 4096;
-
 /// How many differences are listed.
-const TOLD: usize = 20;
+const LISTED: usize = 20;
 
 /// The differences of the node from its current config.
 pub(super) async fn drift(verifier: &mut Verifier<'_>) -> Differences {
     let Differences { problems, tolerated } = verifier.verify().await;
-    let told = |text: String| format!("the node is not as its current config says: {text}");
-    Differences { problems: some(problems).map(told).collect(), tolerated: some(tolerated).collect() }
+    let problem = |text: String| format!("this node has drifted from its current config: {text}");
+    Differences { problems: some(problems).map(problem).collect(), tolerated: some(tolerated).collect() }
 }
 
 /// The first differences, and how many more there are.
 fn some(mut differences: Vec<String>) -> impl Iterator<Item = String> {
-    let more = differences.len().saturating_sub(TOLD);
-    differences.truncate(TOLD);
+    let more = differences.len().saturating_sub(LISTED);
+    differences.truncate(LISTED);
     differences.into_iter().chain((more > 0).then(|| format!("and {more} more differences")))
 }
 
@@ -138,7 +126,7 @@ pub(super) fn space(
     for target in &writes.targets {
         let file_system = nearest(observer, &target.path)?;
         let stat = nix::sys::stat::fstat(&file_system)
-            .map_err(|errno| ApplyError::failed(&target.path, "stat", errno))?;
+            .map_err(|errno| CallError::new(&target.path, "stat", errno))?;
         let need = needs.entry(stat.st_dev).or_insert_with(|| Need {
             path: target.path.clone(),
             file_system,
@@ -149,8 +137,8 @@ pub(super) fn space(
         need.bytes += (size(&target.after) + size(&target.before)).next_multiple_of(4096) + 4096;
         need.objects += 1;
     }
-    let directory = sys::directory(state).map_err(|errno| ApplyError::failed(state, "open", errno))?;
-    let stat = nix::sys::stat::fstat(&directory).map_err(|errno| ApplyError::failed(state, "stat", errno))?;
+    let directory = sys::directory(state).map_err(|errno| CallError::new(state, "open", errno))?;
+    let stat = nix::sys::stat::fstat(&directory).map_err(|errno| CallError::new(state, "stat", errno))?;
     let need = needs.entry(stat.st_dev).or_insert_with(|| Need {
         path: state.to_owned(),
         file_system: directory,
@@ -172,7 +160,7 @@ pub(super) fn space(
     let mut problems = Vec::new();
     for need in needs.values() {
         let found =
-            fstatvfs(&need.file_system).map_err(|errno| ApplyError::failed(&need.path, "statvfs", errno))?;
+            fstatvfs(&need.file_system).map_err(|errno| CallError::new(&need.path, "statvfs", errno))?;
         let room = Room {
             is_read_only: found.flags().contains(FsFlags::ST_RDONLY),
             bytes: found.blocks_free().saturating_mul(found.fragment_size()),
@@ -224,124 +212,12 @@ pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, Apply
     Err(ApplyError::refused(path, "no directory above it can be opened"))
 }
 
-/// Whether the Machine Config Operator's daemon manages the host. It writes the same files, and two writers would undo each
-/// other's work.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Mco<'a> {
-    root: &'a Path,
-    is_allowed: bool,
-}
-
-impl<'a> Mco<'a> {
-    /// For the host of the options, which may allow writing beside that daemon.
-    pub(super) fn of(options: &'a Options) -> Self {
-        Self { root: &options.root, is_allowed: options.beside_mco }
-    }
-
-    /// Also allowed if the interrupted apply was allowed to.
-    pub(super) fn or_allowed(self, is_allowed: bool) -> Self {
-        Self { is_allowed: self.is_allowed || is_allowed, ..self }
-    }
-
-    /// Why nothing may be written now. Callers ask again before each apply, because that daemon may start at any time.
-    pub(super) fn refuses(self) -> Option<String> {
-        if self.is_allowed {
-            return None;
-        }
-        self.runs().or_else(|| self.is_at_home())
-    }
-
-    fn runs(self) -> Option<String> {
-        for entry in fs::read_dir(self.root.join("proc")).ok()?.flatten() {
-            let pid = entry.file_name();
-            if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
-                continue;
-            }
-            // Only the program's path: a user can make the arguments as long as they like.
-            let mut command = Vec::new();
-            let opened = fs::File::open(entry.path().join("cmdline"));
-            let _ = opened.and_then(|file| file.take(PROGRAM_BYTES).read_to_end(&mut command));
-            let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
-            let program = String::from_utf8_lossy(program);
-            let name = Path::new(program.as_ref()).file_name().and_then(|name| name.to_str());
-            // Its image has one program for each release of RHEL: `machine-config-daemon.rhel9`.
-            if name.is_some_and(|name| name.split('.').next() == Some(MCO_DAEMON)) {
-                return Some(format!(
-                    "{MCO_DAEMON} runs here (process {}) and manages this node; Holdfast does not write beside it unless told with --beside-mco",
-                    pid.to_string_lossy()
-                ));
-            }
-        }
-        None
-    }
-
-    /// The daemon may be between two starts. A host that it managed in the past may still have this file, too.
-    fn is_at_home(self) -> Option<String> {
-        let path = self.root.join(MCO_CONFIG.trim_start_matches('/'));
-        path.symlink_metadata().ok()?;
-        Some(format!(
-            "{MCO_CONFIG} is there: {MCO_DAEMON} keeps its config in it, manages this node, and may start at any time, though it does not run now; where it is gone for good, move that file away or apply with --beside-mco"
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    fn options(root: &Path, beside_mco: bool) -> Options {
-        Options { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
-    }
-
-    /// A root in which these processes run.
-    fn running(commands: &[&[u8]]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (number, command) in commands.iter().enumerate() {
-            let process = root.path().join(format!("proc/{}", number + 7));
-            fs::create_dir_all(&process).unwrap();
-            fs::write(process.join("cmdline"), command).unwrap();
-        }
-        fs::create_dir_all(root.path().join("proc/sys")).unwrap();
-        root
-    }
 
     #[test]
-    fn the_operators_daemon_is_known_by_the_program_that_it_runs_and_by_nothing_else() {
-        for (command, is_it) in [
-            (&b"/usr/bin/machine-config-daemon\0start\0"[..], true),
-            (b"/run/bin/machine-config-daemon\0start", true),
-            (b"machine-config-daemon", true),
-            (b"/usr/bin/machine-config-daemon.rhel9\0start\0", true),
-            (b"/usr/bin/machine-config-daemon-pull\0", false),
-            (b"/usr/bin/vi\0/usr/bin/machine-config-daemon\0", false),
-            (b"/srv/machine-config-daemon/other\0", false),
-            (b"", false),
-        ] {
-            let root = running(&[b"/sbin/init\0", command]);
-            let said = Mco::of(&options(root.path(), false)).refuses();
-            let command = String::from_utf8_lossy(command);
-            assert_eq!(said.is_some(), is_it, "{command:?}: {said:?}");
-            assert!(said.is_none_or(|said| said.contains("process 8") && said.contains("--beside-mco")));
-            assert_eq!(Mco::of(&options(root.path(), true)).refuses(), None, "{command:?}");
-        }
-    }
-
-    #[test]
-    fn a_daemon_between_two_starts_is_known_by_its_config() {
-        let root = running(&[b"/sbin/init\0"]);
-        fs::create_dir_all(root.path().join("etc/machine-config-daemon/orig")).unwrap();
-        assert_eq!(Mco::of(&options(root.path(), false)).refuses(), None, "its directory alone says nothing");
-        fs::write(root.path().join("etc/machine-config-daemon/currentconfig"), "{}").unwrap();
-        let said = Mco::of(&options(root.path(), false)).refuses().unwrap_or_default();
-        for part in ["/etc/machine-config-daemon/currentconfig", "move that file away", "--beside-mco"] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-        assert_eq!(Mco::of(&options(root.path(), true)).refuses(), None);
-    }
-
-    #[test]
-    fn a_file_system_lacks_bytes_and_inodes_one_by_one_and_none_where_it_counts_none() {
+    fn missing_bytes_and_missing_inodes_are_reported_apart_and_inodes_only_if_they_are_counted() {
         let path = Path::new("/etc/a");
         let room = Room { is_read_only: false, bytes: 100, inodes: Some(5) };
         assert_eq!(room.lacks(path, 100, 5), [""; 0], "just enough");
@@ -353,11 +229,5 @@ mod tests {
         assert_eq!(Room { inodes: None, ..room }.lacks(path, 100, 6), [""; 0], "btrfs");
         let is_read_only = Room { is_read_only: true, ..room }.lacks(path, 1, 1);
         assert_eq!(is_read_only, ["the file system of /etc/a is read-only"]);
-    }
-
-    #[test]
-    fn a_root_without_processes_is_nobodys() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(Mco::of(&options(root.path(), false)).refuses(), None);
     }
 }

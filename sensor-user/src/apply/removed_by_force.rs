@@ -1,6 +1,6 @@
-//! What only a forced apply removes: undeclared names in closed directories, and undeclared lines of ssh keys.
+//! Removals that only a forced apply makes: undeclared names in closed directories, and undeclared lines of ssh keys.
 //!
-//! In: the host and the configs. Out: what is removed, for the engine and for the question before it.
+//! In: the host and the configs. Out: the removals, for the engine and for the question before it.
 
 use super::{error::ApplyError, target_finder::is_object};
 use crate::{
@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// The undeclared names in a closed directory. If they are more than the question can show, none is removed.
+/// The undeclared names in a closed directory. More names than the question can show are an error.
 pub(super) fn names(
     observer: &Observer,
     path: &Path,
@@ -35,7 +35,7 @@ pub(super) fn names(
     Ok(names)
 }
 
-/// What a forced apply of the new config removes although the old one did not declare it either, by path.
+/// The paths and lines that a forced apply of the new config removes although the old one did not declare them, sorted by path.
 ///
 /// # Errors
 /// A path cannot be read, or a closed directory has too many names.
@@ -44,7 +44,7 @@ pub fn removed_by_force(
     old: &[Expectation],
     new: &[Expectation],
 ) -> Result<Vec<RemovedByForce>, ApplyError> {
-    // The plan's changes already contain what only the old config declares.
+    // The plan's changes already contain the paths that only the old config declares.
     let known: BTreeSet<Arc<Path>> = old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
     let mut removed = Vec::new();
     for expectation in new {

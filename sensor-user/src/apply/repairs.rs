@@ -1,15 +1,13 @@
 //! Repairs that a command asks for.
 //!
-//! In: the host, its desired state, and the things to repair. Out: what was restored, and what was not and why. No apply starts
-//! meanwhile, and the daemon learns of the repair before the first write, so that its deny rules let this process pass.
+//! In: the host, its desired state, and the things to repair. Out: the restored things, and for each other one the reason. During a
+//! repair no apply starts. The daemon is notified before the first write, so that its deny rules let this process pass.
 
-use super::{
-    ApplyError,
-    writer_protocol::{self, WriterAnnouncement, WriterConnection},
-};
+use super::ApplyError;
 use crate::{
+    agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
     desired::Whole,
-    repair::{RepairError, Restored, Restorer, order},
+    repair::{RepairError, Restored, Restorer, linked_file, order},
     store::Store,
 };
 use nix::fcntl::Flock;
@@ -17,9 +15,13 @@ use sensor_model::{
     compare::Ids,
     difference::Difference,
     drift_policy::DriftAction,
-    expectation::{Expectation, SYSTEMD_DIRECTORY, Thing},
+    expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
 };
-use std::{fs::File, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 /// A thing that differs from its expectation.
 #[derive(Debug)]
@@ -30,16 +32,25 @@ pub struct Differing {
     pub differences: Vec<Difference>,
 }
 
-/// What became of a repair.
+/// The things of a repair.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// All of them, in the order in which they have to be restored.
+    things: Vec<Expectation>,
+    /// Those that differ, in the same order.
+    pub differing: Vec<Differing>,
+}
+
+/// The result of a repair.
 #[derive(Debug, Default)]
 pub struct Repaired<'a> {
-    /// Things that are as declared now, and what was done.
+    /// Things that match their expectation now, and how they were restored.
     pub restored: Vec<(&'a Expectation, Restored)>,
-    /// Things that are not, by their paths, and why.
+    /// Things that do not, by their paths, and why.
     pub refused: Vec<(String, RepairError)>,
 }
 
-/// The running daemon would report the result as drift.
+/// The running daemon expects another state, and would report the result of the repair as drift.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the running daemon expects another state of these paths, because it runs with another config or policy; nothing was \
@@ -47,70 +58,97 @@ pub struct Repaired<'a> {
 )]
 pub struct Unexpected;
 
-/// Keeps applies from starting, for as long as the lock lives; `None` on a host without a store of applies.
+/// Keeps applies from starting while the lock lives; `None` on a host without a store of applies.
 ///
 /// # Errors
 /// An apply is under way, or was interrupted and has to be finished first.
 pub fn keep_applies_away(state: &Path) -> Result<Option<Flock<File>>, ApplyError> {
-    let Some(store) = Store::look(state)? else { return Ok(None) };
+    let Some(store) = Store::open_existing(state)? else { return Ok(None) };
     let Some(lock) = store.lock()? else {
         return Err(ApplyError::Locked(store.path().join("lock")));
     };
     match store.open_journal()? {
-        Some(journal) => {
-            let id = journal.begin.id;
-            Err(ApplyError::Unfinished(format!(
-                "number {id}; `holdfast apply --resume` finishes it or restores the old config"
-            )))
-        }
+        Some(journal) => Err(ApplyError::Interrupted(journal.begin.id)),
         None => Ok(Some(lock)),
     }
 }
 
-/// Those things that differ, in the order in which they have to be restored.
-pub async fn differing(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: &Ids) -> Vec<Differing> {
+/// Compares things with their expectations.
+pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: &Ids) -> Selection {
     things.sort_by_key(order);
     things.dedup_by(|later, earlier| later.thing == earlier.thing);
     let mut differing = Vec::new();
-    for expectation in things {
-        let (_, differences) = restorer.look(&expectation, ids).await;
+    for expectation in &things {
+        let (_, differences) = restorer.look(expectation, ids).await;
         if !differences.is_empty() {
-            differing.push(Differing { expectation, differences });
+            differing.push(Differing { expectation: expectation.clone(), differences });
         }
     }
-    differing
+    Selection { things, differing }
 }
 
-/// Restores things.
+/// The declared other names of the files that are repaired, and of these names again. A repair may give a file a new inode, and
+/// then it has to make its other names anew.
+fn other_names<'a>(whole: &'a Whole, differing: &[Differing]) -> Vec<&'a Expectation> {
+    let mut paths: BTreeSet<PathBuf> =
+        differing.iter().map(|thing| thing.expectation.thing.path().to_path_buf()).collect();
+    let names = whole.desired.expectations.iter().filter_map(|expectation| match &expectation.expected {
+        Expected::Link(link) => Some((expectation, linked_file(&expectation.thing.path(), link)?)),
+        _ => None,
+    });
+    let mut names: Vec<(&Expectation, PathBuf)> = names.collect();
+    let mut found = Vec::new();
+    loop {
+        let count = found.len();
+        names.retain(|(expectation, file)| {
+            let is_of_these = paths.contains(file);
+            if is_of_these && paths.insert(expectation.thing.path().to_path_buf()) {
+                found.push(*expectation);
+            }
+            !is_of_these
+        });
+        if found.len() == count {
+            return found;
+        }
+    }
+}
+
+/// Restores the things that differ, and makes the other names of files anew that got a new inode. Removes the temporary names that
+/// an earlier, killed repair of these things left.
 ///
 /// # Errors
-/// The running daemon expects something else. What cannot be restored is in the result.
+/// The running daemon expects another state. Things that cannot be restored are in the result.
 pub async fn repair<'a>(
     restorer: &mut Restorer,
     state: &Path,
-    whole: &Whole,
-    things: &'a [Differing],
+    whole: &'a Whole,
+    selection: &'a Selection,
 ) -> Result<Repaired<'a>, Unexpected> {
     let policy = &whole.desired.policy;
+    let differing = selection.differing.iter().map(|thing| &thing.expectation);
+    let things: Vec<&Expectation> = differing.chain(other_names(whole, &selection.differing)).collect();
     // The daemon does not watch what the policy ignores.
     let watched = things
         .iter()
-        .map(|thing| &thing.expectation)
+        .copied()
         .filter(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
     let announcement = WriterAnnouncement {
         repair: watched.map(writer_protocol::digest).collect(),
         ..WriterAnnouncement::default()
     };
     // The daemon lets this process write while the connection lives.
-    let connection = WriterConnection::announce(state, &announcement, &mut |line| tracing::info!(line)).await;
-    if connection.as_ref().is_some_and(|connection| connection.unexpected) {
+    let daemon = WriterConnection::announce(state, &announcement, &mut |line| tracing::info!(line)).await;
+    if daemon.as_ref().is_some_and(|daemon| daemon.unexpected) {
         return Err(Unexpected);
     }
     let mut done = Repaired::default();
+    restorer.remove_leftovers(&selection.things);
     let mut units = false;
-    for Differing { expectation, .. } in things {
+    for (number, expectation) in things.into_iter().enumerate() {
         let path = expectation.thing.path();
         match restorer.restore(&whole.rendered, expectation, &whole.desired.ids).await {
+            // The file kept its inode, so this other name needed no repair.
+            Ok(written) if written.before.is_empty() && number >= selection.differing.len() => {}
             Ok(written) => {
                 units |=
                     !matches!(expectation.thing, Thing::Unit { .. }) && path.starts_with(SYSTEMD_DIRECTORY);

@@ -1,9 +1,11 @@
-//! What is asked of an apply: the host, the configs, the plan.
+//! The request for an apply: the host, the configs, the plan.
+//!
+//! In: what `cli` read and planned. Out: the same, for the engine.
 
 use sensor_model::{merge::Rendered, plan::Plan};
 use std::path::PathBuf;
 
-/// The host of an apply, and what it may do beside others.
+/// The host of an apply, and how it treats other daemons.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The host's root directory.
@@ -16,22 +18,22 @@ pub struct Options {
     pub asks_daemon: bool,
 }
 
-/// What is to be applied.
+/// A request for an apply.
 #[derive(Debug)]
-pub struct Request {
+pub struct ApplyRequest {
     /// The manifests by file name, as they were read.
     pub manifests: Vec<(String, Vec<u8>)>,
-    /// The config that the host has.
+    /// The present config of the host.
     pub old: Rendered,
-    /// The generation from which `old` was read; `None` where none is current.
+    /// The generation from which `old` was read; `None` if none is current.
     pub previous: Option<u64>,
-    /// The config that it is to have.
+    /// The new config.
     pub new: Rendered,
     /// The plan from one to the other.
     pub plan: Plan,
-    /// Bring everything that is declared to its declared state, drift or not, and reboot.
+    /// Write all declared paths, also drifted ones, and reboot.
     pub force: bool,
-    /// Run the plan's acts, the reboot included; without them only files are written.
+    /// Run the plan's acts and the reboot. Otherwise only files are written.
     pub act: bool,
     /// The generation that this apply rolls back to.
     pub rollback_to: Option<u64>,

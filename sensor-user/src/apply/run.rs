@@ -1,4 +1,6 @@
-//! An apply in progress: the journal's machine, and what it asks for.
+//! An apply in progress.
+//!
+//! In: the requests of the journal's machine. Out: observations, steps, acts and records, and the end of the apply.
 
 mod drive;
 mod durable;

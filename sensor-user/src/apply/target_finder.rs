@@ -1,4 +1,6 @@
-//! What the planning of an apply rests on: the two configs, the host, the store; and what a path is to be.
+//! The parts from which targets are worked out, and the state that a path is to have.
+//!
+//! In: the two configs, the host, the store. Out: images of present objects, whose contents go to the store, and numeric owners.
 
 use super::error::ApplyError;
 use crate::{disk::Place, observation::Observer, store::Store};
@@ -10,13 +12,13 @@ use sensor_model::{
 };
 use std::path::{Path, PathBuf};
 
-/// Mode of a parent that nobody declares.
+/// Mode of a parent that no config declares.
 pub(super) const PARENT_MODE: u32 = 0o755;
 
-/// What a path is to be.
+/// The state that a path is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PlannedState {
-    /// A file; without a content it keeps the one that it has.
+pub(super) enum WantedState {
+    /// A file. Without a content it keeps its present one.
     File {
         content: Option<Vec<u8>>,
         mode: u32,
@@ -39,25 +41,25 @@ pub(super) enum PlannedState {
     },
     /// Removed.
     Gone,
-    /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
+    /// The object that Holdfast first replaced, or the one that the OS ships, or none.
     Original,
 }
 
-impl PlannedState {
+impl WantedState {
     /// Whether no config declares the path.
     pub(super) fn goes(&self) -> bool {
         matches!(self, Self::Gone | Self::Original)
     }
 }
 
-/// Works out what to write.
+/// Works out the targets of an apply.
 #[derive(Debug)]
-pub(super) struct Planner<'a> {
+pub(super) struct TargetFinder<'a> {
     pub(super) observer: &'a Observer,
     pub(super) store: &'a Store,
     pub(super) old: &'a Rendered,
     pub(super) new: &'a Rendered,
-    /// Whether to write everything that is declared, and not only what differs between the configs.
+    /// Whether to write all declared paths, and not only those in which the configs differ.
     pub(super) everything: bool,
     /// The drift policy: where it ignores labels, the apply keeps them.
     pub(super) drift: &'a DriftPolicy,
@@ -65,8 +67,8 @@ pub(super) struct Planner<'a> {
     pub(super) today: i64,
 }
 
-impl Planner<'_> {
-    /// What is at a path; its content goes to the store.
+impl TargetFinder<'_> {
+    /// The image of a path's object; its content goes to the store.
     pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
         let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
         let mut bytes = Vec::new();

@@ -1,18 +1,21 @@
 //! What an apply changes on the disk: every path with its image before and after.
 //!
 //! In: the expectations of the old and the new config, and the host. Out: targets in the order of writing, and their contents in
-//! the store. A path is a target only if the configs differ in it and the host is not as the new one says. It changes nothing on
-//! the host.
+//! the store. A path is a target only if the configs differ in it and the host differs from the new one. No managed path is changed
+//! here.
 
 use super::{
     error::ApplyError,
     hard_links::Names,
     labels::Labels,
     password, removed_by_force,
-    target_finder::{PARENT_MODE, PlannedState, Planner, is_object},
+    target_finder::{PARENT_MODE, TargetFinder, WantedState, is_object},
     unit_links,
 };
-use crate::disk::{DiskError, Place};
+use crate::{
+    disk::{DiskError, Place},
+    repair::linked_file,
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Thing},
@@ -26,30 +29,30 @@ use std::{
     sync::Arc,
 };
 
-/// Everything that is to be written.
+/// All changes of an apply on the disk.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     pub(super) targets: Vec<Target>,
     /// Units whose files, enablement or mask change.
     pub(super) units: Vec<String>,
-    /// Targets that the old config did not manage: what is there now is their original.
+    /// Targets that the old config did not manage. Their present objects are their originals.
     pub(super) unmanaged: Vec<PathBuf>,
-    /// Originals of unmanaged paths that are as the new config says already.
+    /// Originals of unmanaged paths that match the new config already.
     pub(super) matching: Vec<Original>,
-    /// Paths of `unmanaged` that are as the booted OS image ships them.
+    /// Paths of `unmanaged` whose objects the booted OS image ships.
     pub(super) shipped: Vec<PathBuf>,
-    /// Paths that no config manages any more.
+    /// Paths that the new config no longer manages.
     pub(super) released: Vec<PathBuf>,
     /// The paths that the new config declares, with the links of its units.
     pub(super) declared: BTreeSet<Arc<Path>>,
 }
 
-impl Planner<'_> {
-    /// Everything that is to be written; contents go to the store.
+impl TargetFinder<'_> {
+    /// Works out all changes on the disk; contents go to the store.
     pub(super) fn writes(&self) -> Result<Writes, ApplyError> {
         let old = expectations(self.old).map_err(ApplyError::Expectation)?;
         let new = expectations(self.new).map_err(ApplyError::Expectation)?;
-        let mut wanted: BTreeMap<PathBuf, PlannedState> = BTreeMap::new();
+        let mut wanted: BTreeMap<PathBuf, WantedState> = BTreeMap::new();
         let before: BTreeMap<&Thing, &Expectation> = old.iter().map(|e| (&e.thing, e)).collect();
         for expectation in &new {
             let same = before.get(&expectation.thing).is_some_and(|old| old.expected == expectation.expected);
@@ -57,14 +60,12 @@ impl Planner<'_> {
                 self.declared(expectation, &mut wanted)?;
             }
         }
-        // A hard link to a file that gets a new inode has to be made again.
+        // A file gets a new inode, so hard links to it are made again.
         for expectation in &new {
-            if let Expected::Link(LinkExpectation { target, hard: true, .. }) = &expectation.expected {
-                let path = expectation.thing.path();
-                let target = path.parent().unwrap_or(Path::new("/")).join(target);
-                if wanted.contains_key(&target) {
-                    self.declared(expectation, &mut wanted)?;
-                }
+            if let Expected::Link(link) = &expectation.expected
+                && linked_file(&expectation.thing.path(), link).is_some_and(|file| wanted.contains_key(&file))
+            {
+                self.declared(expectation, &mut wanted)?;
             }
         }
         let mut kept: BTreeSet<Arc<Path>> =
@@ -72,18 +73,18 @@ impl Planner<'_> {
         for expectation in old.iter().filter(|e| is_object(e)) {
             let path = expectation.thing.path();
             if !kept.contains(&path) {
-                wanted.entry(path.to_path_buf()).or_insert(PlannedState::Original);
+                wanted.entry(path.to_path_buf()).or_insert(WantedState::Original);
             }
         }
-        let forced = self.closed(&old, &new, &kept, &mut wanted)?;
+        let forced = self.add_originals_of_closed(&old, &new, &kept, &mut wanted)?;
         let units = unit_links::wanted(self, &mut kept, &mut wanted)?;
         if let Some(shadow) = password::wanted(self)? {
             wanted.insert(PathBuf::from(password::SHADOW), shadow);
         }
-        self.comes_along(&kept, &mut wanted)?;
-        self.emptied(&kept, &mut wanted)?;
-        self.turned(&mut wanted)?;
-        self.parents(&mut wanted)?;
+        self.add_displaced_contents(&kept, &mut wanted)?;
+        self.add_emptied_parents(&kept, &mut wanted)?;
+        self.add_type_changes(&mut wanted)?;
+        self.add_missing_parents(&mut wanted)?;
         let names = Names::new(self, &wanted, old.iter().chain(&new).filter(|e| is_object(e)).collect());
         let labels = Labels::of(self.observer, self.drift, &wanted);
         let managed: BTreeSet<Arc<Path>> =
@@ -94,20 +95,21 @@ impl Planner<'_> {
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
             let before = if under_new { Image::Absent } else { names.noted(path, self.image(path)?)? };
-            // What was below it is restored when the directory is.
-            let left = leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
-            let after = match &left {
+            // The objects below a replaced directory are restored together with the directory.
+            let replaced_parent =
+                leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
+            let after = match &replaced_parent {
                 Some(_) => Image::Absent,
-                None if *wanted == PlannedState::Original => {
-                    names.given_back(path, &before, self.original(path)?)?
+                None if *wanted == WantedState::Original => {
+                    names.restored(path, &before, self.original(path)?)?
                 }
                 None => self.after(path, wanted, &before, &labels)?,
             };
             let is_there = after.is(&before) && !self.needs_link(path, &after)?;
-            // A path has an original even if nothing is written, and its original ends even if it is there already.
-            if *wanted == PlannedState::Original {
-                // Below a path that is declared as no directory it is only moved away.
-                if left.as_ref().is_none_or(|directory| writes.released.contains(directory)) {
+            // A path keeps an original, or loses it, also if its object stays as it is.
+            if *wanted == WantedState::Original {
+                // Below a directory that a declared file or link replaces, the object is only moved away and keeps its original.
+                if replaced_parent.as_ref().is_none_or(|directory| writes.released.contains(directory)) {
                     writes.released.push(path.clone());
                 }
             } else if !managed.contains(path.as_path())
@@ -135,7 +137,7 @@ impl Planner<'_> {
             }
             writes.targets.push(Target { path: path.clone(), before, after });
         }
-        self.leave(&writes.targets)?;
+        self.check_left(&writes.targets)?;
         writes.targets.sort_by_cached_key(rank);
         writes.declared = kept;
         Ok(writes)
@@ -144,38 +146,37 @@ impl Planner<'_> {
     fn declared(
         &self,
         expectation: &Expectation,
-        wanted: &mut BTreeMap<PathBuf, PlannedState>,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
     ) -> Result<(), ApplyError> {
         let path = expectation.thing.path().to_path_buf();
         match &expectation.expected {
             Expected::File(file) => {
                 let want = self.file(&path, file)?;
-                if expectation.ssh_keys && want != PlannedState::Gone {
+                if expectation.ssh_keys && want != WantedState::Gone {
                     self.ssh_parents(&path, file, wanted)?;
                 }
                 wanted.insert(path, want);
             }
             Expected::Directory(DirectoryExpectation { mode, user, group }) => {
                 let (uid, gid) = self.owners(&path, user, group)?;
-                wanted.insert(path, PlannedState::Directory { mode: *mode, uid, gid });
+                wanted.insert(path, WantedState::Directory { mode: *mode, uid, gid });
             }
-            Expected::Link(LinkExpectation { target, hard: true, .. }) => {
-                let target = path.parent().unwrap_or(Path::new("/")).join(target);
-                wanted.insert(path, PlannedState::Hard { target });
-            }
-            Expected::Link(LinkExpectation { target, user, group, .. }) => {
-                let (uid, gid) = self.owners(&path, user, group)?;
-                let link = PlannedState::Link {
-                    target: target.clone(),
-                    uid: uid.unwrap_or(0),
-                    gid: gid.unwrap_or(0),
+            Expected::Link(link) => {
+                let LinkExpectation { target, user, group, .. } = link;
+                let planned = match linked_file(&path, link) {
+                    Some(target) => WantedState::Hard { target },
+                    None => {
+                        let (uid, gid) = self.owners(&path, user, group)?;
+                        let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+                        WantedState::Link { target: target.clone(), uid, gid }
+                    }
                 };
-                wanted.insert(path, link);
+                wanted.insert(path, planned);
             }
-            // Undeclared names and keys stop an apply in its preflight; only a forced one removes them.
+            // Undeclared names and keys stop an apply in its preflight. Only a forced apply removes them.
             Expected::ClosedDirectory(closed) if self.everything => {
                 for name in removed_by_force::names(self.observer, &path, closed)? {
-                    wanted.insert(path.join(name), PlannedState::Gone);
+                    wanted.insert(path.join(name), WantedState::Gone);
                 }
             }
             Expected::AuthorizedKeys(keys) if self.everything => {
@@ -185,7 +186,7 @@ impl Planner<'_> {
                 if removed > 0 {
                     let Metadata { mode, uid, gid, .. } = image.metadata;
                     let file =
-                        PlannedState::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
+                        WantedState::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
                     wanted.insert(path, file);
                 }
             }
@@ -199,21 +200,21 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn file(&self, path: &Path, file: &FileExpectation) -> Result<PlannedState, ApplyError> {
+    fn file(&self, path: &Path, file: &FileExpectation) -> Result<WantedState, ApplyError> {
         if file.may_be_missing {
-            return Ok(PlannedState::Gone);
+            return Ok(WantedState::Gone);
         }
         let (uid, gid) = self.owners(path, &file.user, &file.group)?;
         let content = file.content.map(|_| expected_bytes(self.new, path).unwrap_or_default());
-        Ok(PlannedState::File { content, mode: file.mode, uid, gid })
+        Ok(WantedState::File { content, mode: file.mode, uid, gid })
     }
 
-    /// The directories of a file of keys: sshd refuses keys that others could have written.
+    /// Adds the directories of a file of keys. sshd refuses keys in a directory that other users can write.
     fn ssh_parents(
         &self,
         path: &Path,
         file: &FileExpectation,
-        wanted: &mut BTreeMap<PathBuf, PlannedState>,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
     ) -> Result<(), ApplyError> {
         let (uid, gid) = self.owners(path, &file.user, &file.group)?;
         let ours: Vec<&Path> = path
@@ -226,7 +227,7 @@ impl Planner<'_> {
             return Err(ApplyError::refused(home, "the user's home directory is missing"));
         }
         for directory in ours {
-            // A directory that is there keeps its mode, but has to belong to the user.
+            // An existing directory keeps its mode, but must belong to the user.
             let present = match self.image(directory)? {
                 Image::Directory(present) => Some(present),
                 _ => None,
@@ -235,16 +236,16 @@ impl Planner<'_> {
             if present.is_some_and(|present| uid.is_none_or(|uid| present.uid == uid)) {
                 continue;
             }
-            wanted.entry(directory.to_owned()).or_insert(PlannedState::Directory { mode, uid, gid });
+            wanted.entry(directory.to_owned()).or_insert(WantedState::Directory { mode, uid, gid });
         }
         Ok(())
     }
 
-    /// Removes parents that Holdfast made for paths that are removed now, unless something else is in them.
-    fn emptied(
+    /// Adds the removal of parents that Holdfast made for paths that are removed now, if no other declared path needs them.
+    fn add_emptied_parents(
         &self,
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, PlannedState>,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
     ) -> Result<(), ApplyError> {
         let below = |path: &Path, parent: &Path| path != parent && path.starts_with(parent);
         let mut empty = BTreeMap::new();
@@ -267,18 +268,18 @@ impl Planner<'_> {
                 if !made || needed {
                     break;
                 }
-                empty.insert(parent.to_owned(), PlannedState::Original);
+                empty.insert(parent.to_owned(), WantedState::Original);
             }
         }
         wanted.extend(empty);
         Ok(())
     }
 
-    /// Plans the missing parents of what is to be made.
-    fn parents(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
-        let mut missing: BTreeMap<PathBuf, PlannedState> = BTreeMap::new();
+    /// Adds the missing parents of new objects.
+    fn add_missing_parents(&self, wanted: &mut BTreeMap<PathBuf, WantedState>) -> Result<(), ApplyError> {
+        let mut missing: BTreeMap<PathBuf, WantedState> = BTreeMap::new();
         for (path, want) in wanted.iter() {
-            if matches!(want, PlannedState::Gone | PlannedState::Original) {
+            if matches!(want, WantedState::Gone | WantedState::Original) {
                 continue;
             }
             for parent in path.ancestors().skip(1) {
@@ -291,10 +292,10 @@ impl Planner<'_> {
                         if self.image(parent)? != Image::Absent {
                             return Err(ApplyError::refused(
                                 parent,
-                                "a link that leads nowhere is in its place; remove it first",
+                                "a link to a missing target is in its place; remove it first",
                             ));
                         }
-                        let made = PlannedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+                        let made = WantedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
                         missing.insert(parent.to_owned(), made);
                     }
                     Err(nix::errno::Errno::ENOTDIR) => {
@@ -311,22 +312,22 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The image of a planned state. Of the extended attributes only the label is kept or set, by the host's policy.
+    /// The image of a wanted state. Of the extended attributes only the label is kept or set, by the host's policy.
     fn after(
         &self,
         path: &Path,
-        wanted: &PlannedState,
+        wanted: &WantedState,
         before: &Image,
         labels: &Labels<'_>,
     ) -> Result<Image, ApplyError> {
         Ok(match wanted {
-            PlannedState::Gone => Image::Absent,
-            PlannedState::Original => self.original(path)?,
-            PlannedState::Link { target, uid, gid } => {
+            WantedState::Gone => Image::Absent,
+            WantedState::Original => self.original(path)?,
+            WantedState::Link { target, uid, gid } => {
                 let label = labels.label(path, ObjectKind::Link, before);
                 Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid, label })
             }
-            PlannedState::Directory { mode, uid, gid } => {
+            WantedState::Directory { mode, uid, gid } => {
                 let present = match before {
                     Image::Directory(present) => Some(present),
                     _ => None,
@@ -338,7 +339,7 @@ impl Planner<'_> {
                     xattrs: labels.attributes(path, ObjectKind::Directory, before),
                 })
             }
-            PlannedState::File { content, mode, uid, gid } => {
+            WantedState::File { content, mode, uid, gid } => {
                 let present = match before {
                     Image::File(present) => Some(present),
                     _ => None,
@@ -362,7 +363,7 @@ impl Planner<'_> {
                     names: 0,
                 })
             }
-            PlannedState::Hard { target } => self.hard(path, target, labels)?,
+            WantedState::Hard { target } => self.hard(path, target, labels)?,
         })
     }
 

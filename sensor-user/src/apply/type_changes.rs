@@ -1,11 +1,11 @@
 //! Paths that change between a directory and a file or a link.
 //!
-//! In: the planned states, and the host. Out: directories that declared paths need where an undeclared file or link is; what is
-//! restored with a directory; a refusal where a directory holds what the plan does not remove.
+//! In: the wanted states, and the host. Out: directories that replace undeclared files and links above declared paths; objects that
+//! are restored with a directory. A directory with other objects in it is an error.
 
 use super::{
     error::ApplyError,
-    target_finder::{PARENT_MODE, PlannedState, Planner},
+    target_finder::{PARENT_MODE, TargetFinder, WantedState},
 };
 use crate::disk::{Place, each_name};
 use sensor_model::journal::{Image, Target};
@@ -16,12 +16,15 @@ use std::{
     sync::Arc,
 };
 
-impl Planner<'_> {
-    /// Makes a directory of an undeclared file or link that is above a declared path, and of everything between the two. No look
-    /// below it may follow the link.
-    pub(super) fn turned(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
+impl TargetFinder<'_> {
+    /// Adds a directory for each undeclared file or link above a declared path, and for all paths between the two. No observation
+    /// below it follows the link.
+    pub(super) fn add_type_changes(
+        &self,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
+    ) -> Result<(), ApplyError> {
         let mut turned = BTreeMap::new();
-        let made = || PlannedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+        let made = || WantedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
         for path in wanted.iter().filter(|(_, wanted)| !wanted.goes()).map(|(path, _)| path) {
             let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
             parents.reverse();
@@ -33,10 +36,10 @@ impl Planner<'_> {
                 }
                 is_new |= turned.contains_key(parent);
                 let comes_back = match wanted {
-                    Some(PlannedState::Original) => matches!(self.original(parent)?, Image::Directory(_)),
+                    Some(WantedState::Original) => matches!(self.original(parent)?, Image::Directory(_)),
                     _ => false,
                 };
-                if is_new && !comes_back && wanted.is_none_or(PlannedState::goes) {
+                if is_new && !comes_back && wanted.is_none_or(WantedState::goes) {
                     turned.insert(parent.to_owned(), made());
                 }
             }
@@ -45,15 +48,15 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Restores what was below a directory with it, if the config that replaced the directory did not declare it.
-    pub(super) fn comes_along(
+    /// Adds the objects that were below a restored directory, if the config that replaced the directory did not declare them.
+    pub(super) fn add_displaced_contents(
         &self,
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, PlannedState>,
+        wanted: &mut BTreeMap<PathBuf, WantedState>,
     ) -> Result<(), ApplyError> {
         let mut back = Vec::new();
         for path in
-            wanted.iter().filter(|(_, wanted)| **wanted == PlannedState::Original).map(|(path, _)| path)
+            wanted.iter().filter(|(_, wanted)| **wanted == WantedState::Original).map(|(path, _)| path)
         {
             if is_other(self, path)? && matches!(self.original(path)?, Image::Directory(_)) {
                 back.push(path.clone());
@@ -64,14 +67,14 @@ impl Planner<'_> {
         }
         for path in self.store.originals()? {
             if !kept.contains(path.as_path()) && back.iter().any(|directory| path.starts_with(directory)) {
-                wanted.entry(path).or_insert(PlannedState::Original);
+                wanted.entry(path).or_insert(WantedState::Original);
             }
         }
         Ok(())
     }
 
-    /// A directory turns into something else only where everything in it goes, too.
-    pub(super) fn leave(&self, targets: &[Target]) -> Result<(), ApplyError> {
+    /// Checks that a directory that is replaced by another type has no objects that stay.
+    pub(super) fn check_left(&self, targets: &[Target]) -> Result<(), ApplyError> {
         let goes: BTreeSet<&Path> = targets
             .iter()
             .filter(|target| target.after == Image::Absent)
@@ -84,7 +87,7 @@ impl Planner<'_> {
                     let path = directory.join(name);
                     if !goes.contains(path.as_path()) {
                         let reason = format!(
-                            "a directory that is not empty is in its place; move it away first, or what is in it: {}",
+                            "a directory that is not empty is in its place; move it away first, or this object in it: {}",
                             path.display()
                         );
                         return Err(ApplyError::refused(&target.path, reason));
@@ -98,8 +101,8 @@ impl Planner<'_> {
     }
 }
 
-/// Whether something other than a directory is at a path. A link is no directory.
-fn is_other(planner: &Planner<'_>, path: &Path) -> Result<bool, ApplyError> {
-    let Some(place) = Place::find(planner.observer.root(), path)? else { return Ok(false) };
+/// Whether a path has an object that is not a directory. A link is not a directory.
+fn is_other(finder: &TargetFinder<'_>, path: &Path) -> Result<bool, ApplyError> {
+    let Some(place) = Place::find(finder.observer.root(), path)? else { return Ok(false) };
     Ok(matches!(place.is_directory(&place.name), Ok(Some(false))))
 }

@@ -1,13 +1,13 @@
 //! The links that enable, disable, mask and unmask units.
 //!
-//! In: the units of the old and the new config. Out: the links that are to be there, and those that are not. So enabling and
-//! disabling are part of the apply like any other path, and no stale link stays. As with systemctl, a template is enabled by its
-//! `DefaultInstance=` and disabled with all its instances, and units in `Also=` are enabled and disabled with a unit. What the new
-//! config says about a unit itself takes precedence over another unit's `Also=` and over its template.
+//! In: the units of the old and the new config. Out: the links to make and to remove. So an apply enables and disables units like it
+//! writes any other path, and leaves no stale link. As with systemctl, a template is enabled by its `DefaultInstance=` and disabled
+//! with all its instances. Units in `Also=` are enabled and disabled with a unit. A declaration of a unit itself takes precedence
+//! over another unit's `Also=` and over its template.
 
 use super::{
     error::ApplyError,
-    target_finder::{PlannedState, Planner},
+    target_finder::{TargetFinder, WantedState},
 };
 use crate::{
     disk::Place,
@@ -32,17 +32,17 @@ use std::{
     sync::Arc,
 };
 
-/// Plans the links of units that change, and returns the units' names. `kept` are the paths that the new config declares; the links
-/// of its units are added to them.
+/// Adds the links of units that change to `wanted`, and returns the units' names. `kept` are the paths that the new config
+/// declares; the links of its units are added to them.
 pub(super) fn wanted(
-    planner: &Planner<'_>,
+    finder: &TargetFinder<'_>,
     kept: &mut BTreeSet<Arc<Path>>,
-    wanted: &mut BTreeMap<PathBuf, PlannedState>,
+    wanted: &mut BTreeMap<PathBuf, WantedState>,
 ) -> Result<Vec<String>, ApplyError> {
     let mut links =
-        Links { planner, kept, wanted, needed: BTreeSet::new(), unwanted: BTreeSet::new(), originals: None };
+        Links { finder, kept, wanted, needed: BTreeSet::new(), unwanted: BTreeSet::new(), originals: None };
     let mut after = BTreeMap::new();
-    for (name, unit) in &planner.new.units {
+    for (name, unit) in &finder.new.units {
         let effect = links.effect(Side::New, name);
         links.needed.extend(effect.made.iter().map(|enabling| enabling.link.clone()));
         links.unwanted.extend(effect.taken.iter().cloned());
@@ -52,18 +52,18 @@ pub(super) fn wanted(
         after.insert(name, effect);
     }
     let mut changed = Vec::new();
-    for (name, unit) in &planner.new.units {
-        let old = planner.old.units.get(name);
+    for (name, unit) in &finder.new.units {
+        let old = finder.old.units.get(name);
         // Another [Install] section of a template or of an `Also=` unit changes the links, too.
-        let is_same =
-            old.is_some_and(|old| says(old) == says(unit)) && links.effect(Side::Old, name) == after[name];
-        if planner.everything || !is_same {
+        let is_same = old.is_some_and(|old| declaration(old) == declaration(unit))
+            && links.effect(Side::Old, name) == after[name];
+        if finder.everything || !is_same {
             links.declared(name, unit)?;
             changed.push(name.clone());
         }
     }
-    for (name, unit) in &planner.old.units {
-        if !planner.new.units.contains_key(name) {
+    for (name, unit) in &finder.old.units {
+        if !finder.new.units.contains_key(name) {
             links.removed(name, unit)?;
             changed.push(name.clone());
         }
@@ -73,8 +73,8 @@ pub(super) fn wanted(
     Ok(changed)
 }
 
-/// What is declared about a unit, without its sources.
-fn says(unit: &RenderedUnit) -> impl PartialEq + use<> {
+/// The declaration of a unit, without its sources.
+fn declaration(unit: &RenderedUnit) -> impl PartialEq + use<> {
     let value = |part: &Option<Sourced<bool>>| part.as_ref().map(|part| part.value);
     let dropins: Vec<_> =
         unit.dropins.iter().map(|(name, dropin)| (name.clone(), dropin.value.clone())).collect();
@@ -92,7 +92,7 @@ enum Side {
     New,
 }
 
-/// What a config's declaration of a unit results in.
+/// The effect of a config's declaration of a unit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Effect {
     /// The links by which it is enabled.
@@ -103,9 +103,9 @@ struct Effect {
 
 /// The links of one apply.
 struct Links<'a, 'b> {
-    planner: &'a Planner<'a>,
+    finder: &'a TargetFinder<'a>,
     kept: &'b BTreeSet<Arc<Path>>,
-    wanted: &'b mut BTreeMap<PathBuf, PlannedState>,
+    wanted: &'b mut BTreeMap<PathBuf, WantedState>,
     /// Links that a unit of the new config needs.
     needed: BTreeSet<PathBuf>,
     /// Units that the new config disables or masks.
@@ -117,17 +117,17 @@ struct Links<'a, 'b> {
 impl Links<'_, '_> {
     fn declared(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-        let observer = self.planner.observer;
-        let old = self.planner.old.units.get(name);
+        let observer = self.finder.observer;
+        let old = self.finder.old.units.get(name);
         let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         let was_decided = was_masked || old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
-        // What the old config did to links of these units may have to be reverted.
+        // The old config may have changed links of these units, and then they are restored.
         let mut others = if was_decided { self.together(Side::Old, name) } else { Vec::new() };
         if is(unit.mask.as_ref()) == Some(true) {
-            self.take_away(&[name.to_owned()])?;
+            self.remove_links(&[name.to_owned()])?;
             others.retain(|other| other != name);
-            self.give_back(&others)?;
-            let to_null = PlannedState::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
+            self.restore_links(&others)?;
+            let to_null = WantedState::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
             self.wanted.insert(own, to_null);
             return Ok(());
         }
@@ -135,15 +135,15 @@ impl Links<'_, '_> {
         let may_be_masked = mask.is_none() && enabled != Some(true);
         if mask == Some(false) || was_masked {
             for link in units::mask_links(observer, name) {
-                // The original before Holdfast's mask is restored; an original mask only if nothing forbids one.
+                // Holdfast's own mask is replaced by the original. An original mask is restored only if the new config allows one.
                 let is_ours = was_masked && link == own;
                 let comes_back = is_ours && (may_be_masked || !self.was_mask(&own)?);
-                let to = if comes_back { PlannedState::Original } else { PlannedState::Gone };
+                let to = if comes_back { WantedState::Original } else { WantedState::Gone };
                 self.wanted.entry(link).or_insert(to);
             }
         }
         if may_be_masked && old.is_some_and(|old| is(old.mask.as_ref()) == Some(false)) {
-            self.give_back_masks(name)?;
+            self.restore_masks(name)?;
         }
         match is(unit.enabled.as_ref()) {
             Some(true) => {
@@ -153,27 +153,27 @@ impl Links<'_, '_> {
                 if was_decided {
                     others.extend(self.together(Side::New, name));
                 }
-                // Instances of a template that somebody enabled one by one stay or are restored. For any other unit the links
-                // of a former [Install] section are removed.
+                // Instances of a template that a person enabled stay or are restored. For any other unit the links of a former
+                // [Install] section are removed.
                 if !is_template(name) {
-                    self.take_away(&[name.to_owned()])?;
+                    self.remove_links(&[name.to_owned()])?;
                     others.retain(|other| other != name);
                 }
-                self.give_back(&others)?;
+                self.restore_links(&others)?;
                 for Enabling { link, target, .. } in links {
                     if !self.kept.contains(link.as_path()) {
-                        self.wanted.insert(link, PlannedState::Link { target, uid: 0, gid: 0 });
+                        self.wanted.insert(link, WantedState::Link { target, uid: 0, gid: 0 });
                     }
                 }
             }
             Some(false) => {
                 let units = self.together(Side::New, name);
-                self.take_away(&units)?;
+                self.remove_links(&units)?;
                 others.retain(|other| !units.contains(other));
-                self.give_back(&others)?;
+                self.restore_links(&others)?;
             }
-            // No config decides about the links any more. A mask may have removed some, too.
-            None => self.give_back(&others)?,
+            // The new config does not declare the enablement. A former mask may have removed links as well.
+            None => self.restore_links(&others)?,
         }
         Ok(())
     }
@@ -181,15 +181,15 @@ impl Links<'_, '_> {
     /// Restores the links of a unit that no config declares any more.
     fn removed(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-        let observer = self.planner.observer;
+        let observer = self.finder.observer;
         match is(unit.mask.as_ref()) {
-            Some(true) => drop(self.wanted.insert(own.clone(), PlannedState::Original)),
-            Some(false) => self.give_back_masks(name)?,
+            Some(true) => drop(self.wanted.insert(own.clone(), WantedState::Original)),
+            Some(false) => self.restore_masks(name)?,
             None => {}
         }
-        // Links to a file that Holdfast removes for good would lead nowhere. Other links stay.
+        // Holdfast removes the file, so links to it would have no target. Other links stay.
         let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
-        if is_ours && self.planner.original(&own)? == Image::Absent {
+        if is_ours && self.finder.original(&own)? == Image::Absent {
             for link in units::enabling_links(observer, name) {
                 if leads_to(observer, &link, &own)? {
                     self.back_to_original(vec![(link, own.clone())]);
@@ -197,43 +197,43 @@ impl Links<'_, '_> {
             }
         }
         let units = self.together(Side::Old, name);
-        self.give_back(&units)
+        self.restore_links(&units)
     }
 
-    /// Whether what was at a path before Holdfast wrote it is a link that masks a unit.
+    /// Whether the original of a path is a link that masks a unit.
     fn was_mask(&self, path: &Path) -> Result<bool, ApplyError> {
-        let original = self.planner.store.original(path)?.map(|original| original.image);
+        let original = self.finder.store.original(path)?.map(|original| original.image);
         Ok(matches!(original, Some(Image::Link(link)) if link.target == Path::new("/dev/null")))
     }
 
     /// Restores masks that Holdfast removed, except those that end with a boot.
-    fn give_back_masks(&mut self, name: &str) -> Result<(), ApplyError> {
+    fn restore_masks(&mut self, name: &str) -> Result<(), ApplyError> {
         for link in units::lasting_mask_links(name) {
             if self.was_mask(&link)? && self.may_go(&link) {
-                self.wanted.entry(link).or_insert(PlannedState::Original);
+                self.wanted.entry(link).or_insert(WantedState::Original);
             }
         }
         Ok(())
     }
 
-    /// Removes all links that enable one of these units, also those that the end of another unit would restore.
-    fn take_away(&mut self, units: &[String]) -> Result<(), ApplyError> {
+    /// Removes all links that enable one of these units, also links that the removal of another unit would restore.
+    fn remove_links(&mut self, units: &[String]) -> Result<(), ApplyError> {
         let written = self.written_for(units)?;
         let mut links: Vec<PathBuf> = written.into_iter().map(|(link, _)| link).collect();
         for unit in units {
-            links.extend(units::enabling_links(self.planner.observer, unit));
+            links.extend(units::enabling_links(self.finder.observer, unit));
         }
-        let planner = self.planner;
+        let finder = self.finder;
         // An object that replaced a link is not Holdfast's.
         links.retain(|link| {
-            self.may_go(link) && matches!(planner.image(link), Ok(Image::Absent | Image::Link(_)))
+            self.may_go(link) && matches!(finder.image(link), Ok(Image::Absent | Image::Link(_)))
         });
-        self.wanted.extend(links.into_iter().map(|link| (link, PlannedState::Gone)));
+        self.wanted.extend(links.into_iter().map(|link| (link, WantedState::Gone)));
         Ok(())
     }
 
-    /// Restores the links that enable one of these units to their originals.
-    fn give_back(&mut self, units: &[String]) -> Result<(), ApplyError> {
+    /// Restores the originals of the links that enable one of these units.
+    fn restore_links(&mut self, units: &[String]) -> Result<(), ApplyError> {
         let links = self.written_for(units)?;
         self.back_to_original(links);
         Ok(())
@@ -244,7 +244,7 @@ impl Links<'_, '_> {
             if self.may_go(&link) {
                 // The new config disables or masks the unit, so its original link is not restored.
                 let is_unwanted = self.unwanted.iter().any(|unit| units::enables(&link, &target, unit));
-                let to = if is_unwanted { PlannedState::Gone } else { PlannedState::Original };
+                let to = if is_unwanted { WantedState::Gone } else { WantedState::Original };
                 self.wanted.entry(link).or_insert(to);
             }
         }
@@ -271,7 +271,7 @@ impl Links<'_, '_> {
     }
 
     fn read_originals(&self) -> Result<Vec<(PathBuf, PathBuf)>, ApplyError> {
-        let Planner { observer, store, .. } = self.planner;
+        let TargetFinder { observer, store, .. } = self.finder;
         let mut links = Vec::new();
         for path in store.originals()? {
             let target = match store.original(&path)?.map(|original| original.image) {
@@ -285,8 +285,8 @@ impl Links<'_, '_> {
 
     fn rendered(&self, side: Side) -> &Rendered {
         match side {
-            Side::Old => self.planner.old,
-            Side::New => self.planner.new,
+            Side::Old => self.finder.old,
+            Side::New => self.finder.new,
         }
     }
 
@@ -302,7 +302,7 @@ impl Links<'_, '_> {
         units::links_to_enable(name, &|unit| self.find(side, unit), &|unit| self.is_apart(side, unit))
     }
 
-    /// What a config's declaration of a unit results in. An error is reported where the unit is enabled.
+    /// The effect of a config's declaration of a unit. [`Self::declared`] reports an error.
     fn effect(&self, side: Side, name: &str) -> Effect {
         let unit = self.rendered(side).units.get(name);
         let is_disabled = unit.is_some_and(|unit| {
@@ -315,19 +315,19 @@ impl Links<'_, '_> {
     fn together(&self, side: Side, name: &str) -> Vec<String> {
         let apart = |unit: &str| self.is_apart(side, unit);
         let mut units = units::together(name, &|unit| self.find(side, unit), &apart);
-        // The new config decides about these units itself, so they are handled on their own.
+        // The new config declares these units itself, so they are handled on their own.
         units.retain(|unit| unit == name || !self.is_apart(Side::New, unit));
         units
     }
 
     fn is_apart(&self, side: Side, unit: &str) -> bool {
         // A mask of the old config is removed, or the new config declares it again.
-        let is_ours = self.planner.old.units.get(unit).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
+        let is_ours = self.finder.old.units.get(unit).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         units::is_decided(self.rendered(side), unit)
-            || (!is_ours && !units::mask_links(self.planner.observer, unit).is_empty())
+            || (!is_ours && !units::mask_links(self.finder.observer, unit).is_empty())
     }
 
-    /// A unit's file under a config, and what its `[Install]` sections say; for an instance those of its template.
+    /// A unit's file under a config, and its `[Install]` sections; for an instance those of its template.
     fn find(&self, side: Side, name: &str) -> Option<(PathBuf, Install)> {
         let names = [template_of(name).filter(|template| template != name), Some(name.to_owned())];
         let mut files = names.iter().rev().flatten();
@@ -353,13 +353,13 @@ impl Links<'_, '_> {
         if let Some(text) = contents(side) {
             return Some((own, text));
         }
-        let observer = self.planner.observer;
+        let observer = self.finder.observer;
         if side == Side::Old || contents(Side::Old).is_none() {
             return units::unit_file(observer, name, None);
         }
-        // The old config's file is still there, and its original is restored later.
-        if let Ok(Image::File(file)) = self.planner.original(&own)
-            && let Ok(bytes) = self.planner.store.content(&file.sha256)
+        // The path still has the old config's file. Its original is restored later.
+        if let Ok(Image::File(file)) = self.finder.original(&own)
+            && let Ok(bytes) = self.finder.store.content(&file.sha256)
         {
             return Some((own, String::from_utf8_lossy(&bytes).into_owned()));
         }

@@ -1,7 +1,7 @@
 //! The comparison of the host with a config.
 //!
-//! In: expectations, the drift policy and the host. Out: every difference as text, with those that the policy tolerates apart. The
-//! daemon and `check` observe and compare in the same way.
+//! In: expectations, the drift policy and the host. Out: every difference as text; tolerated ones are listed apart. The daemon and
+//! `check` observe and compare in the same way.
 
 use super::password;
 use crate::{
@@ -19,16 +19,16 @@ use sensor_model::{
 };
 use std::{path::Path, sync::Arc};
 
-/// What is compared.
+/// The things that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    /// Also what is booted.
+pub(super) enum Scope {
+    /// Also the booted OS and the kernel arguments.
     WithOs,
-    /// Only what is on the disk: without acts nothing is booted.
+    /// Only things on the disk, for a root that is not booted.
     Disk,
 }
 
-impl What {
+impl Scope {
     /// By whether acts are run.
     pub(super) fn of(acts: bool) -> Self {
         if acts { Self::WithOs } else { Self::Disk }
@@ -38,22 +38,22 @@ impl What {
 /// How a host differs from a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// What is drift.
+    /// Drift.
     pub problems: Vec<String>,
-    /// What the drift policy ignores or only observes, and its rule.
+    /// Differences that the drift policy ignores or only observes, with the rule.
     pub tolerated: Vec<String>,
 }
 
-/// Why drift of a path neither stops an apply nor causes a rollback; `None` where it does.
+/// The rule by which drift of a path neither stops an apply nor causes a rollback; `None` without such a rule.
 fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
     let decision = policy.decide(path, None);
-    let said = match decision.action {
+    let action = match decision.action {
         DriftAction::Ignore => "ignore",
         DriftAction::Observe => "observe",
         DriftAction::Degrade | DriftAction::Revert | DriftAction::Deny => return None,
     };
     let (_, origin) = decision.rule?;
-    Some(format!("`{said}` in the drift policy {origin}"))
+    Some(format!("`{action}` in the drift policy {origin}"))
 }
 
 /// Compares a host with a config.
@@ -75,11 +75,11 @@ impl<'a> Verifier<'a> {
         rendered: &'a Rendered,
         policy: &'a DriftPolicy,
         mut expectations: Vec<Expectation>,
-        what: What,
+        scope: Scope,
     ) -> Self {
         expectations.retain(|expectation| {
             let thing = &expectation.thing;
-            !thing.changes_with_a_boot() || (what == What::WithOs && observer.unchecked(thing).is_none())
+            !thing.changes_with_a_boot() || (scope == Scope::WithOs && observer.unchecked(thing).is_none())
         });
         let ids = desired::complete(&mut expectations, policy, &**observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
@@ -87,8 +87,7 @@ impl<'a> Verifier<'a> {
         Self { observer, restorer, rendered, policy, os_counts: false, expectations, ids }
     }
 
-    /// Whether a difference of the booted OS is a problem whatever the drift policy says: an apply that changes the OS has failed
-    /// without it.
+    /// Whether a difference of the booted OS is drift under every drift policy, because the apply changes the OS.
     pub(super) fn with_os_counted(self, os_counts: bool) -> Self {
         Self { os_counts, ..self }
     }
@@ -121,7 +120,7 @@ impl<'a> Verifier<'a> {
     }
 }
 
-/// Adds differences of a path to the problems, or to what the policy tolerates.
+/// Adds differences of a path to the drift, or to the tolerated ones.
 pub(super) fn sort(
     policy: &DriftPolicy,
     path: &Path,

@@ -3,8 +3,8 @@
 //! In: the state directory, and the boot. Out: the arguments that wait under the current config, and those that will wait after an
 //! apply. In another boot none wait.
 
-use super::{error::ApplyError, os, request::Request};
-use crate::{clock::boot_id, observation::Observer, store::Store};
+use super::{error::ApplyError, os, request::ApplyRequest};
+use crate::{clock::boot_id, observation::Observer, store::Store, sys::CallError};
 use sensor_model::{
     expectation::Expectation,
     expectations::expectations,
@@ -14,35 +14,35 @@ use sensor_model::{
 };
 use std::path::Path;
 
-/// What waits in this boot, by the state directory; nothing where nothing was ever applied.
+/// The arguments that wait in this boot, by the state directory; none if no config was ever applied.
 ///
 /// # Errors
-/// A file that cannot be read or is none of ours.
+/// A file cannot be read, or Holdfast did not write it.
 pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
-    let store = match Store::look(state) {
-        // A user without rights on the store may still compare with a config of their own.
+    let store = match Store::open_existing(state) {
+        // A user who may not read the store may still compare with another config.
         Err(error) if error.is_denied() => None,
         store => store?,
     };
     let Some(store) = store else { return Ok(Vec::new()) };
     let Some((id, _)) = store.current()? else { return Ok(Vec::new()) };
     let proc = Path::new("/proc");
-    let boot_id = boot_id(proc).map_err(|error| ApplyError::io(proc, "read the boot id", &error))?;
+    let boot_id = boot_id(proc).map_err(|error| CallError::new(proc, "read the boot id", error))?;
     Ok(store.waiting(id, &boot_id)?)
 }
 
-/// The same; nothing where that cannot be read. Arguments that wait are drift then, which is on the safe side.
+/// The arguments that wait in this boot. If they cannot be read, none wait, and a waiting argument is reported as drift.
 pub fn waits_or_none(state: &Path) -> Vec<WaitingArgument> {
     waits(state).unwrap_or_else(|error| {
-        tracing::warn!(%error, "It is not known which kernel arguments wait for the next boot.");
+        tracing::warn!(%error, "Cannot read which kernel arguments wait for the next boot.");
         Vec::new()
     })
 }
 
-/// What waits under the config that is current.
+/// The arguments that wait under the current config.
 ///
 /// # Errors
-/// A file that cannot be read or is none of ours.
+/// A file cannot be read, or Holdfast did not write it.
 pub(super) fn before(store: &Store, boot_id: &str) -> Result<Waiting, ApplyError> {
     let arguments = match store.current()? {
         Some((id, _)) => store.waiting(id, boot_id)?,
@@ -51,10 +51,10 @@ pub(super) fn before(store: &Store, boot_id: &str) -> Result<Waiting, ApplyError
     Ok(Waiting { boot_id: boot_id.to_owned(), config: String::new(), arguments })
 }
 
-/// What the config that is current says a host should be in this boot.
+/// The expectations of the current config in this boot.
 ///
 /// # Errors
-/// A part of it that cannot be expected, or what waits cannot be read.
+/// A part of the config cannot be decoded, or the waiting arguments cannot be read.
 pub(super) fn expected(
     store: &Store,
     boot_id: &str,
@@ -65,17 +65,17 @@ pub(super) fn expected(
     Ok(expected)
 }
 
-/// How an apply changes the OS, with the arguments that waited; `None` where it does not.
-pub(super) fn os_change(request: &Request, waited: &Waiting, observer: &Observer) -> Option<OsChange> {
+/// The change of the OS in an apply, with the arguments that waited before; `None` if there is none.
+pub(super) fn os_change(request: &ApplyRequest, waited: &Waiting, observer: &Observer) -> Option<OsChange> {
     let (old, new) = (&request.old, &request.new);
     let change = if request.force { os::forced(old, new, observer) } else { os::change(old, new) };
     let change = os::from_here(change.filter(|_| request.act)?, observer);
     Some(change.beside(waited.clone(), os::declared(old), os::declared(new)))
 }
 
-/// What waits once an apply is done that is about to begin.
+/// The arguments that will wait after an apply that is about to begin.
 pub(super) fn after(
-    request: &Request,
+    request: &ApplyRequest,
     before: &Waiting,
     os: Option<&OsChange>,
     reboot: bool,
@@ -84,7 +84,7 @@ pub(super) fn after(
     let changes = if os.is_some() && !reboot { request.plan.changes.as_slice() } else { &[] };
     let arguments = match os::running(observer) {
         Ok(found) => waiting::after(&before.arguments, changes, &os::declared(&request.new), &found),
-        // Nothing is compared with a kernel that does not run in this root.
+        // The root is not booted, so no kernel is compared with it.
         Err(_) => Vec::new(),
     };
     let names: Vec<&str> = request.new.sources.iter().map(|source| &*source.machine_config).collect();

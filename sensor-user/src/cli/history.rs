@@ -39,7 +39,7 @@ impl History {
     /// # Errors
     /// A store that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let Some(store) = Store::look(&self.place.state())? else {
+        let Some(store) = Store::open_existing(&self.place.state())? else {
             let (standing, applies) = (Standing::default(), Vec::new());
             return self.print(&Report { schema: SCHEMA, current: None, standing, applies }, screen);
         };

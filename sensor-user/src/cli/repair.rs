@@ -6,7 +6,7 @@ use super::{
     sources::{Loaded, Sources, host_path},
 };
 use crate::{
-    apply::repairs::{self, Differing, Repaired},
+    apply::repairs::{self, Differing, Repaired, Selection},
     desired::declared_things,
     repair::Restorer,
 };
@@ -86,12 +86,17 @@ impl Repair {
         let things = self.things(&loaded)?;
         let runtime = runtime()?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
-        let drifted = runtime.block_on(repairs::differing(&mut restorer, things, &loaded.desired().ids));
-        if !drifted.is_empty() && !self.yes && !ask(&drifted)? {
+        let selection = runtime.block_on(repairs::select(&mut restorer, things, &loaded.desired().ids));
+        let Selection { differing, .. } = &selection;
+        if !differing.is_empty() && !self.yes && !ask(differing)? {
             return Ok(DRIFT);
         }
-        let report =
-            Report::of(runtime.block_on(repairs::repair(&mut restorer, &state, &loaded.whole, &drifted))?);
+        let report = Report::of(runtime.block_on(repairs::repair(
+            &mut restorer,
+            &state,
+            &loaded.whole,
+            &selection,
+        ))?);
         // A slow reader of the report must not keep applies waiting.
         drop(lock);
         if self.output.is_json() {

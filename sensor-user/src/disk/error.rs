@@ -1,13 +1,13 @@
 //! Why a managed path was not read or written.
 
-use crate::observation::resolve::LINK_OF_OTHERS;
+use crate::{observation::resolve::LINK_OF_OTHERS, sys::CallError};
 use nix::errno::Errno;
 use std::path::{Path, PathBuf};
 
 /// Why a managed path was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// Writing it would destroy something, or follow a link of another user.
+    /// A write would destroy something, or follow a link of another user.
     #[error("{}: {reason}", path.display())]
     Refused {
         /// The path.
@@ -17,7 +17,7 @@ pub enum DiskError {
     },
     /// Another process put another object under the name between two calls.
     #[error(
-        "{}: another process put something in its place a moment ago; find it with `holdfast who`, and run this command again",
+        "{}: another process replaced it a moment ago; find it with `holdfast who`, and run this command again",
         path.display()
     )]
     Replaced {
@@ -25,25 +25,11 @@ pub enum DiskError {
         path: PathBuf,
     },
     /// The kernel refused an operation.
-    #[error("{}: {operation}: {}", path.display(), errno.desc())]
-    Failed {
-        /// The path.
-        path: PathBuf,
-        /// What was tried.
-        operation: &'static str,
-        /// Why it failed.
-        errno: Errno,
-    },
-    /// The kernel refused to give the path its object, or to take it away.
-    #[error("{}: {operation}: {}", path.display(), errno.desc())]
-    Name {
-        /// The path.
-        path: PathBuf,
-        /// What was tried.
-        operation: &'static str,
-        /// Why it failed.
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Failed(#[from] CallError),
+    /// The kernel refused to add, exchange or remove the name.
+    #[error(transparent)]
+    Name(CallError),
 }
 
 impl DiskError {
@@ -51,30 +37,27 @@ impl DiskError {
         Self::Refused { path: path.to_owned(), reason: reason.into() }
     }
 
-    pub(crate) fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
-        Self::Failed { path: path.to_owned(), operation, errno }
-    }
-
-    /// A directory could not be opened.
+    /// The error for a directory that could not be opened.
     pub(crate) fn opening(path: &Path, operation: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::ELOOP => Self::refused(path, LINK_OF_OTHERS),
-            errno => Self::failed(path, operation, errno),
+            errno => CallError::new(path, operation, errno).into(),
         }
     }
 
     /// Whether another process added or removed the name first.
     pub(crate) fn is_race(&self) -> bool {
-        matches!(self, Self::Name { errno: Errno::ENOENT | Errno::EEXIST, .. })
+        matches!(self, Self::Name(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EEXIST)))
     }
 
-    /// Whether the name was gone already.
+    /// Whether another process removed the name first.
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(self, Self::Name { errno: Errno::ENOENT, .. })
+        matches!(self, Self::Name(error) if error.errno() == Some(Errno::ENOENT))
     }
 
-    /// Whether a file can have no other name there: on another file system, or because it has as many as that one allows.
+    /// Whether a file cannot have another name there: on another file system, or because the file has as many names as the file
+    /// system allows.
     pub(crate) fn is_no_hard_link(&self) -> bool {
-        matches!(self, Self::Failed { errno: Errno::EXDEV | Errno::EMLINK, .. })
+        matches!(self, Self::Failed(error) if matches!(error.errno(), Some(Errno::EXDEV | Errno::EMLINK)))
     }
 }

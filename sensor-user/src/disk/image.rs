@@ -1,14 +1,17 @@
-//! The image of what is at a managed path.
+//! The image of the object at a managed path.
 //!
-//! In: a place. Out: type, content, metadata or target of what has the name, read through handles and without following a link.
-//! It opens no device and no FIFO.
+//! In: a place. Out: the type, content, metadata or target of the object, read through handles and without following a link. No
+//! device and no FIFO is opened.
 
 use super::{
     error::DiskError,
     metadata::{self, label_text},
     place::Place,
 };
-use crate::{bounded, sys};
+use crate::{
+    bounded,
+    sys::{self, CallError},
+};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, readlinkat},
@@ -25,13 +28,13 @@ use std::{ffi::OsStr, fs::File, io::Read as _, os::fd::OwnedFd, path::Path};
 /// The device and the number of an inode.
 pub(crate) type Identity = (u64, u64);
 
-/// What a look found under a name.
+/// The object that a name had.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
-    /// What is there; `None` for a device, a FIFO, a socket, and a file that is too large.
+    /// Its image; `None` for a device, a FIFO, a socket, and a file that is too large.
     pub(crate) image: Option<Image>,
     pub(crate) identity: Option<Identity>,
-    /// The size of a file above [`bounded::CONTENT`]: it was not read and has no image.
+    /// The size of a file that is larger than [`bounded::CONTENT`], and was not read.
     pub(crate) too_large: Option<u64>,
 }
 
@@ -39,7 +42,7 @@ impl Seen {
     /// The image.
     ///
     /// # Errors
-    /// An apply cannot keep what is there: it is too large, or no file, directory or link.
+    /// An apply cannot keep the object: it is too large, or not a file, directory or link.
     pub(crate) fn kept(self, path: &Path) -> Result<Image, DiskError> {
         let reason = match self {
             Self { image: Some(image), .. } => return Ok(image),
@@ -53,19 +56,19 @@ impl Seen {
     }
 }
 
-/// What was read of a file.
+/// The content of a file, without its bytes.
 enum Content {
     Read { sha256: String, size: u64 },
     TooLarge(u64),
 }
 
 impl Place {
-    /// The image of what has the name.
+    /// The object with the name.
     pub(crate) fn see(&self) -> Result<Seen, DiskError> {
         self.see_name(&self.name, &mut |_| {})
     }
 
-    /// The image of what has a name in the directory. The bytes of a regular file go to `sink` as they are read.
+    /// The object with another name in the directory. The bytes of a regular file go to `sink` as they are read.
     pub(crate) fn see_name(&self, name: &OsStr, sink: &mut dyn FnMut(&[u8])) -> Result<Seen, DiskError> {
         let Some(stat) = self.stat_name(name)? else {
             return Ok(Seen { image: Some(Image::Absent), identity: None, too_large: None });
@@ -114,7 +117,7 @@ impl Place {
         Ok(Seen { image, identity, too_large: None })
     }
 
-    /// Reads a file up to the limit: its owner may have made it as large as the disk, or let it grow while it is read.
+    /// Reads a file up to the limit. Its owner may make it as large as the disk, also while it is read.
     fn digest(&self, file: OwnedFd, size: i64, sink: &mut dyn FnMut(&[u8])) -> Result<Content, DiskError> {
         let too_large = |size: u64| (size > bounded::CONTENT).then_some(Content::TooLarge(size));
         if let Some(content) = too_large(u64::try_from(size).unwrap_or_default()) {
@@ -124,10 +127,7 @@ impl Place {
         let (mut digest, mut size) = (Sha256::new(), 0);
         let mut chunk = vec![0; 64 << 10];
         loop {
-            let length = file.read(&mut chunk).map_err(|error| {
-                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-                DiskError::failed(&self.path, "read", errno)
-            })?;
+            let length = file.read(&mut chunk).map_err(|error| CallError::new(&self.path, "read", error))?;
             if length == 0 {
                 return Ok(Content::Read { sha256: hex::encode(digest.finalize()), size });
             }
@@ -144,7 +144,7 @@ impl Place {
         let mut value = vec![0; 4096];
         match getxattr(sys::by_handle(&self.handle_of(name)?), ATTRIBUTE, value.as_mut_slice()) {
             Ok(length) => Ok(Some(label_text(&value[..length]))),
-            // Without /proc it cannot be asked for; a host has it.
+            // Without /proc the label cannot be read. Every running host has /proc.
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOENT) => {
                 Ok(None)
             }

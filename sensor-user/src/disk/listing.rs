@@ -1,10 +1,13 @@
-//! Names in directories, read one at a time: the user who owns a directory may put millions of files in it.
+//! Names in directories, read one at a time, because the owner of a directory may make millions of files in it.
 //!
-//! In: a path. Out: its names, or the first of them and how many more there are. A missing directory has no names. One that
+//! In: a path. Out: its names, or the first of them and the number of the others. A missing directory has no names. A directory that
 //! cannot be read is an error.
 
 use super::error::DiskError;
-use crate::{observation::Observer, sys};
+use crate::{
+    observation::Observer,
+    sys::{self, CallError},
+};
 use nix::{errno::Errno, fcntl::OFlag};
 use std::{
     collections::BTreeSet,
@@ -13,10 +16,10 @@ use std::{
     path::Path,
 };
 
-/// How many names are kept, as many as the daemon keeps.
+/// The most names that are kept, as many as the daemon keeps.
 pub(crate) const KEPT: usize = 1024;
 
-/// How many more are counted.
+/// The most further names that are counted.
 const COUNTED: u64 = 1 << 20;
 
 /// Some names of a directory.
@@ -24,7 +27,7 @@ const COUNTED: u64 = 1 << 20;
 pub(crate) struct Listed {
     /// The first in order, at most [`KEPT`].
     pub(crate) names: BTreeSet<String>,
-    /// How many more there are, at least.
+    /// At least so many more.
     pub(crate) more: u64,
 }
 
@@ -61,8 +64,7 @@ pub(crate) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>
     Ok(names)
 }
 
-/// Calls `take` for each name in a directory, until it breaks or fails. The last name of the path is not followed where it is a
-/// link.
+/// Calls `take` for each name in a directory, until it breaks or fails. If the path itself is a link, it is not followed.
 pub(crate) fn each_name<E: From<DiskError>>(
     observer: &Observer,
     path: &Path,
@@ -82,7 +84,7 @@ pub(crate) fn each_name<E: From<DiskError>>(
             ControlFlow::Break(())
         }
     });
-    listed.map_err(|errno| DiskError::failed(path, "read the directory", errno))?;
+    listed.map_err(|errno| DiskError::from(CallError::new(path, "read the directory", errno)))?;
     failure.map_or(Ok(()), Err)
 }
 
@@ -95,7 +97,7 @@ mod tests {
     };
 
     #[test]
-    fn a_full_directory_costs_its_first_names_and_a_number() {
+    fn only_the_first_names_of_a_full_directory_are_kept_and_the_others_are_counted() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("d")).unwrap();
         for number in 0..KEPT + 3 {
@@ -115,7 +117,7 @@ mod tests {
         fs::write(root.path().join("roots/keys/a"), "").unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         symlink("/roots", root.path().join("home/link")).unwrap();
-        // Not root's, so that a link in it is not followed.
+        // Another user owns it, so a link in it is not followed.
         chown(root.path().join("home"), Some(1000), Some(1000)).unwrap();
         let observer = Observer::new(root.path()).unwrap();
         for path in ["/none", "/none/below", "/file"] {

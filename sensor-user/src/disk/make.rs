@@ -1,8 +1,7 @@
-//! New objects under a name that nothing reads yet.
+//! New objects under a name that no program reads.
 //!
-//! In: what is to be there. Out: the object, complete and durable, before it gets the name that counts. A user may own the
-//! directory and put another object under the name, so that Holdfast gives that one an owner. For that reason owner, mode and
-//! attributes are set by handles only.
+//! In: the image of an object. Out: the object, complete and durable, before a step renames it to the path. A user who owns the
+//! directory may put another object under the name, to get its owner changed. So owner, mode and attributes are set by handles only.
 
 use super::{
     error::DiskError,
@@ -27,7 +26,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-/// The owner and the label of a new link; `None` for what the kernel gives it.
+/// A new link. Without an owner or a label it gets those of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewLink<'a> {
     pub(super) target: &'a OsStr,
@@ -44,7 +43,7 @@ pub(crate) fn part(name: &OsStr) -> OsString {
 }
 
 impl Place {
-    /// Makes an image under a free name, complete and durable. Until then it has a name that nothing reads.
+    /// Makes the object of an image under a free name, complete and durable. Until then it has the name of [`part`].
     pub(crate) fn make(
         &self,
         name: &OsStr,
@@ -78,7 +77,7 @@ impl Place {
                     Some(file)
                 }
                 (None, None) => {
-                    return Err(DiskError::refused(&self.path, "its content is not in the store"));
+                    return Err(DiskError::refused(&self.path, "its content is missing in the store"));
                 }
             },
         };
@@ -89,7 +88,7 @@ impl Place {
                 return Err(self.replaced());
             }
         }
-        // A file system may keep less than it was given. The next look would take that for the work of another process.
+        // A file system may not keep all attributes. The next observation would show an object of another process.
         if !seen.image.as_ref().is_some_and(|seen| image.is(seen)) {
             return Err(DiskError::refused(
                 &self.path,
@@ -108,13 +107,13 @@ impl Place {
     fn make_directory(&self, name: &OsStr, metadata: &NewMetadata<'_>) -> Result<OwnedFd, DiskError> {
         match sys::mkdir(&self.directory, name) {
             Ok(()) => {}
-            // Its maker is not known, so its owner is not changed.
+            // Another process made it, so its owner is not changed.
             Err(Errno::EEXIST) => return Err(self.replaced()),
             Err(errno) => return Err(self.failed("make the directory")(errno)),
         }
         let opened = openat(&self.directory, name, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())
             .map_err(self.failed("open the directory"))?;
-        if !is_just_made(&opened).map_err(self.failed("look at the directory"))? {
+        if !is_just_made(&opened).map_err(self.failed("stat the directory"))? {
             return Err(self.replaced());
         }
         set(&opened, &self.path, metadata)?;
@@ -126,7 +125,7 @@ impl Place {
         read(file).map(|(metadata, _)| metadata).map_err(self.failed("read attributes"))
     }
 
-    /// Sets mode, owner and attributes of an open directory, and makes them durable like names.
+    /// Sets mode, owner and attributes of an open directory, and makes them durable as names are.
     pub(crate) fn set_metadata(&self, file: &OwnedFd, metadata: &Metadata) -> Result<(), DiskError> {
         set(file, &self.path, &NewMetadata::exactly(metadata))?;
         sys::sync_directory(file).map_err(self.failed("sync"))
@@ -137,7 +136,7 @@ impl Place {
         sys::create(&self.directory, name)
     }
 
-    /// Gives another place's object a name here, too.
+    /// Makes another name for the object of a place.
     pub(super) fn link_from(&self, from: &Self, name: &OsStr) -> Result<(), Errno> {
         sys::link(&from.directory, &from.name, &self.directory, name)
     }
@@ -158,10 +157,10 @@ impl Place {
         sys::sync_content(file).map_err(self.failed("sync"))
     }
 
-    /// Sets owner and label of a link that was just made, and returns a handle of it.
+    /// Sets owner and label of a new link, and returns a handle of it.
     pub(super) fn finish_link(&self, name: &OsStr, link: NewLink<'_>) -> Result<OwnedFd, DiskError> {
         let handle = just_made_link(&self.directory, name, link.target)
-            .map_err(self.failed("look at the link"))?
+            .map_err(self.failed("stat the link"))?
             .ok_or_else(|| self.replaced())?;
         sys::own_link(&handle, link.uid, link.gid).map_err(self.failed("change the owner"))?;
         if let Some(label) = link.label {

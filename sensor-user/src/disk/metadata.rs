@@ -1,9 +1,9 @@
 //! Owner, mode, label, extended attributes and inode flags of an open object.
 //!
-//! In: a handle, and what is to be set. Out: what was changed; nothing is written that is there already.
+//! In: a handle and the metadata that the object is to have. Out: the changes. Values that the object already has are not written.
 
 use super::error::DiskError;
-use crate::sys;
+use crate::sys::{self, CallError};
 use nix::{
     errno::Errno,
     sys::stat::{FileStat, fstat},
@@ -20,7 +20,7 @@ use std::{
 /// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const LARGEST: usize = 64 << 10;
 
-/// Metadata that an object is to have; `None` for what stays as it is.
+/// Metadata that an object is to have; `None` for parts that stay unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewMetadata<'a> {
     pub(crate) mode: Option<u32>,
@@ -32,9 +32,9 @@ pub(crate) struct NewMetadata<'a> {
 /// Extended attributes that an object is to have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Xattrs<'a> {
-    /// These, by name, their values in hexadecimal digits. Only those that the kernel writes itself may be there besides.
+    /// These, by name, with values in hexadecimal digits. The object may also have attributes that the kernel writes itself.
     Exactly(&'a BTreeMap<String, String>),
-    /// None that counts as drift; and this label, where there is one.
+    /// No attribute that is drift; and this label, if there is one.
     Declared { label: Option<&'a str> },
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn set_existing(
 
 /// Sets the metadata of an open object.
 pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Result<Vec<Changed>, DiskError> {
-    let failed = |operation| move |errno| DiskError::failed(path, operation, errno);
+    let failed = |operation| move |errno| CallError::new(path, operation, errno);
     let mut changed = Vec::new();
     if own(file, wanted.uid, wanted.gid).map_err(failed("change the owner"))? {
         changed.push(Changed::Owner);
@@ -110,14 +110,14 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
         match sys::remove_attribute(file, name) {
             Ok(()) => changed.push(Changed::Removed(name.clone())),
             Err(Errno::ENODATA) => {}
-            Err(errno) => return Err(failed("remove an extended attribute")(errno)),
+            Err(errno) => return Err(failed("remove an extended attribute")(errno).into()),
         }
     }
     match wanted.xattrs {
         Xattrs::Exactly(wanted) => {
             for (name, digits) in wanted {
                 let value = hex::decode(digits).map_err(|_| {
-                    DiskError::refused(path, "an attribute of the journal is not hexadecimal")
+                    DiskError::refused(path, "an extended attribute in the journal is not hexadecimal")
                 })?;
                 if present.get(name) != Some(&value) {
                     sys::set_attribute(file, name, &value).map_err(failed("set an extended attribute"))?;
@@ -133,7 +133,7 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
         }
         Xattrs::Declared { .. } => {}
     }
-    // chown(2) clears the setuid bits, and an access control list is part of the mode: so the mode comes last.
+    // The mode is set last: chown(2) clears the setuid bits, and an access control list changes the mode.
     if let Some(mode) = wanted.mode {
         let stat = fstat(file).map_err(failed("stat"))?;
         if stat.st_mode & 0o7777 != mode {
@@ -144,7 +144,7 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
     Ok(changed)
 }
 
-/// Sets the owner and the group that differ. Returns whether any did.
+/// Sets the owner and the group if they differ. Returns whether one did.
 fn own(file: &OwnedFd, uid: Option<u32>, gid: Option<u32>) -> Result<bool, Errno> {
     let stat = fstat(file)?;
     let uid = uid.filter(|uid| *uid != stat.st_uid);
@@ -156,23 +156,23 @@ fn own(file: &OwnedFd, uid: Option<u32>, gid: Option<u32>) -> Result<bool, Errno
     Ok(true)
 }
 
-/// Clears the flags that refuse writers. Returns whether any was set.
+/// Clears the flags that refuse writers. Returns whether one was set.
 pub(crate) fn clear_flags(file: &OwnedFd, path: &Path) -> Result<bool, DiskError> {
-    // A file system without flags has none set.
+    // The file system has no flags.
     let Ok(flags) = ioctl_getflags(file) else { return Ok(false) };
     let refusing = IFlags::IMMUTABLE | IFlags::APPEND;
     if !flags.intersects(refusing) {
         return Ok(false);
     }
     sys::set_flags(file, flags.difference(refusing))
-        .map_err(|errno| DiskError::failed(path, "clear the immutable or append-only flag", errno))?;
+        .map_err(|errno| CallError::new(path, "clear the immutable or append-only flag", errno))?;
     Ok(true)
 }
 
 /// Sets the SELinux label.
 pub(crate) fn set_label(file: &OwnedFd, path: &Path, label: &str) -> Result<(), DiskError> {
-    sys::set_attribute(file, ATTRIBUTE, &label_value(label))
-        .map_err(|errno| DiskError::failed(path, "set the label", errno))
+    Ok(sys::set_attribute(file, ATTRIBUTE, &label_value(label))
+        .map_err(|errno| CallError::new(path, "set the label", errno))?)
 }
 
 /// Mode, owner and attributes of an open object, and its `stat`.

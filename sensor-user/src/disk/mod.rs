@@ -1,11 +1,16 @@
-//! The only code that writes a managed path.
+//! The only code of Holdfast that writes a managed path.
 //!
-//! In: a directory's handle and a name in it, and what is to be there: content, metadata, a link's target, or nothing. Out: the
-//! old object or the new one, whole and durable. All writes go through [`crate::sys`], so that a test can stop at each of them.
-//! Nothing here decides what is to be written, and no content is in an error.
+//! In: a directory's handle, a name in it, and the object that it should have: content, metadata, a link's target, or none. Out:
+//! the old object or the new one, whole and durable. All writes use [`crate::sys`], so that a test can stop at each of them.
+//! Callers decide what to write, and no error has content in it.
+//!
+//! There are two ways of writing. `make` and `names` are the steps of an apply, which keeps the replaced object beside the path
+//! and has a journal ([`sensor_model::journal::settle`]). `replace` replaces an object at once and without a journal, for a repair.
+//! Only systemd writes managed paths besides, when a repair asks it to enable or disable a unit.
 
 mod error;
 mod image;
+mod leftovers;
 mod listing;
 mod make;
 mod metadata;
@@ -15,6 +20,7 @@ mod replace;
 
 pub use error::DiskError;
 pub(crate) use image::Identity;
+pub(crate) use leftovers::remove_leftovers;
 pub(crate) use listing::{KEPT, Listed, each_name, listed, names_in};
 pub(crate) use make::part;
 pub(crate) use metadata::{Changed, NewMetadata, Xattrs, label_value, set_existing, set_label};

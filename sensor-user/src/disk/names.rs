@@ -1,23 +1,26 @@
-//! Names of managed paths: giving one, exchanging two, removing one.
+//! Changes of names: renaming, exchanging and removing, in the steps of [`sensor_model::journal::settle::Settling`].
 //!
-//! In: a place and a temporary name in its directory. Out: the change of names, or an error that tells whether another process
-//! was faster. Each change is one call and atomic.
+//! In: a place and a temporary name in its directory. Out: the change, or an error. The error shows whether another process changed
+//! the name first. Each change is one atomic call.
 
 use super::{
     error::DiskError,
     metadata::clear_flags,
     place::{Place, kind},
 };
-use crate::{observation::Observer, sys};
+use crate::{
+    observation::Observer,
+    sys::{self, CallError},
+};
 use nix::{errno::Errno, sys::stat::SFlag};
 use std::ffi::OsStr;
 
 /// Whether a name could be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removed {
-    /// It is gone.
+    /// It was removed.
     Yes,
-    /// It is a directory with something in it, and stays.
+    /// It is a directory that is not empty, and stays.
     NotEmpty,
 }
 
@@ -27,12 +30,12 @@ impl Place {
         sys::exchange(&self.directory, name, &self.name).map_err(self.name_failed("swap"))
     }
 
-    /// Gives the object of a temporary name the path, where the path is free.
+    /// Renames the object of a temporary name to the path, if the path is free.
     pub(crate) fn put_in(&self, name: &OsStr) -> Result<(), DiskError> {
         sys::rename_free(&self.directory, name, &self.name).map_err(self.name_failed("put in"))
     }
 
-    /// Gives the object of the path a free temporary name.
+    /// Renames the object of the path to a free temporary name.
     pub(crate) fn take_away(&self, name: &OsStr) -> Result<(), DiskError> {
         sys::rename_free(&self.directory, &self.name, name).map_err(self.name_failed("take away"))
     }
@@ -47,7 +50,7 @@ impl Place {
         self.remove_or_keep(name, is_directory, "discard")
     }
 
-    /// The error where a directory that should be removed has something in it.
+    /// The error for a directory that should be removed and is not empty.
     pub(crate) fn not_empty(&self) -> DiskError {
         self.name_failed("discard")(Errno::ENOTEMPTY)
     }
@@ -65,17 +68,17 @@ impl Place {
         }
     }
 
-    /// Removes what a process that died did not finish under a name.
+    /// Removes the unfinished object of a killed process.
     pub(crate) fn remove_unfinished(&self, name: &OsStr) -> Result<(), DiskError> {
         match self.is_directory(name)? {
             Some(is_directory) => sys::remove(&self.directory, name, is_directory)
-                .map_err(self.failed("remove what was never finished")),
+                .map_err(self.failed("remove an unfinished object")),
             None => Ok(()),
         }
     }
 
-    /// Checks that the path can get another object, and clears the flags of a file there that would refuse it. A directory is
-    /// replaced only if it is empty.
+    /// Checks that the object of the path can be replaced, and clears the flags of a file that refuse it. Only an empty directory
+    /// can be replaced.
     pub(crate) fn prepare_replacement(&self, observer: &Observer) -> Result<(), DiskError> {
         let Some(stat) = self.stat()? else { return Ok(()) };
         if kind(&stat) == SFlag::S_IFREG {
@@ -86,7 +89,7 @@ impl Place {
         Ok(())
     }
 
-    /// Removes the path; a directory only if it is empty. `false` when it was gone already.
+    /// Removes the path; a directory only if it is empty. Returns `false` if the path was missing.
     pub(crate) fn remove(&self, observer: &Observer) -> Result<bool, DiskError> {
         let Some(stat) = self.stat()? else { return Ok(false) };
         let is_directory = kind(&stat) == SFlag::S_IFDIR;
@@ -98,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Replaces the empty directory of the path by the object of a temporary name. They are exchanged, so that the path is never
-    /// missing, where the file system can do that.
+    /// Replaces the empty directory of the path by the object of a temporary name. If the file system can exchange them, the path is
+    /// never missing.
     pub(super) fn replace_directory(&self, name: &OsStr) -> Result<(), DiskError> {
         let removing = "remove the directory in its place";
         match sys::exchange(&self.directory, name, &self.name) {
@@ -113,7 +116,7 @@ impl Place {
             Err(errno) => return Err(self.failed("rename into place")(errno)),
         }
         sys::remove(&self.directory, name, true).map_err(|errno| {
-            // The directory gets its name back, and the temporary name the new object.
+            // Exchanged back: the path has its directory, and the temporary name the new object.
             let _ = sys::exchange(&self.directory, name, &self.name);
             self.no_directory_removed(true, removing, errno)
         })
@@ -132,6 +135,6 @@ impl Place {
     }
 
     fn name_failed(&self, operation: &'static str) -> impl Fn(Errno) -> DiskError {
-        move |errno| DiskError::Name { path: self.path.clone(), operation, errno }
+        move |errno| DiskError::Name(CallError::new(&self.path, operation, errno))
     }
 }

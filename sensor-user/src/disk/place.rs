@@ -1,6 +1,7 @@
 //! A managed path as a handle of its directory and a name in it.
 //!
-//! In: a path of the root. Out: a handle for all that follows, so that nobody can swap the directory in between.
+//! In: a path of the root. Out: a handle of its directory. All later calls use the handle, so no process can replace the directory
+//! between them.
 
 use super::error::DiskError;
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
         Observer,
         resolve::{Root, others_can_write},
     },
-    sys,
+    sys::{self, CallError},
 };
 use nix::{
     errno::Errno,
@@ -48,12 +49,12 @@ impl Place {
         }
     }
 
-    /// `stat` of what has the name, a link not followed; `None` when nothing has it.
+    /// `stat` of the object with the name, without following a link; `None` if the name is free.
     pub(crate) fn stat(&self) -> Result<Option<FileStat>, DiskError> {
         self.stat_name(&self.name)
     }
 
-    /// The same for another name in the directory.
+    /// `stat` of another name in the directory.
     pub(crate) fn stat_name(&self, name: &OsStr) -> Result<Option<FileStat>, DiskError> {
         match fstatat(&self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -62,12 +63,12 @@ impl Place {
         }
     }
 
-    /// Whether a name in the directory is that of a directory; `None` when nothing has it.
+    /// Whether a name in the directory is that of a directory; `None` if the name is free.
     pub(crate) fn is_directory(&self, name: &OsStr) -> Result<Option<bool>, DiskError> {
         Ok(self.stat_name(name)?.map(|stat| kind(&stat) == SFlag::S_IFDIR))
     }
 
-    /// A handle of what has the name, also of a link.
+    /// A handle of the object with the name, also of a link.
     pub(crate) fn handle(&self) -> Result<OwnedFd, DiskError> {
         self.handle_of(&self.name).map_err(self.failed("open"))
     }
@@ -76,12 +77,12 @@ impl Place {
         openat(&self.directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
     }
 
-    /// Opens what has the name. The handle is looked at first, so that no device and no FIFO is opened.
+    /// Opens the object with the name. Its type is read first, so that no device and no FIFO is opened.
     pub(crate) fn open(&self, observer: &Observer) -> Result<OwnedFd, DiskError> {
         observer.open_again(self.handle()?).map_err(self.failed("open"))
     }
 
-    /// Opens the directory that has the name. A file of root's may have replaced it since the last look, and gets no owner.
+    /// Opens the directory with the name. A user may have replaced it by a file of root, which must not get another owner.
     pub(crate) fn open_directory(&self) -> Result<OwnedFd, DiskError> {
         openat(&self.directory, &*self.name, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()).map_err(|errno| {
             match errno {
@@ -91,7 +92,7 @@ impl Place {
         })
     }
 
-    /// Whether the directory that has the name is empty.
+    /// Whether the directory with the name is empty.
     pub(crate) fn is_empty_directory(&self) -> Result<bool, DiskError> {
         let mut is_empty = true;
         let listed = sys::each_name(self.open_directory()?, |_| {
@@ -104,10 +105,10 @@ impl Place {
 
     /// Whether others than root can put another file under a name in the directory.
     pub(crate) fn is_of_others(&self) -> Result<bool, DiskError> {
-        others_can_write(&self.directory).map_err(self.failed("look at the directory"))
+        others_can_write(&self.directory).map_err(self.failed("stat the directory"))
     }
 
-    /// Makes changes of names durable; on some file systems only [`sys::sync_all`] before the next record of a journal does.
+    /// Makes changes of names durable. Some file systems also need [`sys::sync_all`] before the next record of a journal.
     pub(crate) fn sync_names(&self) -> Result<(), DiskError> {
         sys::sync_directory(&self.directory).map_err(self.failed("sync the directory"))
     }
@@ -118,7 +119,7 @@ impl Place {
     }
 
     pub(super) fn failed(&self, operation: &'static str) -> impl Fn(Errno) -> DiskError {
-        move |errno| DiskError::failed(&self.path, operation, errno)
+        move |errno| CallError::new(&self.path, operation, errno).into()
     }
 
     pub(super) fn replaced(&self) -> DiskError {

@@ -1,9 +1,11 @@
-//! Replacing whatever has a name, at once and durably, without a journal.
+//! The atomic and durable replacement of the object at a path, without a journal.
 //!
-//! In: what is to have the name. Out: the new object under it, or the old one as it was. A process that is killed in between may
-//! leave a temporary name, and never half a file under the path.
+//! In: the new object. Out: the path has the new object or the unchanged old one. A killed process may leave a temporary name, and
+//! never half a file at the path. The next repair removes such names ([`super::leftovers`]).
 
-use super::{error::DiskError, make::NewLink, metadata::NewMetadata, place::Place};
+use super::{
+    error::DiskError, leftovers::temporary_name, make::NewLink, metadata::NewMetadata, place::Place,
+};
 use crate::sys;
 use nix::{errno::Errno, sys::stat::fstat};
 use std::{
@@ -23,21 +25,21 @@ pub(crate) struct Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.renamed {
-            // If it cannot be removed either, it stays visible in the directory.
+            // A name that cannot be removed now is removed by the next repair.
             let _ = sys::remove(self.directory, &self.name, false);
         }
     }
 }
 
 impl Place {
-    /// Puts a new file in the place of whatever has the name.
+    /// Replaces the object of the path by a new file.
     pub(crate) fn replace_by_file(&self, bytes: &[u8], metadata: &NewMetadata<'_>) -> Result<(), DiskError> {
         let (file, temporary) = self.temporary("make a temporary file", |name| self.create(name))?;
         self.finish_file(&file, bytes, metadata, None)?;
         self.rename(&file, temporary)
     }
 
-    /// Puts a new symbolic link in the place of whatever has the name.
+    /// Replaces the object of the path by a new symbolic link.
     pub(crate) fn replace_by_link(
         &self,
         target: &OsStr,
@@ -49,14 +51,14 @@ impl Place {
         self.put_link(temporary, target, (uid, gid), label)
     }
 
-    /// Puts another name of a file in the place of whatever has the name.
+    /// Replaces the object of the path by another name of a file.
     pub(crate) fn replace_by_hard_link(&self, from: &Self) -> Result<(), DiskError> {
         let linked = from.handle()?;
         let ((), temporary) = self.temporary("make the hard link", |name| self.link_from(from, name))?;
         self.rename(&linked, temporary)
     }
 
-    /// Gives a link that was just made its owner, its label and the name.
+    /// Sets owner and label of a new link, and renames it to the path.
     pub(crate) fn put_link(
         &self,
         temporary: Temporary<'_>,
@@ -68,8 +70,8 @@ impl Place {
         self.rename(&link, temporary)
     }
 
-    /// Renames a temporary name to the name. `made` is the object that was made under it: a user who owns the directory may
-    /// have put another one there since, and that one does not get the name.
+    /// Renames a temporary name to the path, if the temporary name still has the object `made`. A user who owns the directory may
+    /// have replaced it.
     pub(crate) fn rename(&self, made: impl AsFd, mut temporary: Temporary<'_>) -> Result<(), DiskError> {
         let made = fstat(made).map_err(self.failed("stat"))?;
         let found = self.stat_name(&temporary.name)?;
@@ -82,13 +84,13 @@ impl Place {
             sys::rename_over(&self.directory, &temporary.name, &self.name)
                 .map_err(self.failed("rename into place"))?;
         }
-        // rename(2) does nothing for two names of one inode, and then the temporary one has to go.
+        // rename(2) does nothing if both names have the same inode. Dropping removes the temporary name then.
         temporary.renamed = !matches!(self.stat_name(&temporary.name), Ok(Some(_)));
         drop(temporary);
         self.sync()
     }
 
-    /// Calls `make` with temporary names until one was free.
+    /// Calls `make` with temporary names until one is free.
     pub(crate) fn temporary<T>(
         &self,
         operation: &'static str,
@@ -97,8 +99,7 @@ impl Place {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            // An ending that nothing reads in a drop-in directory.
-            let name = OsString::from(format!(".holdfast-{}-{number}.new", std::process::id()));
+            let name = temporary_name(number);
             match make(&name) {
                 Ok(object) => {
                     return Ok((object, Temporary { directory: &self.directory, name, renamed: false }));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Why a thing was not repaired, or not entirely.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// Repairing it would destroy something, or invent what no config declares.
+    /// A repair would destroy something, or no config declares what to write.
     #[error("{}: {reason}", path.display())]
     Refused {
         /// The path.
@@ -26,8 +26,8 @@ pub enum RepairError {
         /// Its answer.
         reason: String,
     },
-    /// The thing was written and still differs: another process changes it, too.
-    #[error("{}: still differs after it was written: {}", path.display(), texts(differences))]
+    /// The thing still differs after the write, because another process changes it as well.
+    #[error("{}: still differs after it was written; find the other writer with `holdfast who`: {}", path.display(), texts(differences))]
     StillDiffers {
         /// The path.
         path: PathBuf,

@@ -1,12 +1,16 @@
 //! Files, and files of ssh keys.
+//!
+//! In: a declared file, and how it differs. Out: the file with its content, owner, mode and label. A user's own file of keys loses
+//! only undeclared keys and invalid lines.
 
 use super::{
     error::RepairError,
-    host::{Host, KeyOwner},
+    host::{KeyOwner, RepairContext},
 };
 use crate::{
     bounded,
     disk::{Changed, DiskError, NewMetadata, Xattrs, set_existing, set_label},
+    sys::CallError,
 };
 use nix::{sys::stat::fstat, unistd::geteuid};
 use sensor_model::{
@@ -18,7 +22,7 @@ use sensor_model::{
 };
 use std::path::Path;
 
-impl Host<'_> {
+impl RepairContext<'_> {
     /// A declared file.
     pub(super) fn file(
         &self,
@@ -40,11 +44,11 @@ impl Host<'_> {
         let wanted = NewMetadata { mode: Some(expected.mode), uid: user, gid: group, xattrs };
         if !rewrite {
             let file = place.open(self.observer)?;
-            let stat = fstat(&file).map_err(|errno| DiskError::failed(path, "stat", errno))?;
+            let stat = fstat(&file).map_err(|errno| DiskError::from(CallError::new(path, "stat", errno)))?;
             if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
                 return Err(DiskError::Replaced { path: path.to_owned() }.into());
             }
-            // Users who can write the directory may have put a file of root's there since the last look. So the path gets a new
+            // A user who can write the directory may have put a file of root there since the observation. So the path gets a new
             // file with the declared content.
             let is_of_others = place.is_of_others()?;
             if !is_of_others {
@@ -56,21 +60,21 @@ impl Host<'_> {
                         return Ok(texts(set_existing(&file, path, &wanted)?));
                     }
                     0 | 1 => {
-                        "it is root's, and others can write its directory; set its owner and mode by hand"
+                        "it is a file of root, and other users can write its directory; set its owner and mode by hand"
                     }
-                    _ => "it has another name elsewhere",
+                    _ => "it has another name in another directory; set its owner and mode by hand",
                 };
                 return Err(RepairError::refused(path, format!("its content is not declared, and {reason}")));
             }
         }
         let bytes = match expected.content {
             Some(_) => self.bytes(path)?,
-            // Ignition makes an empty file where no content is declared and nothing is there.
+            // Like Ignition, it makes an empty file if no content is declared and the file is missing.
             None if has(DifferenceKind::Missing) => Vec::new(),
             None => {
                 return Err(RepairError::refused(
                     path,
-                    "its content is not declared, and no file is in its place",
+                    "its content is not declared, and it is not a file; move it away first",
                 ));
             }
         };
@@ -79,16 +83,16 @@ impl Host<'_> {
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
 
-    /// The declared bytes; the next look checks them against the expectation's digest.
+    /// The declared bytes. The observation after the write checks them against the expectation's digest.
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, RepairError> {
         // An empty list of declared keys is an empty file.
         let is_keys = path.ends_with("authorized_keys.d/ignition");
         expected_bytes(self.rendered, path)
             .or_else(|| is_keys.then(Vec::new))
-            .ok_or_else(|| RepairError::refused(path, "no MachineConfig declares its content any more"))
+            .ok_or_else(|| RepairError::refused(path, "no MachineConfig declares its content"))
     }
 
-    /// A user's own file of keys: removes undeclared keys and invalid lines.
+    /// Removes undeclared keys and invalid lines from a user's own file of keys.
     pub(super) fn authorized_keys(
         &self,
         path: &Path,
@@ -111,7 +115,7 @@ impl Host<'_> {
             .map_err(|error| RepairError::refused(path, format!("read: {error}; move it away first")))?;
         let (kept, removed) = declared_lines(&bytes, declared);
         if let (0, Some(label)) = (removed, label) {
-            // Everything else of the file is the user's.
+            // Owner and mode of the file are the user's.
             set_label(&file, path, label)?;
             return Ok(vec!["label set".to_owned()]);
         }
@@ -122,16 +126,16 @@ impl Host<'_> {
     }
 }
 
-/// The lines that are comments, blank or declared keys, and how many others there are.
+/// The lines that are comments, blank or declared keys, and the number of the others.
 pub(crate) fn declared_lines(bytes: &[u8], declared: &[SshKey]) -> (Vec<u8>, usize) {
     let mut kept = Vec::with_capacity(bytes.len());
     let mut removed = 0;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let text = line.trim_ascii();
         let found = authorized_keys::parse(text);
-        let fine = found.invalid.is_empty()
+        let is_kept = found.invalid.is_empty()
             && found.keys.iter().all(|key| declared.iter().any(|other| other.grants_the_same(key)));
-        if fine {
+        if is_kept {
             kept.extend_from_slice(line);
         } else {
             removed += 1;
@@ -140,7 +144,7 @@ pub(crate) fn declared_lines(bytes: &[u8], declared: &[SshKey]) -> (Vec<u8>, usi
     (kept, removed)
 }
 
-/// Changes in the words of a report.
+/// Changes as texts of a report.
 pub(super) fn texts(changed: Vec<Changed>) -> Vec<String> {
     changed.into_iter().map(|change| change.to_string()).collect()
 }

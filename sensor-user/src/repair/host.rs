@@ -1,4 +1,4 @@
-//! The host that is repaired, and what its config declares of owners and parents.
+//! The host of a repair, and the owners and parents that its config declares.
 //!
 //! In: a path of the root. Out: its place, with missing parents made as the config declares them; the numbers of declared owners.
 
@@ -8,30 +8,42 @@ use crate::{
     observation::Observer,
 };
 use nix::{errno::Errno, fcntl::OFlag};
-use sensor_model::{compare::Ids, expectation::Owner, merge::Rendered};
-use std::{os::fd::OwnedFd, path::Path};
+use sensor_model::{
+    compare::Ids,
+    expectation::{LinkExpectation, Owner},
+    merge::Rendered,
+};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
-/// Mode of a missing parent that nobody declares.
+/// Mode of a missing parent that no config declares.
 const PARENT_MODE: u32 = 0o755;
 
-/// Mode of a missing directory of ssh keys: sshd refuses keys that others could have written.
+/// Mode of a missing directory of ssh keys. sshd refuses keys in a directory that other users can write.
 const SSH_MODE: u32 = 0o700;
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// The host that is repaired, and its config.
+/// The file of which a declared link is another name; `None` for a symbolic link.
+pub fn linked_file(path: &Path, link: &LinkExpectation) -> Option<PathBuf> {
+    link.hard.then(|| path.parent().unwrap_or(Path::new("/")).join(&link.target))
+}
+
+/// The host of a repair, and its config.
 #[derive(Debug)]
-pub(super) struct Host<'a> {
+pub(super) struct RepairContext<'a> {
     pub(super) observer: &'a Observer,
     pub(super) rendered: &'a Rendered,
     pub(super) ids: &'a Ids,
 }
 
-/// Who owns directories of ssh keys that have to be made.
+/// The owner of new directories of ssh keys.
 pub(super) type KeyOwner = Option<(Option<u32>, Option<u32>)>;
 
-impl Host<'_> {
-    /// The place of a path; missing parents are made.
+impl RepairContext<'_> {
+    /// The place of a path. Makes missing parents.
     pub(super) fn place(&self, path: &Path, keys: KeyOwner) -> Result<Place, RepairError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(RepairError::refused(path, "the root itself cannot be replaced"));
@@ -40,12 +52,12 @@ impl Host<'_> {
         Ok(Place { directory, name: name.to_owned(), path: path.to_owned() })
     }
 
-    /// The place of a path; `None` when its directory is missing.
+    /// The place of a path; `None` if its directory is missing.
     pub(super) fn existing_place(&self, path: &Path) -> Result<Option<Place>, RepairError> {
         Ok(Place::find(self.observer.root(), path)?)
     }
 
-    /// Opens a directory; where it or a parent is missing, makes it.
+    /// Opens a directory. Makes it and its parents if they are missing.
     pub(super) fn directory(&self, path: &Path, keys: KeyOwner) -> Result<OwnedFd, RepairError> {
         match self.observer.root().open_at(path, DIRECTORY) {
             Ok(directory) => return Ok(directory),
@@ -64,7 +76,7 @@ impl Host<'_> {
         }
         let place = self.place(path, keys)?;
         if place.stat()?.is_some() {
-            return Err(RepairError::refused(path, "it is a link that leads nowhere; remove it first"));
+            return Err(RepairError::refused(path, "it is a link to a missing target; remove it first"));
         }
         let (mode, user, group) = self.declared_parent(path, keys)?;
         let metadata =
@@ -100,7 +112,7 @@ impl Host<'_> {
         })
     }
 
-    /// Numeric owner and group; `None` for what is not declared.
+    /// Numeric owner and group; `None` if not declared.
     pub(super) fn owners(
         &self,
         path: &Path,

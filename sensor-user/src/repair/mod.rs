@@ -1,8 +1,8 @@
-//! What to write so that a drifted thing is as declared again.
+//! The repair of a drifted thing.
 //!
-//! In: the rendered config, an expectation, and the host root that the observer reads. Out: what was done, after another look;
-//! or why it was not done. [`crate::disk`] writes. Nothing here writes outside the root or invents what no config declares, and
-//! no content is in an error.
+//! In: the rendered config, an expectation, and the host root that the observer reads. Out: the thing as declared, written through
+//! [`crate::disk`] and observed again, or the reason why not. A repair writes only below the root and only what a config declares. No
+//! error has content in it.
 
 mod error;
 mod file;
@@ -17,8 +17,12 @@ mod tests;
 pub use error::RepairError;
 pub(crate) use file::declared_lines;
 
-use crate::observation::{Observer, host::HostObserver};
-use host::Host;
+use crate::{
+    disk,
+    observation::{Observer, host::HostObserver},
+};
+use host::RepairContext;
+pub use host::linked_file;
 use sensor_model::{
     compare::{Ids, compare},
     difference::{Difference, DifferenceKind},
@@ -27,12 +31,12 @@ use sensor_model::{
     observation::{FileType, Observation},
     selinux,
 };
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-/// What was done to repair one thing.
+/// The repair of one thing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// How it differed before; empty when it did not.
+    /// How it differed before; empty if it did not.
     pub before: Vec<Difference>,
     /// Each step in a few words, without contents: `content written`, `mode set to 0644`.
     pub actions: Vec<String>,
@@ -52,7 +56,7 @@ impl Restorer {
         Self { observer, units }
     }
 
-    /// From now on it also reads network file systems, and waits a few seconds for each.
+    /// Also reads network file systems from now on, and waits a few seconds for each.
     pub fn wait_for_servers(&mut self) {
         self.units.wait_for_servers();
     }
@@ -64,10 +68,10 @@ impl Restorer {
         (observed.observation, differences)
     }
 
-    /// Makes a thing as declared, and observes it again.
+    /// Restores a thing, and observes it again.
     ///
     /// # Errors
-    /// See [`RepairError`]. After an error the thing is as it was before, or nearer to its expectation, and never half written.
+    /// See [`RepairError`]. After an error the thing is as before or nearer to its expectation, and never half written.
     pub async fn restore(
         &mut self,
         rendered: &Rendered,
@@ -89,7 +93,7 @@ impl Restorer {
                 return Err(RepairError::refused(&path, reason));
             }
         }
-        let host = Host { observer: &self.observer, rendered, ids };
+        let host = RepairContext { observer: &self.observer, rendered, ids };
         let label = label(expectation, &observation, ids);
         let label = label.as_deref();
         let actions = match &expectation.expected {
@@ -102,12 +106,11 @@ impl Restorer {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?
             }
             Expected::Tree(_) => {
-                let reason = "only a new deployment of its OS image brings a sealed tree back";
+                let reason = "only a new deployment of its OS image restores a sealed tree";
                 return Err(RepairError::refused(&path, reason));
             }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
-                let reason =
-                    "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
+                let reason = "it changes only with a reboot; `holdfast apply --force` restores it";
                 return Err(RepairError::refused(&path, reason));
             }
         };
@@ -119,7 +122,28 @@ impl Restorer {
         }
     }
 
-    /// Makes a running systemd read its units again; `false` when none runs.
+    /// Removes the temporary names that killed repairs of these things left. The log has what was removed, and what cannot be.
+    pub fn remove_leftovers(&self, things: &[Expectation]) {
+        let mut directories = BTreeSet::new();
+        for Expectation { thing, expected, .. } in things {
+            match expected {
+                Expected::Unit(_) => directories.extend(unit::directories_of_links(&self.observer)),
+                Expected::KernelArguments(_) | Expected::OsImage(_) => {}
+                _ => directories.extend(thing.path().parent().map(Path::to_path_buf)),
+            }
+        }
+        for directory in directories {
+            match disk::remove_leftovers(&self.observer, &directory) {
+                Ok(0) => {}
+                Ok(count) => {
+                    tracing::info!(count, directory = %directory.display(), "Removed temporary names of a killed repair.");
+                }
+                Err(error) => tracing::warn!(%error, "Cannot remove the temporary names of a killed repair."),
+            }
+        }
+    }
+
+    /// Makes systemd read its units again; `false` if systemd does not run.
     ///
     /// # Errors
     /// [`RepairError::Systemd`].
@@ -128,8 +152,8 @@ impl Restorer {
     }
 }
 
-/// The label that a restored object gets: the one that it has, where that is as good as the policy's. What takes the place of
-/// another kind of object has nothing to keep.
+/// The label of a restored object. It keeps its own label if the policy accepts that one, unless an object of another type is
+/// replaced.
 fn label(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Option<String> {
     let file_type = match &expectation.expected {
         Expected::File(_) | Expected::AuthorizedKeys(_) => FileType::Regular,

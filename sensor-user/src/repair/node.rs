@@ -1,6 +1,12 @@
 //! Directories, links, and directories in which only declared names may be.
+//!
+//! In: the expectation, and how the thing differs. Out: the directory or link as declared, or no undeclared names in the directory.
 
-use super::{error::RepairError, file::texts, host::Host};
+use super::{
+    error::RepairError,
+    file::texts,
+    host::{RepairContext, linked_file},
+};
 use crate::{
     disk::{NewMetadata, Xattrs, each_name, set_existing},
     observation::Observer,
@@ -15,8 +21,8 @@ use std::{
     path::Path,
 };
 
-impl Host<'_> {
-    /// A declared directory: made, or its metadata set. Anything else in its place stays.
+impl RepairContext<'_> {
+    /// Makes a declared directory, or sets its metadata. An object of another type stays, and is an error.
     pub(super) fn declared_directory(
         &self,
         path: &Path,
@@ -43,7 +49,7 @@ impl Host<'_> {
         Ok(actions)
     }
 
-    /// A declared link: made anew, in the place of whatever has its name.
+    /// Makes a declared link anew, and replaces the object at its path.
     pub(super) fn link(
         &self,
         path: &Path,
@@ -51,8 +57,7 @@ impl Host<'_> {
         label: Option<&str>,
     ) -> Result<Vec<String>, RepairError> {
         let place = self.place(path, None)?;
-        if expected.hard {
-            let target = path.parent().unwrap_or(Path::new("/")).join(&expected.target);
+        if let Some(target) = linked_file(path, expected) {
             let from = self
                 .existing_place(&target)?
                 .filter(|from| from.stat().is_ok_and(|stat| stat.is_some()))
@@ -72,7 +77,7 @@ impl Host<'_> {
         Ok(vec!["link made".to_owned()])
     }
 
-    /// Removes undeclared names. One call removes a limited number: the owner of the directory may have made millions.
+    /// Removes undeclared names, a limited number in one call, because the owner of the directory may have made millions.
     pub(super) fn closed_directory(
         &self,
         path: &Path,
@@ -106,22 +111,22 @@ impl Host<'_> {
             actions.push(format!("{} more undeclared names removed", removed - actions.len()));
         }
         if !is_all {
-            actions.push("some undeclared names are left; repair it again".to_owned());
+            actions.push("more undeclared names are left; repair it again".to_owned());
         }
         Ok(actions)
     }
 }
 
-/// How many names are read before they are removed.
+/// How many names are read and removed together.
 const BATCH: usize = 1024;
 
-/// How often one call reads and removes so many: the owner of the directory may add names all the time.
+/// How often one call reads and removes names, because the owner of the directory may add more all the time.
 const BATCHES: usize = 64;
 
 /// How many removed names are reported one by one.
 const NAMED: usize = 64;
 
-/// The first names that a directory lists and for which `is_one` holds, at most [`BATCH`], sorted.
+/// At most [`BATCH`] names in a directory for which `is_one` holds, sorted.
 fn some_names(
     observer: &Observer,
     path: &Path,

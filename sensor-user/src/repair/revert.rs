@@ -1,6 +1,6 @@
-//! Writing back for the daemon, under its `revert` policy.
+//! Repairs by the daemon, under a `revert` policy.
 //!
-//! In: a thing that drifted, and the config. Out: [`WriteBack`], as the daemon's loop asks for it.
+//! In: a drifted thing, and the config. Out: an implementation of [`WriteBack`] for the daemon's loop.
 
 use super::{Restored, Restorer};
 use crate::agent::write_back::{WriteBack, WriteBackError, WriteBackRequest, WrittenBack};
@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// Writes back on one host.
+/// Repairs things of one host.
 #[derive(Debug)]
 pub struct Reverter {
     root: PathBuf,

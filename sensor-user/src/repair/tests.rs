@@ -126,7 +126,7 @@ fn a_wrong_mode_is_set_without_replacing_the_file() {
 }
 
 #[test]
-fn what_is_as_declared_is_not_touched() {
+fn a_file_that_matches_its_declaration_is_not_touched() {
     let mut case = Case::new();
     assert_eq!(case.file("/etc/app.conf").unwrap(), ["file made"]);
     let path = case.at("/etc/app.conf");
@@ -152,12 +152,12 @@ fn a_link_or_fifo_in_the_place_of_a_file_is_replaced_and_never_followed() {
 }
 
 #[test]
-fn a_parent_that_leads_out_of_the_root_leads_back_into_it() {
+fn a_parent_that_is_a_link_out_of_the_root_is_not_followed_out_of_it() {
     let mut case = Case::new();
     let outside = tempfile::tempdir().unwrap();
     symlink(outside.path(), case.at("/etc/deep")).unwrap();
     let error = case.file("/etc/deep/er/file").unwrap_err().to_string();
-    assert!(error.contains("a link that leads nowhere"), "{error}");
+    assert!(error.contains("a link to a missing target"), "{error}");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
@@ -171,7 +171,7 @@ fn with_home(case: &Case) -> PathBuf {
 }
 
 #[test]
-fn a_link_in_a_users_home_leads_no_key_elsewhere() {
+fn a_link_in_a_users_home_leads_no_key_to_another_directory() {
     for (link, target) in [
         ("/home/core/.ssh/authorized_keys.d", "/etc/x/authorized_keys.d"),
         ("/home/core/.ssh/authorized_keys.d", "../../../etc/x/authorized_keys.d"),
@@ -206,7 +206,7 @@ fn a_link_in_a_users_home_leads_no_key_elsewhere() {
 }
 
 #[test]
-fn a_file_of_another_place_that_a_user_gave_a_name_is_not_given_to_that_user() {
+fn a_hard_link_to_a_file_of_root_in_a_users_home_does_not_change_the_files_owner() {
     let mut case = Case::new();
     with_home(&case);
     let declared = "/home/core/.ssh/authorized_keys.d/ignition";
@@ -220,7 +220,7 @@ fn a_file_of_another_place_that_a_user_gave_a_name_is_not_given_to_that_user() {
 }
 
 #[test]
-fn roots_own_link_above_a_home_is_followed() {
+fn a_link_of_root_above_a_home_is_followed() {
     let mut case = Case::new();
     fs::create_dir_all(case.at("/var/home/core")).unwrap();
     std::os::unix::fs::chown(case.at("/var/home/core"), Some(1000), Some(1000)).unwrap();
@@ -238,7 +238,7 @@ fn missing_parents_get_the_mode_that_is_declared_for_them() {
 }
 
 #[test]
-fn a_directory_with_something_in_it_is_not_destroyed_for_a_file() {
+fn a_directory_that_is_not_empty_is_not_replaced_by_a_file() {
     let mut case = Case::new();
     fs::create_dir_all(case.at("/etc/app.conf")).unwrap();
     fs::write(case.at("/etc/app.conf/kept"), "kept").unwrap();
@@ -264,7 +264,7 @@ fn an_undeclared_attribute_is_removed_where_it_is() {
 }
 
 #[test]
-fn links_point_where_they_should_again() {
+fn links_get_their_declared_targets_back() {
     let mut case = Case::new();
     case.file("/etc/app.conf").unwrap();
     symlink("/elsewhere", case.at("/etc/link")).unwrap();
@@ -278,7 +278,7 @@ fn links_point_where_they_should_again() {
 }
 
 #[test]
-fn a_directory_is_made_and_one_in_whose_place_a_file_is_is_refused() {
+fn a_missing_directory_is_made_and_a_file_in_its_place_is_refused() {
     let mut case = Case::new();
     let thing = Thing::directory("/etc/deep");
     assert_eq!(case.restore_thing(&thing).unwrap(), ["directory made"]);
@@ -305,7 +305,7 @@ fn only_undeclared_drop_ins_are_removed() {
 }
 
 #[test]
-fn of_very_many_undeclared_names_all_are_removed_and_some_are_told() {
+fn of_very_many_undeclared_names_all_are_removed_and_some_are_reported() {
     let mut case = Case::new();
     let directory = case.at("/etc/systemd/system/on.service.d");
     fs::create_dir_all(&directory).unwrap();
@@ -314,13 +314,13 @@ fn of_very_many_undeclared_names_all_are_removed_and_some_are_told() {
         fs::write(directory.join(format!("90-{number}.conf")), "").unwrap();
     }
     let thing = Thing::closed_directory("/etc/systemd/system/on.service.d");
-    let told = case.restore_thing(&thing).unwrap();
-    assert_eq!((told.len(), told[64].as_str()), (65, "2936 more undeclared names removed"));
+    let reported = case.restore_thing(&thing).unwrap();
+    assert_eq!((reported.len(), reported[64].as_str()), (65, "2936 more undeclared names removed"));
     assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
 }
 
 #[test]
-fn a_unit_is_enabled_by_the_links_that_it_asks_for() {
+fn a_unit_is_enabled_by_the_links_of_its_install_section() {
     let mut case = Case::new();
     case.file("/etc/systemd/system/on.service").unwrap();
     assert_eq!(case.unit("on.service").unwrap(), ["enabled"]);
@@ -345,7 +345,7 @@ fn a_unit_is_disabled_by_removing_every_link_to_it() {
 }
 
 #[test]
-fn a_template_is_enabled_by_its_default_instance_with_what_also_names_but_for_what_is_declared_itself() {
+fn a_template_is_enabled_by_its_default_instance_together_with_undeclared_units_in_also() {
     let mut case = Case::new();
     let usr = case.at("/usr/lib/systemd/system");
     fs::create_dir_all(&usr).unwrap();
@@ -366,7 +366,7 @@ fn a_template_is_enabled_by_its_default_instance_with_what_also_names_but_for_wh
 }
 
 #[test]
-fn a_unit_is_disabled_with_what_also_names_and_a_declared_instance_of_that_stays() {
+fn a_unit_is_disabled_together_with_the_units_in_also_and_a_declared_instance_stays() {
     let mut case = Case::new();
     let (usr, system) = (case.at("/usr/lib/systemd/system"), case.at("/etc/systemd/system"));
     fs::create_dir_all(&usr).unwrap();
@@ -389,7 +389,7 @@ fn a_unit_is_disabled_with_what_also_names_and_a_declared_instance_of_that_stays
 }
 
 #[test]
-fn a_unit_without_an_install_section_is_not_enabled_by_guessing() {
+fn a_unit_without_an_install_section_cannot_be_enabled() {
     let mut case = Case::new();
     let error = case.unit("on.service").unwrap_err().to_string();
     assert!(error.contains("no unit file to enable"), "{error}");
@@ -405,7 +405,7 @@ fn a_unit_is_masked_and_unmasked() {
 }
 
 #[test]
-fn undeclared_keys_are_taken_out_of_a_users_own_file_and_declared_ones_stay() {
+fn undeclared_keys_are_removed_from_a_users_own_file_and_declared_ones_stay() {
     let mut case = Case::new();
     let path = case.at("/home/core/.ssh/authorized_keys");
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -446,7 +446,7 @@ fn label_of(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_made_anew_gets_the_policys_label_and_a_wrong_one_the_policys_type() {
+fn a_new_object_gets_the_policys_label_and_a_wrong_label_the_policys_type() {
     let mut case = Case::new();
     fs::create_dir_all(case.at("/sys/fs/selinux")).unwrap();
     fs::write(case.at("/sys/fs/selinux/enforce"), "1").unwrap();

@@ -1,9 +1,9 @@
 //! Enablement and masks of units.
 //!
-//! In: a unit's expectation. Out: links made or removed. A mask is a link. A running systemd enables and disables units, because it
-//! knows presets and drop-ins. Without one, the links of the `[Install]` section are made or removed.
+//! In: a unit's expectation. Out: links that were made or removed. A mask is a link. If systemd runs, it enables and disables units,
+//! because it knows presets and drop-ins. Otherwise Holdfast makes or removes the links of the `[Install]` section.
 
-use super::{error::RepairError, host::Host};
+use super::{error::RepairError, host::RepairContext};
 use crate::{
     bounded::{self, Kind, Unreadable},
     disk::names_in,
@@ -39,14 +39,14 @@ const UNIT_DIRECTORIES: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// Endings of directories whose links enable.
+/// Endings of the directories whose links enable units.
 const LINK_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
 const DEV_NULL: &str = "/dev/null";
 
-/// Makes a unit's enablement and mask as declared.
+/// Restores a unit's enablement and mask.
 pub(super) async fn restore(
-    host: &Host<'_>,
+    host: &RepairContext<'_>,
     units: &mut UnitStates,
     expectation: &Expectation,
     expected: &UnitExpectation,
@@ -85,7 +85,7 @@ pub(super) async fn restore(
     Ok(actions)
 }
 
-/// Makes a running systemd read its units again.
+/// Makes systemd read its units again; `false` if systemd does not run.
 pub(super) async fn reload(units: &mut UnitStates) -> Result<bool, RepairError> {
     let Some(manager) = units.manager().await else { return Ok(false) };
     manager.reload().await.map_err(|error| systemd("daemon-reload", &error))?;
@@ -113,7 +113,7 @@ fn systemd(unit: &str, error: &zbus::Error) -> RepairError {
     RepairError::Systemd { unit: unit.to_owned(), reason: error.to_string() }
 }
 
-fn unmask(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+fn unmask(host: &RepairContext<'_>, name: &str) -> Result<(), RepairError> {
     remove(host, mask_links(host.observer, name))
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn mask_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     links.into_iter().filter(is_mask).collect()
 }
 
-/// Where a mask can be that stays after a boot.
+/// The paths of masks that stay after a boot.
 pub(crate) fn lasting_mask_links(name: &str) -> impl Iterator<Item = PathBuf> {
     let lasting = LINK_DIRECTORIES.into_iter().filter(|directory| !directory.starts_with("/run/"));
     lasting.map(move |directory| Path::new(directory).join(name))
@@ -134,16 +134,16 @@ pub(crate) fn lasting_mask_links(name: &str) -> impl Iterator<Item = PathBuf> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Enabling {
     pub(crate) link: PathBuf,
-    /// What it points to.
+    /// Its target.
     pub(crate) target: PathBuf,
-    /// The unit whose `[Install]` section has it: the enabled unit, or one that is enabled with it.
+    /// The unit whose `[Install]` section has the link: the enabled unit, or one in its `Also=`.
     pub(crate) unit: String,
 }
 
-/// Finds a unit's file, and what its `[Install]` sections say; for an instance those of its template.
+/// Finds a unit's file and its `[Install]` sections; for an instance those of its template.
 pub(crate) type Find<'a> = &'a dyn Fn(&str) -> Option<(PathBuf, Install)>;
 
-/// Whether a unit is left alone although another unit's `Also=` names it.
+/// Whether another unit's `Also=` does not enable or disable a unit.
 pub(crate) type Apart<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Whether a config itself decides if a unit is enabled.
@@ -155,7 +155,7 @@ pub(crate) fn is_decided(rendered: &Rendered, name: &str) -> bool {
 }
 
 /// Makes the links of the unit's `[Install]` section.
-fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+fn enable(host: &RepairContext<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
         let place = host.place(&enabling.link, None)?;
@@ -166,7 +166,7 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
 }
 
 /// Removes the links that enable the unit or the units in its `Also=`.
-fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+fn disable(host: &RepairContext<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for unit in together(name, &find, &|unit| is_apart(host, unit)) {
         let mut links = enabling_links(host.observer, &unit);
@@ -180,7 +180,7 @@ fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     Ok(())
 }
 
-fn is_apart(host: &Host<'_>, unit: &str) -> bool {
+fn is_apart(host: &RepairContext<'_>, unit: &str) -> bool {
     is_decided(host.rendered, unit) || !mask_links(host.observer, unit).is_empty()
 }
 
@@ -192,16 +192,22 @@ pub(crate) fn links_to_enable(
 ) -> Result<Vec<Enabling>, RepairError> {
     let own = Path::new(SYSTEMD_DIRECTORY).join(name);
     let Some((_, install)) = find(name) else {
-        return Err(RepairError::refused(&own, "there is no unit file to enable"));
+        return Err(RepairError::refused(
+            &own,
+            "there is no unit file to enable; declare its contents, or install it",
+        ));
     };
     if install.directories.is_empty() && install.aliases.is_empty() && install.also.is_empty() {
         return Err(RepairError::refused(
             &own,
-            "its file has no [Install] section that says how to enable it",
+            "its file has no [Install] section with WantedBy=, RequiredBy=, UpheldBy=, Alias= or Also=",
         ));
     }
     if is_template(name) && install.default_instance.is_none() {
-        return Err(RepairError::refused(&own, "a template without DefaultInstance= cannot be enabled"));
+        return Err(RepairError::refused(
+            &own,
+            "a template without DefaultInstance= cannot be enabled; declare an instance",
+        ));
     }
     let mut links = Vec::new();
     for unit in together(name, find, apart) {
@@ -232,7 +238,7 @@ pub(crate) fn together(name: &str, find: Find<'_>, apart: Apart<'_>) -> Vec<Stri
 /// The links of one unit's `[Install]` sections.
 fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
     let system = Path::new(SYSTEMD_DIRECTORY);
-    // A template cannot be started: its default instance is linked, if it has one.
+    // systemd cannot start a template, so its default instance is linked.
     let linked = match &install.default_instance {
         _ if !is_template(unit) => Some(unit.to_owned()),
         Some(instance) => with_instance(unit, instance),
@@ -240,7 +246,7 @@ fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
     };
     let linked = linked.filter(|linked| check_name(linked).is_ok());
     let wants = install.directories.iter().filter_map(|directory| {
-        // A name with a slash would lead out of the directory.
+        // A name with a slash is a path to another directory.
         check_name(directory).ok()?;
         Some(system.join(directory).join(linked.as_ref()?))
     });
@@ -258,7 +264,7 @@ fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
         .collect()
 }
 
-/// All links that enable a unit. Links of a template's instances are the template's, too.
+/// All links that enable a unit; for a template also those of its instances.
 pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in LINK_DIRECTORIES.map(Path::new) {
@@ -279,8 +285,7 @@ pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a link at this path with this target enables a unit, or an instance of it: from a directory of links, or by
-/// another name.
+/// Whether a link at this path with this target enables a unit or an instance of it: from a directory of links, or as an alias.
 pub(crate) fn enables(link: &Path, target: &Path, name: &str) -> bool {
     let (Some(directory), Some(entry)) = (link.parent(), link.file_name().and_then(|entry| entry.to_str()))
     else {
@@ -299,13 +304,21 @@ pub(crate) fn enables(link: &Path, target: &Path, name: &str) -> bool {
         && (leads_to == Some(name) || is_of_instance())
 }
 
+/// The directories in which a repair of units makes links.
+pub(super) fn directories_of_links(observer: &Observer) -> Vec<PathBuf> {
+    let system = Path::new(SYSTEMD_DIRECTORY);
+    let within = names_in(observer, system).unwrap_or_default();
+    let within = within.into_iter().map(|name| system.join(name)).filter(|path| is_of_links(path));
+    std::iter::once(system.to_owned()).chain(within).collect()
+}
+
 /// Whether a directory holds links that enable, by its name.
 fn is_of_links(directory: &Path) -> bool {
     let name = directory.file_name().unwrap_or_default().as_bytes();
     LINK_SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
-fn remove(host: &Host<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
+fn remove(host: &RepairContext<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
     for link in links {
         if let Some(place) = host.existing_place(&link)? {
             place.remove(host.observer)?;
@@ -333,7 +346,7 @@ fn on_host(observer: &Observer, name: &str) -> Option<(PathBuf, Install)> {
     Some((path, install))
 }
 
-/// The host's unit file of exactly this name, and its text. A mask does not count, and `passed_over` counts as missing.
+/// The host's unit file of exactly this name, and its text. Masks and the path `passed_over` count as missing.
 pub(crate) fn unit_file(
     observer: &Observer,
     name: &str,

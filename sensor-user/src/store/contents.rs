@@ -1,9 +1,12 @@
-//! Contents that an apply needs, and originals: what was at a path before Holdfast wrote it first.
+//! Contents that an apply needs, and originals: the objects that paths had before Holdfast first wrote them.
 //!
-//! In: bytes, or the image of a path. Out: the same, each content checked against the digest that is its name.
+//! In: bytes, or the image of a path. Out: the same bytes or image. The name of a content is its digest, and each read checks it.
 
 use super::{error::StoreError, files::Store};
-use crate::{bounded, sys};
+use crate::{
+    bounded,
+    sys::{self, CallError},
+};
 use nix::errno::Errno;
 use sensor_model::journal::Original;
 use sha2::{Digest as _, Sha256};
@@ -30,10 +33,13 @@ impl Store {
         let read = |path: &Path| bounded::read(path, bounded::CONTENT);
         let bytes = read(&path("contents")).or_else(|_| {
             let path = path("originals");
-            read(&path).map_err(|error| StoreError::io(&path, "read", &error))
+            read(&path).map_err(|error| CallError::new(&path, "read", error))
         })?;
         if hex::encode(Sha256::digest(&bytes)) != sha256 {
-            return Err(StoreError::invalid(&path("contents"), "the content that was kept has changed"));
+            return Err(StoreError::invalid(
+                &path("contents"),
+                "its content does not match the digest in its name",
+            ));
         }
         Ok(bytes)
     }
@@ -41,11 +47,13 @@ impl Store {
     /// Removes the contents that only an apply in progress needs.
     pub(crate) fn forget_contents(&self) -> Result<(), StoreError> {
         let directory = self.path.join("contents");
-        let handle = sys::directory(&directory).map_err(|e| StoreError::failed(&directory, "open", e))?;
-        let list = handle.try_clone().map_err(|error| StoreError::io(&directory, "open", &error))?;
-        for name in sys::names(list).map_err(|errno| StoreError::failed(&directory, "read", errno))? {
+        let path = directory.as_path();
+        let failed = |operation| move |errno: Errno| CallError::new(path, operation, errno);
+        let handle = sys::directory(&directory).map_err(failed("open"))?;
+        let list = handle.try_clone().map_err(|error| CallError::new(&directory, "open", error))?;
+        for name in sys::names(list).map_err(failed("read"))? {
             sys::remove(&handle, &name, false)
-                .map_err(|errno| StoreError::failed(&directory.join(&name), "remove", errno))?;
+                .map_err(|errno| CallError::new(&directory.join(&name), "remove", errno))?;
         }
         Ok(())
     }
@@ -61,11 +69,11 @@ impl Store {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(StoreError::io(&directory, "read", &error)),
+            Err(error) => return Err(CallError::new(&directory, "read", error).into()),
         };
         let mut paths = Vec::new();
         for entry in entries {
-            let path = entry.map_err(|error| StoreError::io(&directory, "read", &error))?.path();
+            let path = entry.map_err(|error| CallError::new(&directory, "read", error))?.path();
             // The contents of originals are in the same directory, without an ending.
             if path.extension().is_some_and(|ending| ending == "json") {
                 paths.extend(self.json::<Original>(&path)?.map(|original| original.path));
@@ -75,7 +83,7 @@ impl Store {
         Ok(paths)
     }
 
-    /// Keeps the original of a path. An original that is kept already stays: the first one is the host's own.
+    /// Keeps the original of a path. An earlier original stays, because it is the host's own.
     pub(crate) fn keep_original(&self, original: &Original) -> Result<(), StoreError> {
         let (directory, name) = (self.path.join("originals"), original_name(&original.path));
         if directory.join(&name).exists() {
@@ -91,11 +99,11 @@ impl Store {
     /// Removes the original of a path that no config declares any more.
     pub(crate) fn forget_original(&self, path: &Path) -> Result<(), StoreError> {
         let directory = self.path.join("originals");
-        let failed = |operation| move |errno| StoreError::failed(path, operation, errno);
+        let failed = |operation| move |errno| CallError::new(path, operation, errno);
         let handle = sys::directory(&directory).map_err(failed("open the originals"))?;
         match sys::remove(&handle, OsStr::new(&original_name(path)), false) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(failed("forget the original")(errno)),
+            Err(errno) => Err(failed("forget the original")(errno).into()),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The state directory, and files in it that are replaced durably.
 //!
-//! In: a name and bytes. Out: the old file or the new one, whole and synced, whatever ends the process.
+//! In: a name and bytes. Out: the old file or the new one, whole and synced, also if the process is killed.
 
 use super::error::StoreError;
-use crate::{bounded, sys};
+use crate::{
+    bounded,
+    sys::{self, CallError},
+};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -24,7 +27,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store and makes its directories where they are missing.
+    /// Opens the store, and makes its missing directories.
     ///
     /// # Errors
     /// A directory cannot be made.
@@ -36,21 +39,21 @@ impl Store {
                 .recursive(true)
                 .mode(0o700)
                 .create(&path)
-                .map_err(|error| StoreError::io(&path, "make the directory", &error))?;
+                .map_err(|error| CallError::new(&path, "make the directory", error))?;
         }
         Ok(store)
     }
 
-    /// Opens the store for reading and makes nothing; `None` where nothing was ever applied.
+    /// Opens the store without making it; `None` if no config was ever applied.
     ///
     /// # Errors
-    /// The kernel does not tell whether there is one.
-    pub fn look(state: &Path) -> Result<Option<Self>, StoreError> {
+    /// The kernel refuses to show whether there is a store.
+    pub fn open_existing(state: &Path) -> Result<Option<Self>, StoreError> {
         let store = Self { path: state.join("apply") };
         match fs::metadata(store.path.join("generations")) {
             Ok(metadata) => Ok(metadata.is_dir().then_some(store)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io(&store.path, "look for what was applied", &error)),
+            Err(error) => Err(CallError::new(&store.path, "look for what was applied", error).into()),
         }
     }
 
@@ -59,7 +62,7 @@ impl Store {
         &self.path
     }
 
-    /// Takes the lock of all writers; `None` when another process has it. Dropping the lock releases it.
+    /// Takes the lock of all writers; `None` if another process has it. Dropping the lock releases it.
     ///
     /// # Errors
     /// The lock file cannot be opened.
@@ -70,28 +73,28 @@ impl Store {
             .truncate(false)
             .write(true)
             .open(&path)
-            .map_err(|error| StoreError::io(&path, "open", &error))?;
+            .map_err(|error| CallError::new(&path, "open", error))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(lock)),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(StoreError::failed(&path, "lock", errno)),
+            Err((_, errno)) => Err(CallError::new(&path, "lock", errno).into()),
         }
     }
 
     /// Makes every file of the store durable.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         let synced = sys::directory(&self.path).and_then(sys::sync_all);
-        synced.map_err(|errno| StoreError::failed(&self.path, "sync the file system", errno))
+        Ok(synced.map_err(|errno| CallError::new(&self.path, "sync the file system", errno))?)
     }
 
     #[expect(clippy::unused_self, reason = "files of the store are read through the store")]
     pub(super) fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
         match bounded::read(path, bounded::OWN) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(|error| StoreError::invalid(path, format!("not what was written: {error}"))),
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                StoreError::invalid(path, format!("it is not as Holdfast wrote it: {error}"))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io(path, "read", &error)),
+            Err(error) => Err(CallError::new(path, "read", error).into()),
         }
     }
 
@@ -113,18 +116,18 @@ impl Store {
         let path = directory.join(name);
         let failed = |operation| {
             let path = path.clone();
-            move |errno| StoreError::failed(&path, operation, errno)
+            move |errno| CallError::new(&path, operation, errno)
         };
         let handle = sys::directory(directory).map_err(failed("open the directory"))?;
         let temporary = format!(".{name}.new");
         match sys::remove(&handle, OsStr::new(&temporary), false) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(failed("remove what is left of it")(errno)),
+            Err(errno) => return Err(failed("remove the temporary file")(errno).into()),
         }
         let file = sys::create(&handle, OsStr::new(&temporary)).map_err(failed("make"))?;
         sys::write(&file, bytes).map_err(failed("write"))?;
         sys::sync(&file).map_err(failed("sync"))?;
         sys::rename_over(&handle, OsStr::new(&temporary), OsStr::new(name)).map_err(failed("rename"))?;
-        sys::sync(&handle).map_err(failed("sync the directory"))
+        Ok(sys::sync(&handle).map_err(failed("sync the directory"))?)
     }
 }

@@ -1,10 +1,10 @@
 //! Generations: the configs that were applied, and which of them is current.
 //!
-//! In: manifests, and the link `current`. Out: the current generation's number and the directory of its manifests. Where the
-//! link cannot be read, that is an error, so that no command compares the host with another config.
+//! In: manifests, and the link `current`. Out: the current generation's number and the directory of its manifests. A link that
+//! cannot be read is an error, so that no command compares the host with another config.
 
 use super::{error::StoreError, files::Store};
-use crate::sys;
+use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::waiting::{Waiting, WaitingArgument};
 use std::{
@@ -19,15 +19,15 @@ const CURRENT: &str = "current";
 const WAITING: &str = "waiting.json";
 
 impl Store {
-    /// The current generation of a state directory; `None` when nothing was ever applied.
+    /// The current generation of a state directory; `None` if no config was ever applied.
     ///
     /// # Errors
     /// The store or the link cannot be read.
     pub fn current_in(state: &Path) -> Result<Option<(u64, PathBuf)>, StoreError> {
-        Self::look(state)?.map_or(Ok(None), |store| store.current())
+        Self::open_existing(state)?.map_or(Ok(None), |store| store.current())
     }
 
-    /// The current generation and the directory of its manifests; `None` when none was ever applied.
+    /// The current generation and the directory of its manifests; `None` if no config was ever applied.
     ///
     /// # Errors
     /// The link cannot be read, or Holdfast did not write it.
@@ -35,10 +35,11 @@ impl Store {
         let path = self.path.join(CURRENT);
         let target = match fs::read_link(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            target => target.map_err(|error| StoreError::io(&path, "read the link", &error))?,
+            target => target.map_err(|error| CallError::new(&path, "read the link", error))?,
         };
         let id = target.iter().nth(1).and_then(|id| id.to_str()?.parse().ok());
-        let id = id.ok_or_else(|| StoreError::invalid(&path, "is no link to generations/NUMBER/config"))?;
+        let id =
+            id.ok_or_else(|| StoreError::invalid(&path, "it is not a link to generations/NUMBER/config"))?;
         Ok(Some((id, self.config(id))))
     }
 
@@ -57,7 +58,7 @@ impl Store {
     /// The directory cannot be read.
     pub fn generations(&self) -> Result<Vec<u64>, StoreError> {
         let path = self.path.join("generations");
-        let entries = fs::read_dir(&path).map_err(|error| StoreError::io(&path, "read", &error))?;
+        let entries = fs::read_dir(&path).map_err(|error| CallError::new(&path, "read", error))?;
         let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
         let mut ids: Vec<u64> = entries.filter_map(name).collect();
         ids.sort_unstable();
@@ -70,7 +71,7 @@ impl Store {
         for path in [self.generation(id), config.clone()] {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(StoreError::io(&path, "make the directory", &error));
+                    return Err(CallError::new(&path, "make the directory", error).into());
                 }
                 _ => {}
             }
@@ -81,13 +82,13 @@ impl Store {
         // The journal names the generation, so the generation is durable first.
         for path in [self.generation(id), self.path.join("generations")] {
             let synced = sys::directory(&path).and_then(sys::sync);
-            synced.map_err(|errno| StoreError::failed(&path, "sync the directory", errno))?;
+            synced.map_err(|errno| CallError::new(&path, "sync the directory", errno))?;
         }
         Ok(())
     }
 
-    /// Writes which kernel arguments wait for the next boot once a generation is current. The file belongs to the generation, so
-    /// that it takes effect in the same moment, and not at all where the generation is rolled back. Without any there is no file.
+    /// Writes which kernel arguments wait for the next boot when a generation is current. The file belongs to the generation, so it
+    /// takes effect with it, and not if the apply is rolled back. Without such arguments there is no file.
     pub(crate) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), StoreError> {
         if waiting.arguments.is_empty() {
             return Ok(());
@@ -109,16 +110,16 @@ impl Store {
         if matches!(self.current(), Ok(Some((current, _))) if current == id) {
             return Ok(());
         }
-        let failed = |operation| move |errno| StoreError::failed(&self.path.join(CURRENT), operation, errno);
+        let failed = |operation| move |errno| CallError::new(&self.path.join(CURRENT), operation, errno);
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
         let (name, new) = (OsStr::new(CURRENT), OsStr::new(".current.new"));
         match sys::remove(&directory, new, false) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(failed("remove what is left of it")(errno)),
+            Err(errno) => return Err(failed("remove the temporary link")(errno).into()),
         }
         let target = format!("generations/{id}/config");
         sys::symlink(OsStr::new(&target), &directory, new).map_err(failed("make the link"))?;
         sys::rename_over(&directory, new, name).map_err(failed("rename"))?;
-        sys::sync(&directory).map_err(failed("sync"))
+        Ok(sys::sync(&directory).map_err(failed("sync"))?)
     }
 }

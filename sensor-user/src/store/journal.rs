@@ -1,10 +1,13 @@
 //! The journal's file: records that are appended durably.
 //!
-//! In: records of `sensor_model::journal`. Out: a file that has its name only with its first record, whole and durable, and that
-//! ends with a whole record after each append.
+//! In: records of `sensor_model::journal`. Out: a file that gets its name when its first record is whole and durable, and that ends
+//! with a whole record after each append.
 
 use super::{error::StoreError, files::Store};
-use crate::{bounded, sys};
+use crate::{
+    bounded,
+    sys::{self, CallError},
+};
 use nix::errno::Errno;
 use sensor_model::journal::{
     JournalRecord,
@@ -20,7 +23,7 @@ const NEW_JOURNAL: &str = ".journal.new";
 pub(crate) const RESERVE: i64 = 64 << 10;
 
 impl Store {
-    /// The journal of an apply that has not ended; `None` when there is none.
+    /// The journal of an apply that has not ended; `None` if all have ended.
     ///
     /// # Errors
     /// The journal was changed, or cannot be read.
@@ -29,15 +32,15 @@ impl Store {
         let bytes = match bounded::read(&path, bounded::OWN) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StoreError::io(&path, "read", &error)),
+            Err(error) => return Err(CallError::new(&path, "read", error).into()),
         };
         codec::parse(&bytes).map(Some).map_err(StoreError::Journal)
     }
 
     /// Begins a journal. The file gets its name after its first record is whole and durable.
-    pub(crate) fn begin(&self, record: &JournalRecord) -> Result<JournalFile, StoreError> {
+    pub(crate) fn begin_journal(&self, record: &JournalRecord) -> Result<JournalFile, StoreError> {
         let path = self.path.join(JOURNAL);
-        let failed = |operation| move |errno| StoreError::failed(&self.path.join(JOURNAL), operation, errno);
+        let failed = |operation| move |errno| CallError::new(&self.path.join(JOURNAL), operation, errno);
         self.forget_new_journal()?;
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
         let (new, name) = (OsStr::new(NEW_JOURNAL), OsStr::new(JOURNAL));
@@ -46,28 +49,29 @@ impl Store {
         let begun = journal
             .append(record)
             .map_err(AppendError::into_inner)
-            // Behind the first record, however long that is.
-            .and_then(|()| journal.reserve().map_err(failed("reserve space")))
-            // The journal names contents and the config, so they are durable first.
-            .and_then(|()| sys::sync_all(&directory).map_err(failed("sync the file system")))
-            .and_then(|()| sys::rename_free(&directory, new, name).map_err(failed("rename")))
-            .and_then(|()| sys::sync(&directory).map_err(failed("sync the directory")));
+            // The space is behind the first record, which has any length.
+            .and_then(|()| {
+                journal.reserve().map_err(failed("reserve space"))?;
+                // The journal names contents and the config, so they are durable first.
+                sys::sync_all(&directory).map_err(failed("sync the file system"))?;
+                sys::rename_free(&directory, new, name).map_err(failed("rename"))?;
+                Ok(sys::sync(&directory).map_err(failed("sync the directory"))?)
+            });
         if let Err(error) = begun {
             self.forget_new_journal()?;
-            self.close()?;
+            self.remove_journal()?;
             return Err(error);
         }
         Ok(journal)
     }
 
-    /// Removes the file of a process that died before its journal had its name.
+    /// Removes the file of a process that was killed before its journal had its name.
     pub(crate) fn forget_new_journal(&self) -> Result<(), StoreError> {
-        let failed =
-            |operation| move |errno| StoreError::failed(&self.path.join(NEW_JOURNAL), operation, errno);
+        let failed = |operation| move |errno| CallError::new(&self.path.join(NEW_JOURNAL), operation, errno);
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
         match sys::remove(&directory, OsStr::new(NEW_JOURNAL), false) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(failed("remove")(errno)),
+            Err(errno) => Err(failed("remove")(errno).into()),
         }
     }
 
@@ -77,24 +81,24 @@ impl Store {
         let file = fs::OpenOptions::new()
             .append(true)
             .open(&path)
-            .map_err(|error| StoreError::io(&path, "open", &error))?;
+            .map_err(|error| CallError::new(&path, "open", error))?;
         let mut journal =
             JournalFile { path, file: file.into(), digest: parsed.digest.clone(), length: parsed.sound };
         if parsed.torn > 0 {
-            journal.cut().map_err(|errno| StoreError::failed(&journal.path, "cut", errno))?;
+            journal.cut().map_err(|errno| CallError::new(&journal.path, "cut", errno))?;
         }
         Ok(journal)
     }
 
     /// Removes the journal.
-    pub(crate) fn close(&self) -> Result<(), StoreError> {
-        let failed = |operation| move |errno| StoreError::failed(&self.path.join(JOURNAL), operation, errno);
+    pub(crate) fn remove_journal(&self) -> Result<(), StoreError> {
+        let failed = |operation| move |errno| CallError::new(&self.path.join(JOURNAL), operation, errno);
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
         match sys::remove(&directory, OsStr::new(JOURNAL), false) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(failed("remove")(errno)),
+            Err(errno) => return Err(failed("remove")(errno).into()),
         }
-        sys::sync(&directory).map_err(failed("sync"))
+        Ok(sys::sync(&directory).map_err(failed("sync"))?)
     }
 }
 
@@ -113,7 +117,7 @@ pub(crate) struct JournalFile {
 pub(crate) enum AppendError {
     /// Nothing of the record is in the file.
     Clean(StoreError),
-    /// What the end of the journal holds is not known.
+    /// The end of the journal is unknown.
     Broken(StoreError),
 }
 
@@ -132,8 +136,8 @@ impl JournalFile {
             .map_err(|error| AppendError::Clean(StoreError::Journal(error)))?;
         let written = sys::write(&self.file, line.as_bytes()).and_then(|()| sys::sync(&self.file));
         if let Err(errno) = written {
-            let error = StoreError::failed(&self.path, "write a record", errno);
-            // A disk that turned read-only refuses the cut, too, but then nothing was appended either.
+            let error = CallError::new(&self.path, "write a record", errno).into();
+            // A file system that became read-only refuses the cut as well, but then the append wrote nothing.
             let clean = self.is_as_it_was() || self.cut().is_ok();
             return Err(if clean { AppendError::Clean(error) } else { AppendError::Broken(error) });
         }
@@ -142,7 +146,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Whether nothing was written behind the last whole record.
+    /// Whether the file ends with the last whole record.
     fn is_as_it_was(&self) -> bool {
         let size = nix::sys::stat::fstat(&self.file).map(|stat| usize::try_from(stat.st_size));
         size == Ok(Ok(self.length))
@@ -153,7 +157,7 @@ impl JournalFile {
         sys::truncate(&self.file, length)?;
         nix::unistd::lseek(&self.file, length, nix::unistd::Whence::SeekSet)?;
         sys::sync(&self.file)?;
-        // The cut also frees the reserved space. If it cannot be reserved again, records may still fit.
+        // The cut also frees the reserved space. If the space cannot be reserved again, records may still fit.
         let _ = self.reserve();
         Ok(())
     }

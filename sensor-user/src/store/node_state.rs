@@ -1,4 +1,6 @@
-//! The node's state, where the daemon, `holdfast status` and people find it.
+//! The file of the node's state, for the daemon, `holdfast status` and people.
+//!
+//! In: events of applies, and waits. Out: the state that follows, in the file and in the log.
 
 use super::{error::StoreError, files::Store};
 use crate::clock::rfc3339;
@@ -8,7 +10,7 @@ use sensor_model::node_state::{NodeEvent, Standing, Wait, next};
 const STATE: &str = "state.json";
 
 impl Store {
-    /// The node's state; `None` when nothing was noted yet.
+    /// The node's state; `None` before the first event.
     ///
     /// # Errors
     /// The file cannot be read, or Holdfast did not write it.
@@ -39,7 +41,7 @@ pub fn note_event(
     let state = match next(before.state, event) {
         Ok(state) => state,
         Err(impossible) => {
-            tracing::error!(%impossible, "The node's state stays as it is.");
+            tracing::error!(%impossible, "An event that is impossible in the node's state was ignored.");
             return Ok(before);
         }
     };
@@ -54,11 +56,11 @@ pub fn note_event(
         apply: apply.or(before.apply),
     };
     store.set_standing(&standing)?;
-    tracing::info!(state = state.as_str(), reason, waiting_for, "The node's config.");
+    tracing::info!(state = state.as_str(), reason, waiting_for, "The state of the node's config.");
     Ok(standing)
 }
 
-/// Writes what the node waits for in its present state; `None` when it no longer waits.
+/// Writes what the node waits for in its present state; `None` if it no longer waits.
 ///
 /// # Errors
 /// The state cannot be read or written.
@@ -70,6 +72,6 @@ pub(crate) fn note_wait(store: &Store, wait: Option<(Wait, &str)>) -> Result<(),
     standing.wait = wait.map(|(wait, _)| wait);
     wait.map_or("", |(_, what)| what).clone_into(&mut standing.waiting_for);
     store.set_standing(&standing)?;
-    tracing::info!(waiting_for = standing.waiting_for, "The node's config.");
+    tracing::info!(waiting_for = standing.waiting_for, "The state of the node's config.");
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The system calls that change a disk.
 //!
-//! In: handles and names. Out: the kernel's answer. With the feature `fault-injection` each call is counted, and
-//! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
-//! call. Managed paths and the store are written by nothing else, except that an apply creates a missing lock file of the
-//! shadow file.
+//! In: handles and names. Out: the kernel's answer. Only these functions write managed paths and the store. With the feature
+//! `fault-injection` each call is counted. The call that `HOLDFAST_FAULT` names kills the process or fails, so a test can do
+//! either at each call.
 
 pub(crate) mod durable;
+mod error;
+
+pub use error::CallError;
 
 use nix::{
     dir::Dir,
@@ -30,13 +32,13 @@ use std::{
 
 type Answer<T = ()> = Result<T, Errno>;
 
-/// Opens a directory of Holdfast's own by its path.
+/// Opens a directory of the store by its path.
 pub(crate) fn directory(path: &Path) -> Answer<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     nix::fcntl::open(path, flags, Mode::empty())
 }
 
-/// Makes a file that was not there, readable by nobody else yet.
+/// Creates a file that only its owner can read.
 pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
     step("create", true)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -45,18 +47,18 @@ pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
 
 /// Writes all bytes.
 pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
-    let mut rest = bytes;
+    let mut left = bytes;
     #[cfg(feature = "fault-injection")]
     if fault::kills_next() {
-        // Half a write is what a death in the middle of it leaves.
-        rest = &rest[..rest.len() / 2];
-        let _ = nix::unistd::write(file.as_fd(), rest);
+        // A kill in the middle of a write leaves half of it.
+        left = &left[..left.len() / 2];
+        let _ = nix::unistd::write(file.as_fd(), left);
     }
     step("write", true)?;
-    while !rest.is_empty() {
-        match nix::unistd::write(file.as_fd(), rest) {
+    while !left.is_empty() {
+        match nix::unistd::write(file.as_fd(), left) {
             Ok(0) => return Err(Errno::EIO),
-            Ok(written) => rest = &rest[written..],
+            Ok(written) => left = &left[written..],
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -64,7 +66,7 @@ pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
     Ok(())
 }
 
-/// Reserves space from an offset on without changing the size. A file system that cannot do that is no error.
+/// Reserves space from an offset on without changing the size. Does nothing on a file system that cannot reserve space.
 pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
     step("fallocate", true)?;
     match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
@@ -83,18 +85,18 @@ pub(crate) fn truncate(file: impl AsFd, length: i64) -> Answer {
 pub(crate) fn sync(file: impl AsFd) -> Answer {
     step("fsync", false)?;
     match nix::unistd::fsync(file) {
-        // Directories of some file systems cannot be synced, and need not be.
+        // Some file systems cannot sync directories, and need no sync of them.
         Err(Errno::EINVAL) => Ok(()),
         other => other,
     }
 }
 
-/// Makes an object durable at once: by `fsync` where that is enough, else by `syncfs`.
+/// Makes an object durable at once, by `fsync` if that is enough, else by `syncfs`.
 pub(crate) fn sync_content(file: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&file)? { sync(file) } else { sync_file_system(file) }
 }
 
-/// Makes the names, owner and mode of a directory durable where `fsync` does that. Elsewhere the caller needs
+/// Makes the names, owner and mode of a directory durable, if `fsync` does that on its file system. If not, the caller needs
 /// [`sync_all`] before it relies on them.
 pub(crate) fn sync_directory(directory: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&directory)? { sync(directory) } else { Ok(()) }
@@ -110,7 +112,7 @@ fn sync_file_system(of: impl AsFd) -> Answer {
     rustix::fs::syncfs(of).map_err(raw)
 }
 
-/// Makes a directory, closed to all others.
+/// Makes a directory that only its owner can open.
 pub(crate) fn mkdir(directory: impl AsFd, name: &OsStr) -> Answer {
     step("mkdir", true)?;
     mkdirat(directory, name, Mode::S_IRWXU)
@@ -128,7 +130,7 @@ pub(crate) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> 
     linkat(from, old, to, new, AtFlags::empty())
 }
 
-/// Gives an object a free name.
+/// Renames an object to a free name.
 pub(crate) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
     rename_with(&directory, from, to, RenameFlags::NOREPLACE)
 }
@@ -138,7 +140,7 @@ pub(crate) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Answ
     rename_with(&directory, one, other, RenameFlags::EXCHANGE)
 }
 
-/// Gives an object a name, whatever had it.
+/// Renames an object, and replaces the object with the new name.
 pub(crate) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
     rename_with(&directory, from, to, RenameFlags::empty())
 }
@@ -148,20 +150,20 @@ fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFla
     renameat_with(directory.as_fd(), from, directory.as_fd(), to, flags).map_err(raw)
 }
 
-/// Removes a name; a directory when it is empty.
+/// Removes a name. A directory must be empty.
 pub(crate) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> Answer {
     step("unlink", false)?;
     let flags = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
     unlinkat(directory, name, flags)
 }
 
-/// Sets the owner and the group of an open object; `None` leaves one as it is.
+/// Sets the owner and the group of an open object; `None` leaves it unchanged.
 pub(crate) fn own(file: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
     step("fchown", false)?;
     fchown(file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))
 }
 
-/// The same for a symbolic link, by a handle of it: its name may lead to another object at any moment.
+/// Sets the owner and the group of a symbolic link. It needs a handle, because the name may get another object at any moment.
 pub(crate) fn own_link(link: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
     step("fchownat", false)?;
     fchownat(link, "", uid.map(Uid::from_raw), gid.map(Gid::from_raw), AtFlags::AT_EMPTY_PATH)
@@ -185,13 +187,13 @@ pub(crate) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer
     fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
 }
 
-/// The same of a symbolic link, by a handle of it.
+/// Sets an extended attribute of a symbolic link, by its handle.
 pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> Answer {
     step("setxattr", true)?;
     rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
 }
 
-/// A path that leads to the very object of a handle, also where that is a symbolic link.
+/// A path to the object of a handle, also if the object is a symbolic link.
 pub(crate) fn by_handle(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
@@ -202,7 +204,7 @@ pub(crate) fn remove_attribute(file: impl AsFd, name: &str) -> Answer {
     rustix::fs::fremovexattr(file, name).map_err(raw)
 }
 
-/// Sets when the content was changed.
+/// Sets the times of the last access and of the last change of the content.
 pub(crate) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
     step("futimens", false)?;
     let time = TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
@@ -245,8 +247,13 @@ fn step(_call: &'static str, _takes_space: bool) -> Answer {
 #[cfg(feature = "fault-injection")]
 use fault::step;
 
-/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `stop:N` stands still before it until it is continued, `wait:N` until
-/// standard input has a line or ends (other threads go on), `EIO:N` fails that call, `ENOSPC:N` fails it and every later one that takes space.
+/// The faults of `HOLDFAST_FAULT`:
+///
+/// - `kill:N` kills the process at the N-th call.
+/// - `stop:N` stops the process before that call, until SIGCONT.
+/// - `wait:N` waits before that call for a line or the end of standard input. Other threads continue.
+/// - `EIO:N` fails that call.
+/// - `ENOSPC:N` fails that call and each later one that takes space.
 #[cfg(feature = "fault-injection")]
 mod fault {
     use super::{Answer, Errno};
@@ -262,12 +269,12 @@ mod fault {
     });
     static CALLS: AtomicU64 = AtomicU64::new(0);
 
-    fn tell(line: &str) {
-        // Nobody may listen.
+    fn print(line: &str) {
+        // Standard error may be closed.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
     }
 
-    /// Whether the next call is the one to die in.
+    /// Whether the process is to be killed in the next call.
     pub(crate) fn kills_next() -> bool {
         PLAN.as_ref()
             .is_some_and(|(what, number)| what == "kill" && CALLS.load(Ordering::Relaxed) + 1 == *number)
@@ -277,27 +284,27 @@ mod fault {
         let count = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
         match PLAN.as_ref() {
             Some((what, number)) if what == "kill" && count == *number => {
-                tell(&format!("fault: killed at call {count} ({call})"));
+                print(&format!("fault: killed at call {count} ({call})"));
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 Err(Errno::EINTR)
             }
             Some((what, number)) if what == "stop" && count == *number => {
-                tell(&format!("fault: stopped at call {count} ({call})"));
+                print(&format!("fault: stopped at call {count} ({call})"));
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)
                     .map_err(super::raw)
             }
             Some((what, number)) if what == "wait" && count == *number => {
-                tell(&format!("fault: waits at call {count} ({call})"));
+                print(&format!("fault: waits at call {count} ({call})"));
                 let _ = std::io::stdin().read_line(&mut String::new());
                 Ok(())
             }
             Some((what, number)) if what == "EIO" && count == *number => {
-                tell(&format!("fault: EIO at call {count} ({call})"));
+                print(&format!("fault: EIO at call {count} ({call})"));
                 Err(Errno::EIO)
             }
             Some((what, number)) if what == "ENOSPC" && count >= *number && takes_space => {
-                tell(&format!("fault: ENOSPC at call {count} ({call})"));
+                print(&format!("fault: ENOSPC at call {count} ({call})"));
                 Err(Errno::ENOSPC)
             }
             _ => Ok(()),

@@ -39,9 +39,9 @@ fn tolerated_drift_stops_no_apply_and_is_reported() {
         assert_eq!(said.code, Some(0), "{action}: {}{}", said.out, said.err);
         let report = report(&said.out);
         assert_eq!((&report["result"], &report["problems"]), (&"done".into(), &Value::Array(Vec::new())));
-        let told = report["tolerated"][0].as_str().unwrap();
+        let reported = report["tolerated"][0].as_str().unwrap();
         for part in ["content mismatch", STAYS, action, "a.yaml"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(reported.contains(part), "{part}: {reported}");
         }
         assert!(said.err.contains("left alone: "), "before the first write: {}", said.err);
         assert_eq!(world.read(STAYS), "drift", "no config says anything else of it than before");
@@ -83,7 +83,7 @@ fn tolerated_drift_causes_no_rollback() {
         let world = interrupted(begin(&this_boot(), Vec::new()), &[]);
         policy(&world, rules);
         world.write(STAYS, "drift");
-        let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+        let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
         assert_eq!(applied.end, MachineEnd::Closed(ended), "{rules:?}: {applied:?}");
         assert_eq!(applied.tolerated.len(), usize::from(ended == ApplyEnd::Done), "{applied:?}");
     }
@@ -100,10 +100,10 @@ fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says(
         world.config("wanted", "  kernelArguments: [a=1]\n");
         let wanted = fs::read_to_string(world.config_file("wanted")).unwrap().replace("99-test", "98-os");
         fs::write(world.state().join("apply/generations/2/config/98-os.yaml"), wanted).unwrap();
-        let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+        let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
         assert_eq!(applied.end, MachineEnd::Closed(ended), "{applied:?}");
-        let told = [vec![applied.reason], applied.tolerated].concat().concat();
-        assert!(told.contains("missing expected kernel arguments: [a=1]"), "{told}");
+        let reported = [vec![applied.reason], applied.tolerated].concat().concat();
+        assert!(reported.contains("missing expected kernel arguments: [a=1]"), "{reported}");
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::world::{Said, Snapshot, World};
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     sync::atomic::{AtomicU64, Ordering},
     thread,
 };
@@ -114,7 +115,7 @@ fn killed_at_any_call_the_next_start_finishes_or_restores_everything() {
 }
 
 #[test]
-fn killed_again_while_it_recovers_it_still_comes_to_an_end() {
+fn killed_again_during_the_recovery_the_apply_still_ends() {
     let ends = Ends::new();
     // A sample of both, so that each part of the first apply meets each part of the second.
     let mut deaths = 0;
@@ -280,4 +281,21 @@ fn a_byte_that_changed_in_the_journal_while_files_are_written_stops_everything_a
         cases += 1;
     }
     assert!(cases > 1, "{cases}");
+}
+
+#[test]
+fn the_lock_file_of_the_shadow_file_is_made_by_a_call_that_can_fail() {
+    let world = World::old();
+    let lock = world.at("/etc/.pwd.lock");
+    fs::remove_file(&lock).unwrap();
+    let before = world.snapshot();
+    let refused = (1..20).find_map(|number| {
+        let said = world.apply(&["new"], &format!("EIO:{number}"));
+        assert!(met(&said), "{}{}", said.out, said.err);
+        said.err.contains("/etc/.pwd.lock: open: ").then_some(said)
+    });
+    assert_eq!(refused.expect("a call makes the file").code, Some(3));
+    assert!(!world.has_journal() && world.snapshot() == before);
+    assert_eq!(world.apply(&["new"], "").code, Some(0));
+    assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
 }

@@ -98,7 +98,7 @@ fn text(said: &Said) -> String {
 }
 
 #[test]
-fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_all_old_or_all_new() {
+fn a_change_of_another_process_between_any_two_calls_stays_and_all_other_paths_are_old_or_new() {
     let ends = Ends::new();
     let calls = every(|number| {
         let turn = usize::try_from(number).unwrap();
@@ -138,7 +138,7 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
 const SETTING: [&str; 4] = ["(fchown)", "(fchmod)", "(fsetxattr)", "(fremovexattr)"];
 
 #[test]
-fn what_somebody_else_makes_of_a_directory_that_stays_is_left_and_named() {
+fn a_directory_that_another_process_changes_is_left_and_named() {
     const TARGET: &str = "/etc/app";
     let ends = Ends::new();
     let (left, overwritten) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -194,7 +194,7 @@ fn leads_elsewhere(world: &World, directory: &str) -> bool {
 }
 
 #[test]
-fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_any_two_calls() {
+fn a_link_that_a_user_makes_between_any_two_calls_leads_no_key_to_another_directory() {
     const HOME: &str = "/home/core";
     let swaps = AtomicU64::new(0);
     let calls = every(|number| {
@@ -301,7 +301,7 @@ impl Bait {
 }
 
 #[test]
-fn nothing_of_roots_is_given_to_a_user_who_puts_it_in_the_place_of_what_root_makes_between_any_two_calls() {
+fn a_user_who_replaces_a_new_object_between_any_two_calls_gets_no_file_of_root() {
     for bait in Bait::ALL {
         let swaps = AtomicU64::new(0);
         let calls = every(|number| {

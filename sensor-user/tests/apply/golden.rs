@@ -104,7 +104,7 @@ fn json_output_matches_its_schema_and_repeats_no_field() {
     assert_eq!(json(&world.apply(&["new", "-o", "json"], ""), "apply")["result"], "done");
     let back = json(&world.run(&["rollback", "--no-acts", "-o", "json"], ""), "apply");
     assert_eq!(back["id"], 3);
-    let told = history(&world.run(&["history", "-o", "json"], ""));
-    assert_eq!(told["applies"].as_array().map(Vec::len), Some(3));
-    assert_eq!(told["standing"]["state"], "Done");
+    let reported = history(&world.run(&["history", "-o", "json"], ""));
+    assert_eq!(reported["applies"].as_array().map(Vec::len), Some(3));
+    assert_eq!(reported["standing"]["state"], "Done");
 }

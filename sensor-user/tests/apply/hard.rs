@@ -23,7 +23,7 @@ fn host(names: &[&str]) -> World {
 }
 
 #[test]
-fn names_that_were_one_file_are_one_file_again_when_nothing_is_declared_any_more() {
+fn hard_links_of_the_host_are_restored_when_no_config_declares_them() {
     for names in [&["/etc/one", "/etc/other/two"][..], &["/etc/one", "/etc/beside"]] {
         let world = host(names);
         let before = world.snapshot();
@@ -31,7 +31,7 @@ fn names_that_were_one_file_are_one_file_again_when_nothing_is_declared_any_more
         assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
         let said = world.apply(&["nothing"], "");
         assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        assert!(!said.out.contains("came apart"), "{}", said.out);
+        assert!(!said.out.contains("were separated"), "{}", said.out);
         let mut after = world.snapshot();
         after.retain(|path, _| before.contains_key(path));
         assert_eq!(after, before, "{names:?}");
@@ -44,21 +44,21 @@ fn an_unknown_other_name_is_reported_when_the_file_is_restored_without_it() {
     assert_eq!(world.apply(&["declared"], "").code, Some(0));
     let said = world.apply(&["nothing"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    let told =
-        "/etc/one: its hard links came apart: it was one of 2 names of a file, and that file has 1 now";
-    assert!(said.out.contains(told), "{}", said.out);
+    let reported =
+        "/etc/one: its hard links were separated: it was one of 2 names of a file, and that file has 1 now";
+    assert!(said.out.contains(reported), "{}", said.out);
     assert_eq!(world.read("/etc/one"), "the host's");
     assert_eq!(world.read("/srv/elsewhere"), "the host's");
 }
 
 #[test]
-fn a_name_with_other_content_by_now_is_left_and_reported() {
+fn a_hard_link_that_has_other_content_now_is_left_and_reported() {
     let world = host(&["/etc/one", "/etc/beside"]);
     assert_eq!(world.apply(&["declared"], "").code, Some(0));
     world.write("/etc/beside", "changed since");
     let said = world.apply(&["nothing"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert!(said.out.contains("/etc/one: its hard links came apart"), "{}", said.out);
+    assert!(said.out.contains("/etc/one: its hard links were separated"), "{}", said.out);
     assert_eq!(
         (world.read("/etc/one"), world.read("/etc/beside")),
         ("the host's".into(), "changed since".into())
@@ -68,7 +68,7 @@ fn a_name_with_other_content_by_now_is_left_and_reported() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn the_host_is_reported_to_match_the_old_config_only_if_the_comparison_found_nothing() {
+fn the_host_is_reported_to_match_the_old_config_only_if_the_comparison_found_no_difference() {
     for tampered in [false, true] {
         let world = World::old();
         let said = world.apply(&["new"], "kill:160");

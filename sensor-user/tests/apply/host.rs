@@ -55,7 +55,7 @@ fn set_label(path: &Path, label: &str) {
 }
 
 #[test]
-fn what_is_new_gets_the_policys_label_with_its_parents_and_what_was_there_its_type_unless_it_may_be_chosen() {
+fn new_objects_and_their_parents_get_the_policys_label_and_present_ones_its_type_unless_it_is_customizable() {
     let world = World::new();
     policy(&world);
     world.write("/sys/fs/selinux/enforce", "1");
@@ -99,7 +99,7 @@ fn a_label_that_is_not_the_policys_keeps_an_apply_from_beginning_unless_the_drif
 }
 
 #[test]
-fn without_selinux_nothing_is_labelled() {
+fn without_selinux_no_label_is_written() {
     let world = World::new();
     policy(&world);
     assert_eq!(world.apply(&["files"], "").code, Some(0));
@@ -121,7 +121,7 @@ pub(crate) fn whole() -> libc::flock {
 }
 
 #[test]
-fn an_apply_waits_for_a_lock_of_others_and_then_writes_nothing() {
+fn an_apply_waits_for_the_lock_of_another_process_and_then_ends_without_a_write() {
     let world = World::old();
     let before = world.snapshot();
     // Opened after the snapshot: the process loses such a lock when it closes any descriptor of the file.
@@ -130,7 +130,7 @@ fn an_apply_waits_for_a_lock_of_others_and_then_writes_nothing() {
     fcntl(&lock, FcntlArg::F_SETLK(&whole())).unwrap();
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(3), "{}", said.out);
-    assert!(said.err.contains("/etc/.pwd.lock: others have kept it locked"), "{}", said.err);
+    assert!(said.err.contains("/etc/.pwd.lock: another process has kept it locked"), "{}", said.err);
     assert_eq!(world.snapshot(), before);
     drop(lock);
     assert_eq!(world.apply(&["new"], "").code, Some(0));

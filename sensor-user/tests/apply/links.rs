@@ -61,7 +61,7 @@ fn the_alias_of_a_hosts_unit_exists_exactly_while_the_unit_is_enabled() {
 }
 
 #[test]
-fn an_alias_that_the_host_had_itself_comes_back_after_it_was_disabled() {
+fn an_alias_of_the_hosts_own_is_restored_after_it_was_disabled() {
     let world = host(&[("a.service", "Alias=b.service")]);
     symlink(format!("{VENDOR}/a.service"), world.at(&format!("{SYSTEM}/b.service"))).unwrap();
     let before = links(&world);
@@ -116,7 +116,7 @@ fn an_instance_follows_its_templates_install_section() {
 }
 
 #[test]
-fn what_also_names_is_enabled_and_disabled_along_unless_the_config_says_something_else_of_it() {
+fn units_in_also_are_enabled_and_disabled_with_a_unit_unless_the_config_declares_them() {
     let files = [
         ("a.service", "WantedBy=x.target\nAlso=a.socket missing.service"),
         ("a.socket", "WantedBy=s.target\nAlso=a.service more.service"),

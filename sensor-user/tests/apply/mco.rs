@@ -4,7 +4,7 @@ use crate::{
     standing::{Slow, engine, request, run},
     world::World,
 };
-use holdfast::apply::Request;
+use holdfast::apply::ApplyRequest;
 use sensor_model::journal::{ApplyEnd, machine::MachineEnd};
 use std::fs;
 
@@ -42,17 +42,17 @@ fn a_daemon_that_runs_or_may_start_is_named_with_a_hint_and_nothing_is_written()
 fn a_daemon_that_starts_after_the_preflight_is_found_before_the_journal_begins() {
     let world = World::old();
     let before = world.snapshot();
-    let asked = Request { act: false, ..request(&world, Some(1)) };
-    let mut told = Vec::new();
+    let asked = ApplyRequest { act: false, ..request(&world, Some(1)) };
+    let mut reported = Vec::new();
     let applied = run(engine(&world).apply(asked, &mut Slow, &mut |line| {
         // The last line before the first record.
-        if line.starts_with("write down") {
+        if line.starts_with("journal ") {
             starts(&world);
         }
-        told.push(line.to_owned());
+        reported.push(line.to_owned());
     }));
     let applied = applied.unwrap();
-    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Abandoned), "{told:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Abandoned), "{reported:?}");
     assert!(applied.reason.contains("process 4711"), "{}", applied.reason);
     assert!(!world.has_journal());
     fs::remove_dir_all(world.at("/proc")).unwrap();

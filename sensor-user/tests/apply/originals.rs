@@ -16,7 +16,7 @@ const FILES: &str = "
 ";
 
 #[test]
-fn what_the_os_ships_comes_back_as_it_ships_it_now_and_counts_more_than_what_was_there() {
+fn a_path_is_restored_to_what_the_os_ships_now_rather_than_to_its_original() {
     let world = World::new();
     world.config("files", FILES);
     world.write("/usr/etc/shipped", "of the old OS");
@@ -43,7 +43,7 @@ fn what_the_os_ships_comes_back_as_it_ships_it_now_and_counts_more_than_what_was
 }
 
 #[test]
-fn what_an_older_image_shipped_does_not_come_back_where_the_present_one_ships_something_else_or_nothing() {
+fn a_file_that_only_an_older_image_shipped_is_not_restored() {
     let world = World::new();
     let files = ["/etc/changed", "/etc/dropped", "/etc/own"];
     let declared = |content: &str| {
@@ -119,7 +119,7 @@ fn same() -> World {
 }
 
 #[test]
-fn what_is_as_declared_already_stays_when_its_declaration_goes_by_an_apply_and_by_a_rollback() {
+fn a_path_that_matched_its_declaration_before_stays_when_the_declaration_is_removed() {
     for rollback in [false, true] {
         let world = same();
         world.config("base", "    storage: {files: [{path: /etc/base, contents: {source: 'data:,x'}}]}\n");
@@ -143,7 +143,7 @@ fn what_is_as_declared_already_stays_when_its_declaration_goes_by_an_apply_and_b
 }
 
 #[test]
-fn what_was_as_declared_comes_back_from_a_later_config_that_changed_it() {
+fn a_path_that_matched_its_declaration_before_is_restored_after_a_later_config_changed_it() {
     const OTHER: &str = "
     storage:
       files: [{path: /etc/same/file, mode: 384, overwrite: true, contents: {source: 'data:,other'}}]
@@ -167,7 +167,7 @@ fn what_was_as_declared_comes_back_from_a_later_config_that_changed_it() {
 }
 
 #[test]
-fn what_was_written_while_nothing_was_declared_is_what_comes_back_the_next_time() {
+fn a_file_written_while_no_config_declared_it_is_the_next_original() {
     let world = World::new();
     world.config("files", FILES);
     world.write("/etc/only-local", "declared");
@@ -191,7 +191,7 @@ fn what_was_written_while_nothing_was_declared_is_what_comes_back_the_next_time(
 }
 
 #[test]
-fn a_drop_in_of_the_hosts_own_stays_away_while_its_directory_is_closed_and_comes_back_with_the_end_of_that() {
+fn a_drop_in_of_the_hosts_own_is_restored_when_no_config_closes_its_directory_any_more() {
     let dropins = |names: &[&str]| {
         let dropins: Vec<String> =
             names.iter().map(|name| format!("{{name: {name}, contents: '[Unit]'}}")).collect();
@@ -243,8 +243,8 @@ fn a_file_system_with_too_few_inodes_is_reported_before_anything_is_written() {
             .args(apply.get_args());
         let said = Said::of(within.output().unwrap());
         assert_eq!(said.code, Some(code), "{inodes}: {}{}", said.out, said.err);
-        let told = said.err.contains("inodes free, and 3 are needed");
-        assert_eq!(told, code != 0, "{inodes}: {}", said.err);
+        let reported = said.err.contains("inodes free, and 3 are needed");
+        assert_eq!(reported, code != 0, "{inodes}: {}", said.err);
         assert_eq!(world.current().is_some(), code == 0);
     }
 }

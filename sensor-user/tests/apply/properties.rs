@@ -306,7 +306,7 @@ fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> 
 }
 
 #[test]
-fn links_of_units_that_another_ones_install_section_leads_to_come_back() {
+fn links_of_units_in_the_install_section_of_another_unit_are_restored() {
     let nothing = Config {
         paths: vec![Said::Nothing; PATHS.len()],
         below: None,
@@ -328,7 +328,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn there_and_back_restores_every_byte_and_attribute(first in config(), second in config()) {
+    fn applying_another_config_and_back_restores_every_byte_and_attribute(first in config(), second in config()) {
         there_and_back(&first, &second)?;
     }
 }

@@ -76,9 +76,9 @@ fn temporaries(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
+fn a_path_that_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let world = updated();
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
@@ -91,7 +91,7 @@ fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
 }
 
 #[test]
-fn what_the_new_image_no_longer_ships_is_written_again_too() {
+fn a_path_that_the_new_image_no_longer_ships_is_written_again_too() {
     let world = updated();
     for path in [PATH, SHIPPED] {
         fs::remove_file(world.at(path)).unwrap();
@@ -103,13 +103,13 @@ fn what_the_new_image_no_longer_ships_is_written_again_too() {
 }
 
 #[test]
-fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
+fn before_services_start_only_overwritten_paths_are_written_again() {
     let world = updated();
     let mut host = Host::default();
     for _ in 0..2 {
         let recovered =
             run(engine(&world).recover(&mut host, ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
-        assert!(matches!(recovered, Recovered::Over(applied) if !applied.goes_back));
+        assert!(matches!(recovered, Recovered::Over(applied) if !applied.rolls_back));
         assert_eq!(world.read(PATH), DECLARED);
         assert!(world.has_journal() && host.asked.is_empty(), "{:?}", host.asked);
     }
@@ -118,7 +118,7 @@ fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
     assert_eq!(standing.reason, "", "the apply goes on: {standing:?}");
     let said = world.run(&["apply", "--resume", "--early"], "");
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
-    assert_eq!(recover(&world, &mut host, ResumeLimit::None).end, MachineEnd::Closed(ApplyEnd::Done));
+    assert_eq!(recover(&world, &mut host, ResumeLimit::Unlimited).end, MachineEnd::Closed(ApplyEnd::Done));
     // Without an apply under way it does nothing.
     assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
     let before = World::old();
@@ -126,7 +126,7 @@ fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
 }
 
 #[test]
-fn before_the_reboot_nothing_is_written_again() {
+fn before_the_reboot_no_path_is_written_again() {
     let world = asked(Boot::of_kernel(&this_boot()));
     // Somebody wrote this, and not the update.
     world.write(SHIPPED, "of the new image");
@@ -134,15 +134,15 @@ fn before_the_reboot_nothing_is_written_again() {
     let recovered =
         run(engine(&world).recover(&mut Host::default(), ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
     assert_eq!(recovered, Recovered::Nothing);
-    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::None).end, MachineEnd::Rebooting);
+    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::Unlimited).end, MachineEnd::Rebooting);
     assert_eq!(world.read(PATH), "of the new image");
 }
 
 #[test]
-fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
+fn a_change_of_another_process_there_is_left_and_causes_a_rollback() {
     let world = updated();
     world.write(PATH, "somebody else");
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "somebody else");
@@ -150,7 +150,7 @@ fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     // Another mode is somebody else's, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(world.read(PATH), "of the new image");
 }

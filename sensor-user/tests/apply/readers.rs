@@ -42,7 +42,7 @@ fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
 }
 
 #[test]
-fn an_apply_whose_progress_nobody_reads_prints_its_whole_report() {
+fn an_apply_without_a_reader_of_its_progress_prints_its_whole_report() {
     let world = World::old();
     let (mut reader, writer) = full_pipe();
     let mut command = world.command(&["new", "-o", "json"], "");

@@ -2,11 +2,14 @@
 //! person.
 
 use crate::{
-    standing::{Answer, engine, run},
+    standing::{engine, run},
     world::World,
 };
 use holdfast::{
-    apply::{ActResult, ActRunner, Applied, Recovered, ResumeLimit, UndoResult, UnitAfterBoot},
+    apply::{
+        ActError, ActFuture, ActResult, ActRunner, Applied, Recovered, ResumeLimit, UndoResult,
+        UnitAfterBoot, UnitFailure,
+    },
     store::note_event,
 };
 use sensor_model::{
@@ -26,7 +29,9 @@ pub(crate) struct Host {
     /// Why an undo fails.
     pub(crate) undoes: Option<&'static str>,
     /// The result of a unit after a boot; other units run.
-    pub(crate) rests: Option<(&'static str, Result<UnitAfterBoot, String>)>,
+    pub(crate) after_boot: Option<(&'static str, UnitAfterBoot)>,
+    /// A unit whose state after a boot cannot be read, and why.
+    pub(crate) unreadable: Option<(&'static str, &'static str)>,
     /// The count of soft reboots of its systemd.
     pub(crate) soft_reboots: Option<u32>,
 }
@@ -36,33 +41,41 @@ fn name(act: &Act) -> String {
 }
 
 impl ActRunner for Host {
-    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, ActResult> {
+    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> ActFuture<'a, ActResult> {
         self.asked.push(format!("act {}", name(act)));
-        Box::pin(async { self.acts.map_or(Ok(ActResult::Done), |reason| Err(reason.to_owned())) })
+        Box::pin(async {
+            self.acts.map_or(Ok(ActResult::Done), |reason| Err(ActError::Other(reason.into())))
+        })
     }
 
-    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, UnitAfterBoot> {
+    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> ActFuture<'a, UnitAfterBoot> {
         self.asked.push(format!("look {}", name(act)));
-        let answer = self.rests.as_ref().filter(|(unit, _)| act.unit.as_deref() == Some(*unit));
-        let answer = answer.map_or(Ok(UnitAfterBoot::Settled), |(_, answer)| answer.clone());
+        let is_it = |unit: &str| act.unit.as_deref() == Some(unit);
+        let answer = match (&self.unreadable, &self.after_boot) {
+            (Some((unit, reason)), _) if is_it(unit) => Err(ActError::Other((*reason).into())),
+            (_, Some((unit, state))) if is_it(unit) => Ok(state.clone()),
+            _ => Ok(UnitAfterBoot::Settled),
+        };
         Box::pin(async { answer })
     }
 
-    fn undo<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, UndoResult> {
+    fn undo<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> ActFuture<'a, UndoResult> {
         self.asked.push(format!("undo {}", name(act)));
-        Box::pin(async { self.undoes.map_or(Ok(UndoResult::Done), |reason| Err(reason.to_owned())) })
+        Box::pin(async {
+            self.undoes.map_or(Ok(UndoResult::Done), |reason| Err(ActError::Other(reason.into())))
+        })
     }
 
-    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
+    fn is_back(&mut self, _: &OsChange) -> Result<(), ActError> {
         Ok(())
     }
 
-    fn reboot(&mut self) -> Answer<'_> {
+    fn reboot(&mut self) -> ActFuture<'_> {
         self.asked.push("reboot".to_owned());
         Box::pin(async { Ok(()) })
     }
 
-    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+    fn soft_reboots(&mut self) -> ActFuture<'_, Option<u32>> {
         Box::pin(async { Ok(self.soft_reboots) })
     }
 }
@@ -143,7 +156,7 @@ fn started(acts: usize) -> Vec<JournalRecord> {
 fn halted(applied: &Applied) -> &str {
     match &applied.end {
         MachineEnd::Halted(reason) => reason,
-        end => panic!("{end:?}"),
+        rest => panic!("{rest:?}"),
     }
 }
 
@@ -153,7 +166,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host { undoes: Some("the registry is away"), ..Host::default() };
     for _ in 0..2 {
-        let applied = recover(&world, &mut host, ResumeLimit::None);
+        let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
         let reason = halted(&applied);
         assert!(reason.starts_with("restart a.service: it failed; "), "{reason}");
         assert!(reason.contains("not everything could be restored: the registry is away"), "{reason}");
@@ -162,7 +175,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
         assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Degraded, reason));
         assert_eq!(std::mem::take(&mut host.asked), ["undo Os", "undo Restart a.service"]);
     }
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(!world.has_journal());
 }
@@ -173,7 +186,7 @@ fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
     let back = JournalRecord::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
     let applied =
-        recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, ResumeLimit::None);
+        recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack));
     assert_eq!((applied.reason.as_str(), applied.problems), ("first", vec!["it failed".to_owned()]));
 }
@@ -189,13 +202,13 @@ fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.waiting_for, "`holdfast apply --resume`");
     assert_eq!(standing.state, NodeState::Degraded);
-    let applied = recover(&world, &mut host, ResumeLimit::None);
+    let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack));
     assert!(host.asked.contains(&"undo Os".to_owned()));
 }
 
 #[test]
-fn an_os_that_was_being_changed_is_not_given_up_because_the_daemon_may_not_change_it() {
+fn an_interrupted_change_of_the_os_stays_in_the_journal_although_the_daemon_may_not_continue_it() {
     let world = interrupted(begin(&this_boot(), os()), &started(0));
     let mut host = Host::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
@@ -219,8 +232,8 @@ fn after_another_boot_units_are_checked_and_not_reloaded_or_restarted() {
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
-    let failed = UnitAfterBoot::Failed("b.service: the unit failed".to_owned());
-    let mut host = Host { rests: Some(("b.service", Ok(failed))), ..Host::default() };
+    let failed = UnitAfterBoot::Failed(UnitFailure::Failed);
+    let mut host = Host { after_boot: Some(("b.service", failed)), ..Host::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
@@ -244,8 +257,8 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
 
     for unit in ["a.service", "b.service"] {
         let world = rebooted();
-        let failed = UnitAfterBoot::Failed(format!("{unit}: the unit failed"));
-        let mut host = Host { rests: Some((unit, Ok(failed))), ..Host::default() };
+        let failed = UnitAfterBoot::Failed(UnitFailure::Failed);
+        let mut host = Host { after_boot: Some((unit, failed)), ..Host::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
         assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
@@ -257,8 +270,8 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     }
 
     let world = rebooted();
-    let unknown = Err("a.service: the boot has not come to it".to_owned());
-    let mut host = Host { rests: Some(("a.service", unknown)), ..Host::default() };
+    let unknown = ("a.service", "a.service: the boot has not come to it");
+    let mut host = Host { unreadable: Some(unknown), ..Host::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert!(halted(&applied).contains("the boot has not come to it"), "{applied:?}");
     assert!(world.has_journal());
@@ -268,15 +281,15 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
 fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
     let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
-    let applied = recover(&world, &mut host, ResumeLimit::None);
+    let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Rebooting);
     let why = "restart a.service: the unit failed; so the node reboots";
-    assert_eq!((applied.reason.as_str(), applied.goes_back), (why, false));
+    assert_eq!((applied.reason.as_str(), applied.rolls_back), (why, false));
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Rebooting, why));
     assert_eq!(host.asked, ["act Restart a.service", "reboot"]);
     // A second attempt in the same boot reports the same.
-    let applied = recover(&world, &mut host, ResumeLimit::None);
+    let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
     assert_eq!((applied.end, applied.reason.as_str()), (MachineEnd::Rebooting, why));
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.state, NodeState::Rebooting);
@@ -327,7 +340,7 @@ fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() 
         assert!(halted(&applied).contains("the soft reboot since then has not brought"), "{applied:?}");
         let standing = engine(&world).store().standing().unwrap().unwrap();
         assert!(standing.waiting_for.contains("has not brought the new OS"), "{standing:?}");
-        assert_eq!(recover(&world, &mut host, ResumeLimit::None).end, MachineEnd::Rebooting);
+        assert_eq!(recover(&world, &mut host, ResumeLimit::Unlimited).end, MachineEnd::Rebooting);
         assert_eq!(host.asked, ["reboot"]);
     }
 }

@@ -77,18 +77,18 @@ fn whenever_an_apply_is_interrupted_it_ends_old_or_new_without_a_journal_and_say
             let call = number * 7 - 6;
             let world = World::old();
             let Some(said) = interrupted(&world, call, signals) else { return false };
-            let told = format!("{signals:?} at {call}: {:?} {}{}", said.code, said.out, said.err);
+            let reported = format!("{signals:?} at {call}: {:?} {}{}", said.code, said.out, said.err);
             // If the signal comes while it looks for an earlier apply, it begins nothing and has nothing to report.
             let is_early = said.out.is_empty() && said.err.contains("no new apply was started");
             let result =
                 if is_early { "abandoned" } else { said.out.split_whitespace().next().unwrap_or_default() };
             let result = result.to_owned();
             let is_new = result == "done";
-            assert_eq!(said.code, Some(if is_new { 0 } else { 3 }), "{told}");
-            assert!(!world.has_journal(), "a journal is left: {told}");
-            assert_eq!(world.current().as_deref() == Some("generations/2/config"), is_new, "{told}");
-            assert!(is_new || told.contains("interrupted by SIG"), "{told}");
-            assert!(world.snapshot() == if is_new { new.clone() } else { old.clone() }, "{told}");
+            assert_eq!(said.code, Some(if is_new { 0 } else { 3 }), "{reported}");
+            assert!(!world.has_journal(), "a journal is left: {reported}");
+            assert_eq!(world.current().as_deref() == Some("generations/2/config"), is_new, "{reported}");
+            assert!(is_new || reported.contains("interrupted by SIG"), "{reported}");
+            assert!(world.snapshot() == if is_new { new.clone() } else { old.clone() }, "{reported}");
             results.lock().unwrap().insert(result);
             true
         });

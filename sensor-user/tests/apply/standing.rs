@@ -3,8 +3,8 @@
 use crate::world::World;
 use holdfast::{
     apply::{
-        ActResult, ActRunner, ApplyError, Engine, Options, Recovered, Request, ResumeLimit, UndoResult,
-        UnitAfterBoot,
+        ActError, ActFuture, ActResult, ActRunner, ApplyError, ApplyRequest, Engine, Options, Recovered,
+        ResumeLimit, UndoResult, UnitAfterBoot,
     },
     observation::Observer,
 };
@@ -17,32 +17,30 @@ use sensor_model::{
     node_state::NodeState,
     plan::plan,
 };
-use std::{fs, future::Future, path::Path, pin::Pin, process::Command, sync::Arc};
-
-pub(crate) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
+use std::{fs, future::Future, path::Path, process::Command, sync::Arc};
 
 /// A host that accepts a reboot, but boots later.
 pub(crate) struct Slow;
 
 impl ActRunner for Slow {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, ActResult> {
+    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, ActResult> {
         Box::pin(async { Ok(ActResult::Done) })
     }
 
-    fn unit_after_boot<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UnitAfterBoot> {
+    fn unit_after_boot<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, UnitAfterBoot> {
         Box::pin(async { Ok(UnitAfterBoot::Settled) })
     }
 
-    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UndoResult> {
+    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> ActFuture<'a, UndoResult> {
         Box::pin(async { Ok(UndoResult::Done) })
     }
 
-    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
+    fn is_back(&mut self, _: &OsChange) -> Result<(), ActError> {
         Ok(())
     }
 
-    fn reboot(&mut self) -> Answer<'_> {
-        Box::pin(async { Err("logind does not answer".to_owned()) })
+    fn reboot(&mut self) -> ActFuture<'_> {
+        Box::pin(async { Err(ActError::Other("logind does not answer".into())) })
     }
 }
 
@@ -60,11 +58,11 @@ fn config(world: &World, name: &str) -> (Rendered, Vec<u8>) {
 }
 
 /// From the world's old config to its new one.
-pub(crate) fn request(world: &World, previous: Option<u64>) -> Request {
+pub(crate) fn request(world: &World, previous: Option<u64>) -> ApplyRequest {
     let ((old, _), (new, bytes)) = (config(world, "old"), config(world, "new"));
     let plan = plan(Some(&old), Some(&new), &DisruptionPolicy::shipped().unwrap()).unwrap();
     let manifests = vec![("000-new.yaml".to_owned(), bytes)];
-    Request { manifests, old, previous, new, plan, force: false, act: true, rollback_to: None }
+    ApplyRequest { manifests, old, previous, new, plan, force: false, act: true, rollback_to: None }
 }
 
 pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
@@ -110,7 +108,7 @@ fn a_plan_that_was_made_for_another_config_is_not_followed() {
     let world = World::old();
     let before = world.snapshot();
     for previous in [None, Some(7)] {
-        let asked = Request { act: false, ..request(&world, previous) };
+        let asked = ApplyRequest { act: false, ..request(&world, previous) };
         let said = run(engine(&world).apply(asked, &mut Slow, &mut |_| {}));
         assert!(matches!(said, Err(ApplyError::Overtaken(_))), "{said:?}");
     }

@@ -94,7 +94,7 @@ fn a_directory_with_undeclared_content_is_not_replaced() {
     let before = world.snapshot();
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
-    let reason = "/etc/folds: a directory that is not empty is in its place; move it away first, or what is in it: /etc/folds/deep/mine";
+    let reason = "/etc/folds: a directory that is not empty is in its place; move it away first, or this object in it: /etc/folds/deep/mine";
     assert!(said.err.contains(reason), "{}", said.err);
     assert_eq!(world.snapshot(), before);
 }
@@ -178,7 +178,7 @@ fn an_obstacle_is_named_before_anything_is_written() {
         (|world| world.write("/etc/new", "a file"), "/etc/new"),
         (
             |world| symlink("/nowhere", world.at("/etc/new")).unwrap(),
-            "/etc/new: a link that leads nowhere is in its place",
+            "/etc/new: a link to a missing target is in its place",
         ),
         (
             |world| {
@@ -244,7 +244,7 @@ fn actions_run_on_the_host_that_is_written_or_nowhere() {
 }
 
 #[test]
-fn one_at_a_time() {
+fn two_applies_do_not_run_at_the_same_time() {
     let world = World::old();
     let lock = fs::File::open(world.state().join("apply/lock")).unwrap();
     let _held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusiveNonblock).unwrap();
@@ -254,7 +254,7 @@ fn one_at_a_time() {
 }
 
 #[test]
-fn a_journal_that_was_changed_is_left_alone_and_so_is_the_host() {
+fn a_changed_journal_stays_and_so_does_the_host() {
     let world = World::old();
     fs::write(world.state().join("apply/journal"), "no journal\nat all\n").unwrap();
     let before = world.snapshot();
@@ -265,7 +265,7 @@ fn a_journal_that_was_changed_is_left_alone_and_so_is_the_host() {
 }
 
 #[test]
-fn the_store_is_closed_to_everybody_else_and_forgets_contents() {
+fn only_root_can_read_the_store_and_it_keeps_no_contents_after_an_apply() {
     let world = World::old();
     let apply = world.state().join("apply");
     for directory in ["", "contents", "originals", "generations", "generations/1/config"] {

@@ -95,9 +95,9 @@ fn a_waiting_order_is_kept_beside_added_and_removed_arguments_until_no_config_de
         let said = world.apply(&[name, "-o", "json"], "");
         assert_eq!(said.code, Some(0), "{name}: {}{}", said.out, said.err);
         let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        let told = report["waiting"].as_array().into_iter().flatten();
-        let told: Vec<&str> = told.filter_map(|waits| waits["argument"].as_str()).collect();
-        assert_eq!(told, waits, "{name}: {report:#}");
+        let reported = report["waiting"].as_array().into_iter().flatten();
+        let reported: Vec<&str> = reported.filter_map(|waits| waits["argument"].as_str()).collect();
+        assert_eq!(reported, waits, "{name}: {report:#}");
         let (code, said) = check(&world);
         let is_said = said.contains("waits: kernel argument quiet rw: in this order from the next boot on");
         assert!(code == Some(0) && is_said == waits.contains(&"quiet rw"), "{name}: {said}");
@@ -124,7 +124,7 @@ fn the_current_config_applied_again_finds_no_drift_in_waiting_arguments() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn killed_at_any_call_arguments_wait_under_whichever_config_is_current() {
+fn killed_at_any_call_the_waiting_arguments_are_those_of_the_current_config() {
     let calls = crate::faults::every(|number| {
         let world = world(&this_boot());
         let said = world.apply(&["second"], &format!("kill:{number}"));
@@ -133,14 +133,14 @@ fn killed_at_any_call_arguments_wait_under_whichever_config_is_current() {
             return false;
         }
         // Also before the recovery.
-        let told = |when: &str| {
+        let reported = |when: &str| {
             let (_, said) = check(&world);
             let fine = said.contains(WAITS) && !said.contains("missing expected kernel arguments");
             assert!(fine, "killed at call {number}, {when}: {said}");
         };
-        told("left as it was");
+        reported("left as it was");
         world.resume("");
-        told("worked off");
+        reported("worked off");
         assert_eq!(check(&world).0, Some(0), "{number}");
         true
     });

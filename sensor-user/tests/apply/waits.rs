@@ -7,7 +7,7 @@ use crate::{
     world::World,
 };
 use holdfast::{
-    apply::{Engine, Options, Request, ResumeLimit, Store},
+    apply::{ApplyRequest, Engine, Options, ResumeLimit, Store},
     observation::Observer,
 };
 use nix::fcntl::{FcntlArg, fcntl};
@@ -23,7 +23,7 @@ use tokio::{
 
 /// What the node waits for now, and its text.
 fn wait(state: &Path) -> Option<(Wait, String)> {
-    let standing = Store::look(state).unwrap()?.standing().unwrap()?;
+    let standing = Store::open_existing(state).unwrap()?.standing().unwrap()?;
     standing.wait.map(|wait| (wait, standing.waiting_for))
 }
 
@@ -37,7 +37,7 @@ fn steps(world: &World, work: impl FnOnce(&mut dyn FnMut(&str))) -> Vec<(String,
 #[test]
 fn the_state_names_the_wait_for_files_and_for_the_comparison() {
     let world = World::old();
-    let asked = Request { act: false, ..request(&world, Some(1)) };
+    let asked = ApplyRequest { act: false, ..request(&world, Some(1)) };
     let steps = steps(&world, |progress| {
         let engine = engine(&world);
         let applied = run(engine.apply(asked, &mut Host::default(), progress)).unwrap();
@@ -46,7 +46,7 @@ fn the_state_names_the_wait_for_files_and_for_the_comparison() {
     for (line, wait) in &steps {
         let wanted = match line.split(' ').next().unwrap() {
             "compare" => Wait::Comparison,
-            "write" | "remove" if !line.starts_with("write down") => Wait::Files,
+            "write" | "remove" => Wait::Files,
             _ => continue,
         };
         assert_eq!(wait.as_ref().map(|(wait, _)| *wait), Some(wanted), "{line}");
@@ -59,20 +59,20 @@ fn the_state_names_the_wait_for_files_and_for_the_comparison() {
 fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot() {
     let restart = || vec![act(Action::Restart, "a.service", Fallback::Rollback)];
     let world = interrupted(begin(&this_boot(), restart()), &[]);
-    let told = steps(&world, |progress| {
+    let reported = steps(&world, |progress| {
         let mut host = Host { acts: Some("it failed"), ..Host::default() };
-        run(engine(&world).recover(&mut host, ResumeLimit::None, progress)).unwrap();
+        run(engine(&world).recover(&mut host, ResumeLimit::Unlimited, progress)).unwrap();
     });
-    let told: Vec<_> = told.into_iter().filter_map(|(_, wait)| wait).map(|(_, what)| what).collect();
+    let reported: Vec<_> = reported.into_iter().filter_map(|(_, wait)| wait).map(|(_, what)| what).collect();
     for wanted in ["restart a.service, 30 s at most", "restart a.service with the old config, 30 s at most"] {
-        assert!(told.iter().any(|what| what == wanted), "{told:?}");
+        assert!(reported.iter().any(|what| what == wanted), "{reported:?}");
     }
     let world = interrupted(begin("another", restart()), &[]);
-    let told = steps(&world, |progress| {
-        run(engine(&world).recover(&mut Host::default(), ResumeLimit::None, progress)).unwrap();
+    let reported = steps(&world, |progress| {
+        run(engine(&world).recover(&mut Host::default(), ResumeLimit::Unlimited, progress)).unwrap();
     });
-    let looked = (Wait::Act, "what the reboot made of: restart a.service".to_owned());
-    assert!(told.iter().any(|(_, wait)| wait.as_ref() == Some(&looked)), "{told:?}");
+    let looked = (Wait::Act, "the result after the reboot: restart a.service".to_owned());
+    assert!(reported.iter().any(|(_, wait)| wait.as_ref() == Some(&looked)), "{reported:?}");
 }
 
 #[test]
@@ -81,22 +81,22 @@ fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     let back = [JournalRecord::Started { act: 0 }, JournalRecord::RollingBack { reason: "first".to_owned() }];
     let world = interrupted(begin(&this_boot(), os()), &back);
     let mut seen = BTreeSet::new();
-    let told = steps(&world, |progress| {
+    let reported = steps(&world, |progress| {
         let mut host = Host { undoes: Some("no"), ..Host::default() };
-        run(engine(&world).recover(&mut host, ResumeLimit::None, progress)).unwrap();
+        run(engine(&world).recover(&mut host, ResumeLimit::Unlimited, progress)).unwrap();
     });
-    seen.extend(told.into_iter().filter_map(|(_, wait)| wait));
+    seen.extend(reported.into_iter().filter_map(|(_, wait)| wait));
     seen.extend(wait(&world.state()));
     let asked = [JournalRecord::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
     let world = interrupted(begin(&this_boot(), os()), &asked);
     recover(&world, &mut Host::default(), ResumeLimit::NoReboot);
     seen.extend(wait(&world.state()));
-    recover(&world, &mut Host::default(), ResumeLimit::None);
+    recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
     seen.extend(wait(&world.state()));
     let wanted = [
         // What the dead process waited for.
         (Wait::Files, "files to be written"),
-        (Wait::Act, "the way back of the OS, 30 s at most"),
+        (Wait::Act, "the rollback of the OS, 30 s at most"),
         (Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for"),
         (Wait::Reboot, "the reboot"),
         (Wait::NextStart, "the next start"),
@@ -105,12 +105,12 @@ fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
 }
 
 #[test]
-fn the_state_names_the_wait_for_a_lock_of_others() {
+fn the_state_names_the_wait_for_the_lock_of_another_process() {
     let world = World::old();
     let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
     // A lock of the open file description, because the test's own process is the other one, too.
     fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole())).unwrap();
-    let (state, asked) = (world.state(), Request { act: false, ..request(&world, Some(1)) });
+    let (state, asked) = (world.state(), ApplyRequest { act: false, ..request(&world, Some(1)) });
     let others = async {
         let what = loop {
             match wait(&state) {
@@ -125,7 +125,7 @@ fn the_state_names_the_wait_for_a_lock_of_others() {
     let mut quiet = |_: &str| {};
     let (applied, what) = run(async { tokio::join!(engine.apply(asked, &mut host, &mut quiet), others) });
     assert!(matches!(applied.unwrap().end, MachineEnd::Closed(_)));
-    assert_eq!(what, "/etc/.pwd.lock, which others keep locked, 15 s at most");
+    assert_eq!(what, "/etc/.pwd.lock, which another process keeps locked, 15 s at most");
     assert_eq!(wait(&world.state()), None);
 }
 
@@ -139,7 +139,7 @@ fn the_wait_of_a_process_that_died_before_its_apply_began_is_removed() {
     standing["waiting_for"] = "somebody".into();
     fs::write(&path, standing.to_string()).unwrap();
     assert!(world.run(&["history"], "").out.contains("waits for somebody"));
-    run(engine(&world).recover(&mut Host::default(), ResumeLimit::None, &mut |_| {})).unwrap();
+    run(engine(&world).recover(&mut Host::default(), ResumeLimit::Unlimited, &mut |_| {})).unwrap();
     assert_eq!(wait(&world.state()), None);
 }
 
@@ -150,7 +150,7 @@ fn the_state_names_the_wait_for_the_daemon_before_anything_is_written() {
     let observer = Arc::new(Observer::new(&root).unwrap());
     let options = Options { root, state: state.clone(), beside_mco: false, asks_daemon: true };
     let engine = Engine::new(options, &observer).unwrap();
-    let (before, asked) = (world.snapshot(), Request { act: false, ..request(&world, Some(1)) });
+    let (before, asked) = (world.snapshot(), ApplyRequest { act: false, ..request(&world, Some(1)) });
     let mut host = Host::default();
     let mut quiet = |_: &str| {};
     run(async {

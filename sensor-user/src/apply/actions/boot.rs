@@ -1,13 +1,16 @@
 //! The state of a unit after a boot.
 //!
-//! In: a unit that the boot may start. Out: whether it settled or failed. Nothing is started here. Each wait has a limit: one for
-//! the boot's queue of jobs, one for the unit itself.
+//! In: a unit that the boot may start. Out: whether it settled or failed. Nothing here starts a unit. There is a limit for the
+//! boot's queue of jobs, and one for the unit itself.
 
 use super::{
     bus::SYSTEMD,
     jobs::{service_of, unit_of},
 };
-use crate::apply::act_runner::UnitAfterBoot;
+use crate::apply::{
+    act_error::{SystemdError, UnitFailure},
+    act_runner::UnitAfterBoot,
+};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zbus::fdo;
@@ -23,7 +26,7 @@ const LEAST: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How many reads in a row must find a unit running.
-const LOOKS: u32 = 10;
+const READS: u32 = 10;
 
 /// Waits until a unit has settled; `may_be_gone` where the apply removes it.
 ///
@@ -34,26 +37,24 @@ pub(super) async fn unit_after_boot(
     name: &str,
     may_be_gone: bool,
     limit: Duration,
-) -> Result<UnitAfterBoot, String> {
-    let text = |error: zbus::Error| format!("{name}: {error}");
-    let unit = unit_of(manager, name).await.map_err(|reason| format!("{name}: {reason}"))?;
-    match unit.load_state().await.map_err(text)?.as_str() {
+) -> Result<UnitAfterBoot, SystemdError> {
+    let unit = unit_of(manager, name).await?;
+    match unit.load_state().await?.as_str() {
         "masked" => return Ok(UnitAfterBoot::Settled),
         "not-found" if may_be_gone => return Ok(UnitAfterBoot::Settled),
-        "not-found" => return Ok(UnitAfterBoot::Failed(format!("{name}: there is no such unit"))),
+        "not-found" => return Ok(UnitAfterBoot::Failed(UnitFailure::Missing)),
         _ => {}
     }
     match timeout(QUEUE, begun(&unit)).await {
-        Ok(begun) => begun.map_err(text)?,
-        Err(_) => return Err(format!("{name}: the boot has not come to it within {} s", QUEUE.as_secs())),
+        Ok(begun) => begun?,
+        Err(_) => return Err(SystemdError::QueueTimeout(QUEUE)),
     }
     let limit = limit.max(LEAST);
-    Ok(match timeout(limit, settled(&unit, name)).await {
-        Ok(Ok(None)) => UnitAfterBoot::Settled,
-        Ok(Ok(Some(reason))) => UnitAfterBoot::Failed(format!("{name}: {reason}")),
-        Ok(Err(reason)) => return Err(format!("{name}: {reason}")),
-        Err(_) => UnitAfterBoot::Failed(format!("{name}: not at rest within {} s", limit.as_secs())),
-    })
+    let failure = match timeout(limit, settled(&unit, name)).await {
+        Ok(failure) => failure?,
+        Err(_) => Some(UnitFailure::NotSettled(limit)),
+    };
+    Ok(failure.map_or(UnitAfterBoot::Settled, UnitAfterBoot::Failed))
 }
 
 /// Waits while the boot's job for a unit is in the queue.
@@ -69,7 +70,7 @@ async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
             .cache_properties(zbus::proxy::CacheProperties::No)
             .build()
             .await?;
-        // A job that has ended since does not wait any more.
+        // A job that cannot be read has ended.
         if job.state().await.is_ok_and(|state| state != "waiting") {
             return Ok(());
         }
@@ -78,49 +79,48 @@ async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
 }
 
 /// Why a unit does not run; `None` when it runs, has finished, or was not started.
-async fn settled(unit: &UnitProxy<'_>, name: &str) -> Result<Option<&'static str>, String> {
-    let text = |error: zbus::Error| error.to_string();
+async fn settled(unit: &UnitProxy<'_>, name: &str) -> Result<Option<UnitFailure>, SystemdError> {
     let service = if name.ends_with(".service") { Some(service_of(unit).await?) } else { None };
-    let mut stays = 0;
+    let mut reads = 0;
     let mut before = restarts(service.as_ref()).await?;
     loop {
-        let is_at_work = unit.job().await.map_err(text)?.0 != 0;
-        let active = unit.active_state().await.map_err(text)?;
+        let has_job = unit.job().await?.0 != 0;
+        let active = unit.active_state().await?;
         match active.as_str() {
-            "activating" if unit.sub_state().await.map_err(text)?.starts_with("auto-restart") => {
-                return Ok(Some("the unit failed, and systemd starts it again and again"));
+            "activating" if unit.sub_state().await?.starts_with("auto-restart") => {
+                return Ok(Some(UnitFailure::Restarting));
             }
-            _ if is_at_work => stays = 0,
-            "failed" => return Ok(Some("the unit failed")),
+            _ if has_job => reads = 0,
+            "failed" => return Ok(Some(UnitFailure::Failed)),
             "inactive" => return Ok(None),
-            "active" if stays >= LOOKS => {
+            "active" if reads >= READS => {
                 let after = restarts(service.as_ref()).await?;
-                return Ok((after > before).then_some("the unit ended at once and was started again"));
+                return Ok((after > before).then_some(UnitFailure::EndedAtOnce));
             }
-            "active" => stays += 1,
-            _ => stays = 0,
+            "active" => reads += 1,
+            _ => reads = 0,
         }
-        if stays == 0 {
+        if reads == 0 {
             before = restarts(service.as_ref()).await?;
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn restarts(service: Option<&ServiceProxy<'_>>) -> Result<u32, String> {
+/// How often systemd has started a service again; 0 for other units.
+async fn restarts(service: Option<&ServiceProxy<'_>>) -> Result<u32, SystemdError> {
     match service {
-        Some(service) => service.n_restarts().await.map_err(|error| error.to_string()),
+        Some(service) => Ok(service.n_restarts().await?),
         None => Ok(0),
     }
 }
 
-/// The number of soft reboots; `None` where systemd does not have the property.
-pub(super) async fn soft_reboots(connection: &zbus::Connection) -> Result<Option<u32>, String> {
-    let text = |error: zbus::Error| format!("systemd does not answer: {error}");
+/// The number of soft reboots; `None` if systemd is too old to have the property.
+pub(super) async fn soft_reboots(connection: &zbus::Connection) -> Result<Option<u32>, SystemdError> {
     let manager = ManagerProxy::builder(connection).cache_properties(zbus::proxy::CacheProperties::No);
-    match manager.build().await.map_err(text)?.soft_reboots_count().await {
+    match manager.build().await.map_err(SystemdError::Manager)?.soft_reboots_count().await {
         Ok(count) => Ok(Some(count)),
         Err(zbus::Error::FDO(error)) if matches!(*error, fdo::Error::UnknownProperty(_)) => Ok(None),
-        Err(error) => Err(text(error)),
+        Err(error) => Err(SystemdError::Manager(error)),
     }
 }

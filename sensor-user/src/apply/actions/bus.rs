@@ -1,8 +1,9 @@
 //! The system bus of the host.
 //!
-//! In: the host's root. Out: connections to the bus below that root, and to no other. An apply to a root that is mounted
-//! somewhere must not restart units of the host that it runs on. Each call has a limit.
+//! In: the host's root. Out: connections to the bus below that root, and to no other bus: an apply to a mounted root must not
+//! restart units of the host that it runs on. Each call has a limit.
 
+use crate::apply::act_error::SystemdError;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -20,36 +21,37 @@ fn socket(root: &Path) -> PathBuf {
     root.join(SOCKET)
 }
 
-/// Why no act can be run on the host at `root`; `None` where it has a bus.
-pub(in crate::apply) fn missing(root: &Path) -> Option<String> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let socket = socket(root);
-    let is_there = std::fs::metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
-    (!is_there).then(|| {
-        format!(
-            "the plan has systemd's part in it, and the host at {} has no system bus ({} is not there); \
-             `--no-acts` writes without it, for a root that is not running",
-            root.display(),
-            socket.display()
-        )
-    })
+/// The host has no system bus, so no act can run on it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the plan needs systemd, and the host at {} has no system bus ({} does not exist); if the root is not running, \
+     `--no-acts` writes the files alone",
+    root.display(),
+    socket.display()
+)]
+pub(in crate::apply) struct NoBus {
+    root: PathBuf,
+    socket: PathBuf,
 }
 
-/// Connects to the bus of the host at `root`; neither that nor any call takes longer than `answer`.
+/// Checks that the host at `root` has a system bus.
+pub(in crate::apply) fn check(root: &Path) -> Result<(), NoBus> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let socket = socket(root);
+    let exists = std::fs::metadata(&socket).is_ok_and(|found| found.file_type().is_socket());
+    if exists { Ok(()) } else { Err(NoBus { root: root.to_owned(), socket }) }
+}
+
+/// Connects to the bus of the host at `root`. Neither this nor any call takes longer than `answer`.
 ///
 /// # Errors
-/// What kept it from that.
-pub(super) async fn connect(root: &Path, answer: Duration) -> Result<Connection, String> {
+/// The bus does not exist, or does not answer in time.
+pub(super) async fn connect(root: &Path, answer: Duration) -> Result<Connection, SystemdError> {
     let building = async {
-        let text = |error: zbus::Error| error.to_string();
-        // By a handle: an address would take some characters of a path for its own.
+        // A socket and no address: in an address some characters of a path have another meaning.
         let stream = UnixStream::connect(socket(root)).await.and_then(UnixStream::into_std);
-        let stream = stream.map_err(|error| error.to_string())?;
-        Builder::unix_stream(stream).method_timeout(answer).build().await.map_err(text)
+        let stream = stream.map_err(SystemdError::Socket)?;
+        Builder::unix_stream(stream).method_timeout(answer).build().await.map_err(SystemdError::Bus)
     };
-    match timeout(answer, building).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(reason)) => Err(format!("the system bus does not answer: {reason}")),
-        Err(_) => Err(format!("the system bus gave no answer within {} s", answer.as_secs())),
-    }
+    timeout(answer, building).await.unwrap_or(Err(SystemdError::BusTimeout(answer)))
 }

@@ -1,10 +1,11 @@
 //! What systemd reports about the end of a job.
 //!
 //! In: the manager, a unit, the path of one of its jobs. Out: the job's result. Every user of the bus may send a signal with
-//! systemd's interface and any body, also straight to us, so only signals count whose sender owns systemd's name: the bus
-//! writes the sender, and a unique name is never given away twice.
+//! systemd's interface and any body, also directly to Holdfast. So Holdfast accepts only signals whose sender owns systemd's name.
+//! The bus writes the sender, and gives each unique name only once.
 
 use super::bus::SYSTEMD;
+use crate::apply::act_error::SystemdError;
 use std::{num::NonZeroUsize, pin::Pin, task::Poll, time::Duration};
 use tokio::time::timeout;
 use zbus::{
@@ -13,13 +14,13 @@ use zbus::{
 };
 use zbus_systemd::systemd1::ManagerProxy;
 
-/// Signals that may wait: those of one unit's jobs alone.
+/// How many signals may wait. The queue gets only those of one unit's jobs.
 const SIGNALS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
-/// How long a signal is awaited until systemd is asked: it may have another connection to the bus since (`daemon-reexec`).
+/// How long to wait for a signal before asking systemd, which may have a new connection to the bus (`daemon-reexec`).
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What systemd answers about a job that is over.
+/// The error of systemd for a job that has ended.
 const NO_SUCH_JOB: &str = "org.freedesktop.systemd1.NoSuchJob";
 
 /// The results of one unit's jobs.
@@ -33,26 +34,26 @@ pub(super) struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// To be asked for before a job is queued.
+    /// Subscribes to the results of a unit's jobs. The caller queues the job afterwards.
     ///
     /// # Errors
     /// The bus or systemd does not answer.
-    pub(super) async fn of(manager: &'a ManagerProxy<'a>, unit: String) -> Result<Self, String> {
+    pub(super) async fn of(manager: &'a ManagerProxy<'a>, unit: String) -> Result<Self, SystemdError> {
         let systemd = owner(manager).await?;
         let removed = subscribe(manager, &systemd, &unit).await?;
         Ok(Self { manager, unit, systemd, removed })
     }
 
-    /// The result of a job; waits for its end.
+    /// Waits for the end of a job and returns its result.
     ///
     /// # Errors
-    /// It cannot be known any more.
-    pub(super) async fn of_job(&mut self, job: &OwnedObjectPath) -> Result<String, String> {
+    /// The result is lost.
+    pub(super) async fn of_job(&mut self, job: &OwnedObjectPath) -> Result<String, SystemdError> {
         loop {
             let signal = std::future::poll_fn(|context| Pin::new(&mut self.removed).poll_next(context));
             let result = match timeout(PATIENCE, signal).await {
                 Ok(signal) => result(signal, job)?,
-                Err(_) => self.look(job).await?,
+                Err(_) => self.ask(job).await?,
             };
             if let Some(result) = result {
                 return Ok(result);
@@ -60,21 +61,21 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Whether systemd still has the job, and the connection on which its signals are awaited.
-    async fn look(&mut self, job: &OwnedObjectPath) -> Result<Option<String>, String> {
-        // While systemd connects again no connection owns the name; the job has its own limit.
+    /// Asks systemd whether it still has the job. Follows systemd to a new connection.
+    async fn ask(&mut self, job: &OwnedObjectPath) -> Result<Option<String>, SystemdError> {
+        // While systemd reconnects, no connection owns its name. The job's own limit ends the wait.
         let Ok(systemd) = owner(self.manager).await else { return Ok(None) };
         if systemd != self.systemd {
             self.removed = subscribe(self.manager, &systemd, &self.unit).await?;
             self.systemd = systemd;
         }
         let id = job.rsplit('/').next().and_then(|id| id.parse().ok());
-        let Some(id) = id else { return Err(format!("systemd gave a job with an unknown path, {job}")) };
+        let Some(id) = id else { return Err(SystemdError::JobPath(job.to_string())) };
         match self.manager.get_job(id).await {
             Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_SUCH_JOB => {}
             _ => return Ok(None),
         }
-        // The bus keeps the order: a signal that systemd sent before this answer is here.
+        // The bus keeps the order, so a signal that systemd sent before this answer is in the queue.
         loop {
             let signal = std::future::poll_fn(|context| {
                 Poll::Ready(match Pin::new(&mut self.removed).poll_next(context) {
@@ -87,26 +88,26 @@ impl<'a> Results<'a> {
                 return Ok(Some(result));
             }
         }
-        Err("the job is over, and systemd did not report its result".to_owned())
+        Err(SystemdError::NoResult)
     }
 }
 
 /// The connection that owns systemd's name.
-async fn owner(manager: &ManagerProxy<'_>) -> Result<OwnedUniqueName, String> {
+async fn owner(manager: &ManagerProxy<'_>) -> Result<OwnedUniqueName, SystemdError> {
     let asked = async {
         let bus = DBusProxy::new(manager.inner().connection()).await?;
         Ok(bus.get_name_owner(SYSTEMD.try_into()?).await?)
     };
-    asked.await.map_err(|error: zbus::Error| format!("systemd is not on the bus: {error}"))
+    asked.await.map_err(SystemdError::NoOwner)
 }
 
-/// The bus drops what others broadcast by this rule, and zbus what they send straight to us, before it is queued.
+/// Subscribes to systemd's signals about a unit's jobs. By this rule the bus drops the broadcasts of other senders, and zbus drops
+/// their direct messages, before they are queued.
 async fn subscribe(
     manager: &ManagerProxy<'_>,
     systemd: &OwnedUniqueName,
     unit: &str,
-) -> Result<MessageStream, String> {
-    let text = |error: zbus::Error| error.to_string();
+) -> Result<MessageStream, SystemdError> {
     let rule = MatchRule::builder()
         .msg_type(Type::Signal)
         .sender(systemd.as_str())
@@ -114,23 +115,21 @@ async fn subscribe(
         .interface("org.freedesktop.systemd1.Manager")
         .member("JobRemoved")
         .arg(2, unit)
-        .build()
-        .map_err(text)?;
+        .build()?;
     let connection = manager.inner().connection();
-    let removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await.map_err(text)?;
-    // systemd sends signals only to connections that asked. A second time is an error, and no harm.
+    let removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await?;
+    // systemd sends signals only to subscribers. A second subscription fails, which does no harm.
     let _ = manager.subscribe().await;
     Ok(removed)
 }
 
-/// The result that a signal has, where it is about this job.
+/// The result in a signal, if the signal is about this job.
 fn result(
     signal: Option<zbus::Result<zbus::Message>>,
     job: &OwnedObjectPath,
-) -> Result<Option<String>, String> {
-    let text = |error: zbus::Error| error.to_string();
-    let signal = signal.ok_or("the connection to systemd is gone")?.map_err(text)?;
+) -> Result<Option<String>, SystemdError> {
+    let signal = signal.ok_or(SystemdError::Disconnected)??;
     let body = signal.body();
-    let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize().map_err(text)?;
+    let (_, path, _, result): (u32, OwnedObjectPath, String, String) = body.deserialize()?;
     Ok((path == *job).then_some(result))
 }

@@ -1,6 +1,7 @@
-//! An apply from its beginning to its end.
+//! One apply, from its begin to its end.
 //!
-//! In: manifests, their plan, the host. Out: the result. There is one writer at a time, and an open journal is finished first.
+//! In: manifests, their plan, the host. Out: the result. A lock allows one apply at a time. An interrupted apply is finished or rolled
+//! back first.
 
 use super::{
     host::{Applied, Engine, Recovered},
@@ -13,12 +14,12 @@ use crate::{
         acts::acts,
         error::ApplyError,
         interrupts::Interrupts,
+        operator::Mco,
         password,
-        preflight::Mco,
-        request::Request,
+        request::ApplyRequest,
         run::{DaemonNotice, Progress, ResumeLimit, Run, changing},
-        target_finder::Planner,
-        verify::{Differences, Verifier, What},
+        target_finder::TargetFinder,
+        verify::{Differences, Scope, Verifier},
         waiting,
     },
     clock::rfc3339,
@@ -28,7 +29,7 @@ use jiff::Timestamp;
 use sensor_model::{
     expectations::expectations,
     journal::{
-        ApplyEnd, Begin, Boot, OsChange,
+        ApplyEnd, Begin, Boot, OsChange, Target,
         machine::{Machine, MachineEnd},
     },
     node_state::NodeEvent,
@@ -40,11 +41,11 @@ impl Engine {
     /// Applies a config.
     ///
     /// # Errors
-    /// Why nothing was begun. A later failure is in the result.
+    /// The apply did not begin. A later failure is in the result.
     pub async fn apply(
         &self,
-        request: Request,
-        actor: &mut dyn ActRunner,
+        request: ApplyRequest,
+        runner: &mut dyn ActRunner,
         progress: Progress<'_>,
     ) -> Result<Applied, ApplyError> {
         let _under_way = self.interrupts.as_ref().map(Interrupts::begin);
@@ -56,9 +57,9 @@ impl Engine {
             id,
             reason,
             ..
-        }) = self.recover_locked(actor, ResumeLimit::NoReboot, progress).await?
+        }) = self.recover_locked(runner, ResumeLimit::NoReboot, progress).await?
         {
-            return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
+            return Err(ApplyError::Unfinished { id, reason });
         }
         self.is_current(request.previous)?;
         let now = Timestamp::now();
@@ -77,7 +78,7 @@ impl Engine {
             self.refused(&problem);
             ApplyError::Preflight(vec![problem])
         })?;
-        let planner = Planner {
+        let finder = TargetFinder {
             observer: &self.observer,
             store: &self.store,
             old: &request.old,
@@ -86,17 +87,17 @@ impl Engine {
             drift: &drift,
             today: now.as_second() / 86_400,
         };
-        let writes = planner.writes().inspect_err(|error| {
-            // The contents may fill the disk. The next start removes those that cannot be removed now.
+        let writes = finder.writes().inspect_err(|error| {
+            // The contents may have filled the disk. The next start removes those that stay.
             let _ = self.store.forget_contents();
             self.refused(&error.to_string());
         })?;
         let waited = waiting::before(&self.store, &self.boot_id)?;
         let os = waiting::os_change(&request, &waited, &self.observer);
-        // Only a policy can leave the reboot out, and only for kernel arguments.
+        // Only a policy can make a reboot unnecessary, and only one for kernel arguments.
         let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
         let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
-        let put_again = planner.put_again(&writes, os.as_ref())?;
+        let put_again = finder.put_again(&writes, os.as_ref())?;
         let Differences { problems, tolerated } =
             self.preflight(&request, &writes, &drift, os.as_ref()).await?;
         for difference in &tolerated {
@@ -109,7 +110,7 @@ impl Engine {
         }
         let id = self.store.generations()?.last().map_or(1, |last| last + 1);
         let (config, previous) = (digest(&request.manifests), request.previous);
-        let boot = if request.act { self.boot(actor).await } else { Boot::of_kernel(&self.boot_id) };
+        let boot = if request.act { self.boot(runner).await } else { Boot::of_kernel(&self.boot_id) };
         let begin = Begin {
             id,
             previous,
@@ -152,57 +153,71 @@ impl Engine {
                 without_acts: !request.act,
             },
         )?;
-        let run = Run {
+        let run = Run { shadow, ..self.start(&begin, &again, &boot, Machine::new(&begin, &boot)) };
+        let mut notes = StoreNotes::new(self, &begin);
+        let (old, new) = (request.old.clone(), &request.new);
+        let is_known = previous.is_some() || !expectations(&old).is_ok_and(|nothing| nothing.is_empty());
+        let configs = Configs { old: Ok(is_known.then_some(old)), new: Ok(new) };
+        Ok(Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await)
+    }
+
+    /// An apply of this engine, before its first step in this process.
+    pub(super) fn start<'a>(
+        &'a self,
+        begin: &'a Begin,
+        again: &'a [Target],
+        boot: &'a Boot,
+        machine: Machine,
+    ) -> Run<'a> {
+        Run {
             observer: &self.observer,
             store: &self.store,
-            begin: &begin,
-            again: &again,
-            machine: Machine::new(&begin, &boot),
+            begin,
+            again,
+            machine,
             journal: None,
-            shadow,
-            reach: ResumeLimit::None,
-            boot: &boot,
+            shadow: None,
+            limit: ResumeLimit::Unlimited,
+            boot,
             daemon: DaemonNotice::of(&self.options),
             mco: Mco::of(&self.options),
             waits: None,
             unsynced: true,
             refused_os_change: false,
-            changing: changing(&begin),
+            changing: changing(begin),
             interrupts: self.interrupts.as_ref(),
             tolerated: Vec::new(),
-        };
-        let mut ending = StoreNotes::new(self, &begin);
-        let (old, new) = (request.old.clone(), &request.new);
-        let is_known = previous.is_some() || !expectations(&old).is_ok_and(|nothing| nothing.is_empty());
-        let configs = Configs { old: Ok(is_known.then_some(old)), new: Ok(new) };
-        Ok(Box::pin(self.drive(run, configs, actor, &mut ending, progress)).await)
+        }
     }
 
-    pub(super) async fn drive(
+    /// Works an apply to its end, and compares the host after a rollback.
+    pub(super) async fn work_off(
         &self,
         mut run: Run<'_>,
         configs: Configs<'_>,
-        actor: &mut dyn ActRunner,
-        ending: &mut StoreNotes<'_>,
+        runner: &mut dyn ActRunner,
+        notes: &mut StoreNotes<'_>,
         progress: Progress<'_>,
     ) -> Applied {
         let policy = self.policy_or_none();
         let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
-        let what = What::of(acts);
+        let scope = Scope::of(acts);
         let expected = configs.new.and_then(|rendered| {
-            let mut expectations = expectations(rendered).map_err(|error| error.to_string())?;
-            // If the file cannot be read, no argument waits, and a missing argument causes a rollback.
+            let mut expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
+            // If the file cannot be read, no argument is taken to wait, and a missing argument causes a rollback.
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
             let root = &self.options.root;
-            let verifier = Verifier::new(&self.observer, root, rendered, &policy, expectations, what);
+            let verifier = Verifier::new(&self.observer, root, rendered, &policy, expectations, scope);
             Ok(verifier.with_os_counted(run.begin.os.is_some()))
         });
-        let end = run.drive(actor, expected, ending, progress).await;
-        let (back, found) = self.compare(&run, &end, configs.old, what, ending).await;
+        let end = run.drive(runner, expected, notes, progress).await;
+        let (after_rollback, found) =
+            self.compare_after_rollback(&run, &end, configs.old, scope, notes).await;
         let machine = &run.machine;
+        let is_fallback = machine.failure().is_some();
         let reason = match &end {
-            // All failures, the first one first.
+            // It names all failures, in their order.
             MachineEnd::Halted(reason) => reason.clone(),
             MachineEnd::Rebooting if !machine.is_going_back() => {
                 machine.failure().unwrap_or_default().to_owned()
@@ -210,11 +225,20 @@ impl Engine {
             MachineEnd::Closed(ApplyEnd::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
-        let goes_back = machine.is_going_back();
+        let rolls_back = machine.is_going_back();
         let problems = machine.problems().iter().cloned().chain(found).collect();
         let tolerated =
             if matches!(end, MachineEnd::Closed(ApplyEnd::Done)) { run.tolerated } else { Vec::new() };
-        Applied { id: run.begin.id, end, goes_back, reason, problems, tolerated, back }
+        Applied {
+            id: run.begin.id,
+            end,
+            rolls_back,
+            is_fallback,
+            reason,
+            problems,
+            tolerated,
+            after_rollback,
+        }
     }
 }
 

@@ -1,10 +1,13 @@
-//! The engine of one host, and what its applies come to.
+//! The engine of one host, and the results of its applies.
+//!
+//! In: the options of a host. Out: an engine with its store. Opening it writes nothing but missing directories of the store.
 
 use crate::{
     apply::{error::ApplyError, interrupts::Interrupts, password::ShadowLock, request::Options},
     clock::boot_id,
     observation::Observer,
     store::{self, Store},
+    sys::CallError,
 };
 use jiff::Timestamp;
 use sensor_model::{
@@ -24,24 +27,26 @@ pub struct Applied {
     /// How it ended.
     pub end: MachineEnd,
     /// Whether it rolls back or has rolled back.
-    pub goes_back: bool,
-    /// Why it rolled back, cannot go on, or reboots although the plan does not.
+    pub rolls_back: bool,
+    /// Whether an action failed and the reboot is its fallback.
+    pub is_fallback: bool,
+    /// Why it rolled back, cannot go on, or reboots although the plan does not; empty otherwise. For people.
     pub reason: String,
-    /// Paths that were left as another process wrote them, skipped acts, failures of the rollback, and differences from the
-    /// old config.
+    /// Paths that were left as another process wrote them, skipped acts, failures of the rollback, and differences from the old
+    /// config.
     pub problems: Vec<String>,
     /// Differences at the end that the drift policy ignores or only observes.
     pub tolerated: Vec<String>,
     /// The comparison with the old config after a rollback.
-    pub back: AfterRollback,
+    pub after_rollback: AfterRollback,
 }
 
-/// The result of going on with an interrupted apply.
+/// The result of continuing an interrupted apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
     /// No apply was interrupted.
     Nothing,
-    /// It ended now, or stopped where it may not go on.
+    /// It ended now, or stopped at its limit.
     Over(Applied),
     /// Another process has the lock.
     AtWork,
@@ -50,7 +55,7 @@ pub enum Recovered {
 /// How a host compares with the config that was restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterRollback {
-    /// Nothing was rolled back, or not to its end.
+    /// There was no rollback, or it has not ended.
     No,
     /// The host is as the config says.
     AsDeclared,
@@ -68,7 +73,7 @@ pub struct Engine {
     pub(super) store: Store,
     pub(super) boot_id: String,
     pub(super) interrupts: Option<Interrupts>,
-    /// Drift policies; none for the service's own.
+    /// The drift policies of the command line; if empty, those of the service.
     pub(super) policies: Vec<PathBuf>,
 }
 
@@ -80,7 +85,7 @@ impl Engine {
     pub fn new(options: Options, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
         let store = Store::open(&options.state)?;
         let proc = Path::new("/proc");
-        let boot_id = boot_id(proc).map_err(|error| ApplyError::io(proc, "read the boot id", &error))?;
+        let boot_id = boot_id(proc).map_err(|error| CallError::new(proc, "read the boot id", error))?;
         Ok(Self {
             options,
             observer: Arc::clone(observer),
@@ -91,14 +96,14 @@ impl Engine {
         })
     }
 
-    /// Makes signals stop its applies at a safe point.
+    /// Lets signals stop its applies at a safe point.
     #[must_use]
     pub fn heeding(mut self, interrupts: &Interrupts) -> Self {
         self.interrupts = Some(interrupts.clone());
         self
     }
 
-    /// Uses other drift policies than those of the host's service, where any are given.
+    /// Uses these drift policies; if empty, those of the host's service.
     #[must_use]
     pub fn with_policies(mut self, policies: &[PathBuf]) -> Self {
         self.policies = policies.to_vec();
@@ -114,25 +119,24 @@ impl Engine {
     pub(super) fn is_current(&self, planned: Option<u64>) -> Result<(), ApplyError> {
         match self.store.current()?.map(|(id, _)| id) {
             current if current == planned => Ok(()),
-            Some(id) => Err(ApplyError::Overtaken(format!("number {id}"))),
-            None => Err(ApplyError::Overtaken("none".to_owned())),
+            current => Err(ApplyError::Overtaken(current)),
         }
     }
 
     pub(super) fn refused(&self, reason: &str) {
         if let Err(error) = self.note(NodeEvent::Refused, reason) {
-            tracing::error!(%error, "The node's state cannot be noted.");
+            tracing::error!(%error, "Cannot write the node's state.");
         }
     }
 
     /// Takes the lock of the shadow file.
     pub(super) async fn shadow(&self) -> Result<ShadowLock, ApplyError> {
         let mut waited = false;
-        let mut told = |what: &str| {
+        let mut note = |what: &str| {
             waited = true;
             self.waits(Some((Wait::Lock, what)));
         };
-        let taken = ShadowLock::take(&self.observer, &mut told).await;
+        let taken = ShadowLock::take(&self.observer, &mut note).await;
         if waited {
             self.waits(None);
         }
@@ -141,7 +145,7 @@ impl Engine {
 
     pub(super) fn waits(&self, wait: Option<(Wait, &str)>) {
         if let Err(error) = store::note_wait(&self.store, wait) {
-            tracing::error!(%error, "What is waited for cannot be noted.");
+            tracing::error!(%error, "Cannot write what the apply waits for to the node's state.");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The node's state and the history, kept in step with the journal.
 //!
-//! In: the events of an apply. Out: the node's state, the current config, originals, the history. A state that cannot be written is
-//! logged as an error and does not stop the apply.
+//! In: the events of an apply. Out: the node's state, the current config, originals, the history. An apply continues if the node's
+//! state cannot be written; the log has the error.
 
 use super::host::Engine;
 use crate::{
@@ -27,7 +27,7 @@ impl<'a> StoreNotes<'a> {
         Self { engine, begin }
     }
 
-    /// Adds what the comparison found after its end.
+    /// Adds the differences that were found after the end to the history.
     pub(super) fn found(&self, problems: &[String]) {
         if problems.is_empty() {
             return;
@@ -45,7 +45,7 @@ impl<'a> StoreNotes<'a> {
             Ok(())
         });
         if let Err(error) = noted {
-            tracing::error!(%error, "What differs after an apply cannot be noted.");
+            tracing::error!(%error, "Cannot write the differences after an apply to the history.");
         }
     }
 }
@@ -54,7 +54,7 @@ impl RunNotes for StoreNotes<'_> {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
         let (store, id) = (&self.engine.store, Some(self.begin.id));
         if let Err(error) = store::note_event(store, event, id, reason, waiting_for, Timestamp::now()) {
-            tracing::error!(%error, "The node's state cannot be noted.");
+            tracing::error!(%error, "Cannot write the node's state.");
         }
     }
 

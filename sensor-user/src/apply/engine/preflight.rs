@@ -1,18 +1,18 @@
-//! The checks before an apply, and the comparison where there is nothing to apply.
+//! The checks before an apply, and the comparison if there is nothing to apply.
 //!
 //! In: the request, the host, the drift policy. Out: every reason against the apply, as text.
 
 use super::host::Engine;
 use crate::{
     apply::{
-        actions::missing_bus,
+        actions::check_bus,
         acts::{self, acts},
         error::ApplyError,
-        os,
-        preflight::{self, Mco},
-        request::Request,
+        operator::Mco,
+        os, preflight,
+        request::ApplyRequest,
         targets::Writes,
-        verify::{Differences, Verifier, What},
+        verify::{Differences, Scope, Verifier},
         waiting,
     },
     desired::{self, DesiredError},
@@ -21,6 +21,12 @@ use sensor_model::{
     drift_policy::DriftPolicy, expectations::expectations, journal::OsChange, merge::Rendered,
     node_state::NodeEvent,
 };
+use std::error::Error;
+
+/// The text of a problem.
+fn text(checked: Result<(), impl Error>) -> Option<String> {
+    checked.err().map(|problem| problem.to_string())
+}
 
 impl Engine {
     /// The drift policy: the given one, else that of the host's service.
@@ -31,20 +37,17 @@ impl Engine {
         }
     }
 
-    /// The drift policy for an apply that has begun already. One that cannot be read tolerates nothing.
+    /// The drift policy for an apply that has begun. If it cannot be read, no drift is tolerated.
     pub(super) fn policy_or_none(&self) -> DriftPolicy {
         self.policy().unwrap_or_else(|error| {
-            tracing::warn!(
-                %error,
-                "The drift policies cannot be read; all drift counts."
-            );
+            tracing::warn!(%error, "Cannot read the drift policies; no drift is tolerated.");
             DriftPolicy::default()
         })
     }
 
     pub(super) async fn preflight(
         &self,
-        request: &Request,
+        request: &ApplyRequest,
         writes: &Writes,
         policy: &DriftPolicy,
         os: Option<&OsChange>,
@@ -53,23 +56,23 @@ impl Engine {
         if !request.force {
             let old = waiting::expected(&self.store, &self.boot_id, &request.old)?;
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
-            let (root, what) = (&self.options.root, What::of(request.act));
-            let mut verifier = Verifier::new(&self.observer, root, &request.old, policy, old, what);
+            let (root, scope) = (&self.options.root, Scope::of(request.act));
+            let mut verifier = Verifier::new(&self.observer, root, &request.old, policy, old, scope);
             found = preflight::drift(&mut verifier).await;
             preflight::closed(&self.observer, policy, &new, &writes.targets, &mut found);
         }
         let problems = &mut found.problems;
         if request.act {
-            problems.extend(acts::unused(&request.old, &request.new));
+            problems.extend(text(acts::check_extensions(&request.old, &request.new)));
             let reboots = request.plan.reboot || request.force || os.is_some();
             if reboots || !acts(&request.plan, &request.new, false).is_empty() {
-                problems.extend(missing_bus(&self.options.root));
+                problems.extend(text(check_bus(&self.options.root)));
             }
         }
         let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
         problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
-        problems.extend(Mco::of(&self.options).refuses());
-        problems.extend(os.and_then(|change| os::Backend::find(&self.options.root).refuses(change)));
+        problems.extend(text(Mco::of(&self.options).check()));
+        problems.extend(os.and_then(|change| text(os::Backend::find(&self.options.root).check(change))));
         Ok(found)
     }
 
@@ -88,9 +91,9 @@ impl Engine {
         };
         self.is_current(id)?;
         let expected = waiting::expected(&self.store, &self.boot_id, current)?;
-        let (root, what) = (&self.options.root, What::of(acts));
+        let (root, scope) = (&self.options.root, Scope::of(acts));
         let policy = self.policy_or_none();
-        let mut verifier = Verifier::new(&self.observer, root, current, &policy, expected, what);
+        let mut verifier = Verifier::new(&self.observer, root, current, &policy, expected, scope);
         let found = preflight::drift(&mut verifier).await;
         if found.problems.is_empty() {
             self.note(NodeEvent::Verified, "")?;

@@ -1,6 +1,6 @@
-//! Going on with an apply that was interrupted.
+//! The continuation of an interrupted apply.
 //!
-//! In: the journal. Out: the apply finished or rolled back, or left as it is where the journal cannot be relied on.
+//! In: the journal. Out: the apply is finished or rolled back. If the journal was changed, nothing is written.
 
 use super::{
     boot::rebooted,
@@ -13,9 +13,9 @@ use crate::{
         act_runner::ActRunner,
         error::ApplyError,
         interrupts::Interrupts,
+        operator::Mco,
         os_update,
-        preflight::Mco,
-        run::{DaemonNotice, Progress, ResumeLimit, Run, RunNotes as _, changing},
+        run::{Progress, ResumeLimit, Run, RunNotes as _},
     },
     desired::{self, StateSource, Unknown},
     store,
@@ -33,76 +33,61 @@ impl Engine {
     /// The journal was changed; nothing is written then.
     pub async fn recover(
         &self,
-        actor: &mut dyn ActRunner,
-        reach: ResumeLimit,
+        runner: &mut dyn ActRunner,
+        limit: ResumeLimit,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
         let _under_way = self.interrupts.as_ref().map(Interrupts::begin);
         let Some(_lock) = self.store.lock()? else { return Ok(Recovered::AtWork) };
-        self.recover_locked(actor, reach, progress).await
+        self.recover_locked(runner, limit, progress).await
     }
 
     pub(super) async fn recover_locked(
         &self,
-        actor: &mut dyn ActRunner,
-        reach: ResumeLimit,
+        runner: &mut dyn ActRunner,
+        limit: ResumeLimit,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
         let Some(parsed) = self.store.open_journal()? else {
-            if reach != ResumeLimit::BeforeServices {
+            if limit != ResumeLimit::BeforeServices {
                 self.tidy()?;
             }
             return Ok(Recovered::Nothing);
         };
         let begin = parsed.begin.clone();
         let mco = Mco::of(&self.options).or_allowed(begin.beside_mco);
-        if let Some(reason) = mco.refuses() {
-            return Err(ApplyError::Unfinished(reason));
-        }
+        mco.check()?;
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
         let journal = self.store.go_on(&parsed)?;
-        let mut ending = StoreNotes::new(self, &begin);
-        let boot = self.boot(actor).await;
-        if reach != ResumeLimit::BeforeServices && rebooted(&parsed, &boot) {
-            ending.happened(NodeEvent::Booted, "", "the comparison after the reboot");
+        let mut notes = StoreNotes::new(self, &begin);
+        let boot = self.boot(runner).await;
+        if limit != ResumeLimit::BeforeServices && rebooted(&parsed, &boot) {
+            notes.happened(NodeEvent::Booted, "", "the comparison after the reboot");
         }
         let again = os_update::targets(&self.observer, &begin.put_again);
         let machine = Machine::resume(&begin, &parsed.records, &boot).with_image(&again);
-        // Before services start nothing else is written or noted.
-        if reach == ResumeLimit::BeforeServices && !machine.puts_again() {
+        // Before services start, only paths that an OS update replaced are written, and nothing is noted.
+        if limit == ResumeLimit::BeforeServices && !machine.puts_again() {
             return Ok(Recovered::Nothing);
         }
-        let run = Run {
-            observer: &self.observer,
-            store: &self.store,
-            begin: &begin,
-            again: &again,
-            machine,
-            journal: Some(journal),
-            shadow: None,
-            reach,
-            boot: &boot,
-            daemon: DaemonNotice::of(&self.options),
-            mco,
-            waits: None,
-            unsynced: true,
-            refused_os_change: false,
-            changing: changing(&begin),
-            interrupts: self.interrupts.as_ref(),
-            tolerated: Vec::new(),
-        };
+        let run = Run { journal: Some(journal), limit, mco, ..self.start(&begin, &again, &boot, machine) };
         // A rollback needs only the journal. An apply whose config cannot be read is rolled back.
-        let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
-        let old = begin.previous.map(|id| self.rendered_of(id)).transpose();
-        let old = old.map_err(|error| error.to_string());
-        let configs = Configs { old, new: rendered.as_ref().map_err(Clone::clone) };
+        let stored;
+        let new = match self.rendered_of(begin.id) {
+            Ok(rendered) => {
+                stored = rendered;
+                Ok(&stored)
+            }
+            Err(error) => Err(error),
+        };
+        let configs = Configs { old: begin.previous.map(|id| self.rendered_of(id)).transpose(), new };
         // The future is large, and boxing keeps the daemon's futures small.
-        let applied = Box::pin(self.drive(run, configs, actor, &mut ending, progress)).await;
+        let applied = Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await;
         Ok(Recovered::Over(applied))
     }
 
-    /// Without a journal no apply is in progress. Removes what a process left that died before it began a journal or after it
-    /// closed one.
+    /// Removes what a killed process left in the store before it began a journal or after it closed one. Without a journal no
+    /// apply is in progress.
     fn tidy(&self) -> Result<(), ApplyError> {
         self.store.forget_new_journal()?;
         self.store.forget_contents()?;
@@ -124,7 +109,6 @@ impl Engine {
     fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
         let path = self.store.config(id);
         let source = StateSource::applied((id, path.clone()).into());
-        desired::rendered(&source, Unknown::Ignore)
-            .map_err(|error| ApplyError::refused(&path, error.to_string()))
+        desired::rendered(&source, Unknown::Ignore).map_err(|error| ApplyError::Config { path, error })
     }
 }

@@ -1,14 +1,15 @@
 //! The comparison after a rollback.
 //!
-//! In: the old config. Out: the same differences as those of `check`, and hard links that came apart.
+//! In: the old config. Out: the differences that `check` reports, and files whose hard links were separated.
 
 use super::{
     host::{AfterRollback, Engine},
     notes::StoreNotes,
 };
 use crate::apply::{
+    error::ApplyError,
     run::Run,
-    verify::{Verifier, What},
+    verify::{Scope, Verifier},
     waiting,
 };
 use sensor_model::{
@@ -16,33 +17,33 @@ use sensor_model::{
     merge::Rendered,
 };
 
-/// The two configs of an apply, or why there is none.
+/// The two configs of an apply, or why they cannot be read.
 pub(super) struct Configs<'a> {
-    /// `None` where the store has none.
-    pub(super) old: Result<Option<Rendered>, String>,
-    pub(super) new: Result<&'a Rendered, String>,
+    /// `None` if the store has no config from before the apply.
+    pub(super) old: Result<Option<Rendered>, ApplyError>,
+    pub(super) new: Result<&'a Rendered, ApplyError>,
 }
 
 impl Engine {
-    /// Compares the host with the config that was restored; reports differences and hard links that came apart.
-    pub(super) async fn compare(
+    /// Compares the host with the restored config; reports differences and separated hard links.
+    pub(super) async fn compare_after_rollback(
         &self,
         run: &Run<'_>,
         end: &MachineEnd,
-        old: Result<Option<Rendered>, String>,
-        what: What,
-        ending: &StoreNotes<'_>,
+        old: Result<Option<Rendered>, ApplyError>,
+        scope: Scope,
+        notes: &StoreNotes<'_>,
     ) -> (AfterRollback, Vec<String>) {
         let mut problems = match end {
-            MachineEnd::Closed(ended @ (ApplyEnd::Done | ApplyEnd::RolledBack)) => run.apart(*ended),
+            MachineEnd::Closed(ended @ (ApplyEnd::Done | ApplyEnd::RolledBack)) => run.separated(*ended),
             _ => Vec::new(),
         };
         let mut back = AfterRollback::No;
         if matches!(end, MachineEnd::Closed(ApplyEnd::RolledBack)) {
             let compared = match old {
-                Ok(Some(old)) => self.differences(&old, what).await.map(Some),
+                Ok(Some(old)) => self.differences(&old, scope).await.map(Some),
                 Ok(None) => Ok(None),
-                Err(reason) => Err(reason),
+                Err(error) => Err(error),
             };
             back = match compared {
                 Ok(Some(differences)) if differences.is_empty() => AfterRollback::AsDeclared,
@@ -51,21 +52,20 @@ impl Engine {
                     AfterRollback::Differs
                 }
                 Ok(None) => AfterRollback::Uncompared,
-                Err(reason) => {
-                    problems.push(format!("the host could not be compared with the old config: {reason}"));
+                Err(error) => {
+                    problems.push(format!("the host could not be compared with the old config: {error}"));
                     AfterRollback::Uncompared
                 }
             };
         }
-        ending.found(&problems);
+        notes.found(&problems);
         (back, problems)
     }
 
-    async fn differences(&self, old: &Rendered, what: What) -> Result<Vec<String>, String> {
-        let expected =
-            waiting::expected(&self.store, &self.boot_id, old).map_err(|error| error.to_string())?;
+    async fn differences(&self, old: &Rendered, scope: Scope) -> Result<Vec<String>, ApplyError> {
+        let expected = waiting::expected(&self.store, &self.boot_id, old)?;
         let policy = self.policy_or_none();
-        let mut verifier = Verifier::new(&self.observer, &self.options.root, old, &policy, expected, what);
+        let mut verifier = Verifier::new(&self.observer, &self.options.root, old, &policy, expected, scope);
         Ok(verifier.verify().await.problems)
     }
 }

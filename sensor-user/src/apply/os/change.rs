@@ -1,11 +1,12 @@
-//! What a change of the OS asks of every backend.
+//! The parts of a change of the OS that all backends share.
 //!
-//! In: a change, and what is booted or staged. Out: the image that it stages; how arguments differ from it.
+//! In: a change, and the arguments that are booted or staged. Out: the image to stage, and how the arguments differ.
 
+use super::error::UnsupportedChange;
 use sensor_model::{changes::ChangeOperation, journal::OsChange, os::arguments, waiting::WaitingArgument};
 
-/// Kernel arguments of a change that are missing, or still there although they should go, except those that wait for the next
-/// boot. Another order counts only where none wait: a boot in which some wait cannot have changed it.
+/// How arguments differ from those of a change: missing ones, removed ones that are still present, and another order. Arguments
+/// that wait for the next boot do not count. If some wait, this boot cannot have changed the order, so it does not count either.
 pub(super) fn arguments_differ(
     change: &OsChange,
     found: &[String],
@@ -49,17 +50,14 @@ pub(super) fn words(words: &[&str]) -> Vec<String> {
 ///
 /// # Errors
 /// The change names no image, or one that a tool would take for an option.
-pub(super) fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
+pub(super) fn changed_image(change: &OsChange) -> Result<Option<&str>, UnsupportedChange> {
     if change.old_image == change.new_image {
         return Ok(None);
     }
-    let image = change
-        .new_image
-        .as_deref()
-        .ok_or("no OS image is declared any more, and nobody says which one to go back to")?;
+    let image = change.new_image.as_deref().ok_or(UnsupportedChange::NoImage)?;
     // The tool would take an image that begins with a dash for an option.
     if image.starts_with('-') || image.is_empty() {
-        return Err(format!("osImageURL {image:?} is no image"));
+        return Err(UnsupportedChange::NotAnImage(image.to_owned()));
     }
     Ok(Some(image))
 }

@@ -1,11 +1,12 @@
 //! The operating system itself: image, kernel arguments, kernel type, extensions.
 //!
-//! In: a change. Out: a deployment staged for the next boot, read back and found to be what was asked for; or, on the
-//! way back, dropped again. It is done by the tool that the host has; commands are run by their arguments, never through
-//! a shell, each within a time limit.
+//! In: a change. Out: a deployment that is staged for the next boot, and that was compared with the change; in a rollback, no
+//! staged deployment, or one with the old OS. The host's own tool does the work. No shell runs it, and each command has a time
+//! limit.
 
 mod bootc;
 mod change;
+mod error;
 mod ostree;
 mod rpm_ostree;
 mod run;
@@ -16,6 +17,7 @@ mod tests;
 pub(super) use crate::desired::kernel_arguments as declared;
 use crate::{clock::boot_id, observation::Observer};
 use change::{arguments_differ, changed_image};
+pub use error::{OsError, ToolError, UnsupportedChange};
 use run::Tools;
 use sensor_model::{
     compare::{Ids, compare},
@@ -25,7 +27,7 @@ use sensor_model::{
     journal::OsChange,
     merge::{Rendered, Sourced},
     observation::Observation,
-    os::{DeploymentStatus, arguments},
+    os::{Deployment, DeploymentStatus, arguments},
     waiting::WaitingArgument,
 };
 use std::{
@@ -33,10 +35,10 @@ use std::{
     time::Duration,
 };
 
-/// What changes an image-based host.
+/// The tool that changes the OS of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// The host is not image-based: nothing of its OS can be changed.
+    /// The host is not image-based, so no tool can change its OS.
     None,
     /// `rpm-ostree`.
     RpmOstree,
@@ -47,7 +49,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The one that this host has. Only the host that runs can be changed.
+    /// The tool of this host. Only the OS of the running host can be changed.
     pub fn find(root: &Path) -> Self {
         if root != Path::new("/") || !Path::new(OSTREE_BOOTED).exists() {
             return Self::None;
@@ -61,7 +63,7 @@ impl Backend {
         }
     }
 
-    /// Its name.
+    /// The program's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -71,33 +73,33 @@ impl Backend {
         }
     }
 
-    /// Why a change cannot be made here; `None` when it can.
-    pub fn refuses(self, change: &OsChange) -> Option<String> {
-        let planned = match self {
-            Self::None => Err(NO_BACKEND.to_owned()),
-            Self::RpmOstree => rpm_ostree::commands(change),
-            Self::Bootc => bootc::commands(change),
-            // Which deployment is booted does not decide whether it can.
-            Self::Ostree => ostree::commands(change, &ostree::Booted::default()),
-        };
-        planned.err()
+    /// Checks that the tool can make a change.
+    ///
+    /// # Errors
+    /// Which part of the change it cannot make.
+    pub fn check(self, change: &OsChange) -> Result<(), UnsupportedChange> {
+        match self {
+            Self::None => Err(UnsupportedChange::NoBackend),
+            Self::RpmOstree => rpm_ostree::commands(change).map(drop),
+            Self::Bootc => bootc::commands(change).map(drop),
+            // The booted deployment does not matter here.
+            Self::Ostree => ostree::commands(change, &ostree::Booted::default()).map(drop),
+        }
     }
 }
 
 /// Where the tools are.
 const PROGRAMS: &str = "/usr/bin";
 
-const NO_BACKEND: &str = "the host has no OS that can be changed as a whole (no rpm-ostree, bootc or ostree); kernel \
-                          arguments, kernel type, extensions and OS image cannot be applied";
-
 /// Changes the OS of one host.
 #[derive(Debug)]
 pub struct Host {
     backend: Backend,
-    /// Its root, for what is booted.
+    /// Its root directory.
     root: PathBuf,
+    /// The directory of the tools.
     programs: PathBuf,
-    /// Another first pause between two tries of a download.
+    /// Another first pause between two attempts of a download.
     #[cfg(test)]
     pause: Option<Duration>,
 }
@@ -114,24 +116,22 @@ impl Host {
         }
     }
 
-    /// Stages a change for the next boot. What waits for the next boot already is dropped, and so is what is staged
-    /// and not what was asked for. A change that is there already stages nothing.
+    /// Stages a change for the next boot. It first drops a deployment that waits for the next boot, and afterwards one that is
+    /// not as asked for. If the booted OS has the change already, it stages nothing.
     ///
     /// # Errors
-    /// What a command said, or what the staged deployment is instead.
-    pub async fn stage(&self, change: &OsChange, limit: Duration) -> Result<(), String> {
-        if let Some(reason) = self.backend.refuses(change) {
-            return Err(reason);
-        }
+    /// A tool failed, or the staged deployment differs from the change.
+    pub async fn stage(&self, change: &OsChange, limit: Duration) -> Result<(), OsError> {
+        self.backend.check(change)?;
         let tools = self.tools(limit);
         let status = self.forget(&tools).await?;
-        // What waits still could not be dropped, and has to be replaced.
+        // A deployment that still waits could not be dropped, so this change has to replace it.
         if status.next.is_none() && self.differs(change, &[])?.is_some_and(|problems| problems.is_empty()) {
             return Ok(());
         }
         let staged = async {
             match self.backend {
-                Backend::None => return Err(NO_BACKEND.to_owned()),
+                Backend::None => return Err(UnsupportedChange::NoBackend.into()),
                 Backend::RpmOstree => rpm_ostree::stage(&tools, change).await?,
                 Backend::Bootc => bootc::stage(&tools, change).await?,
                 Backend::Ostree => ostree::stage(&tools, change, &status, &self.root).await?,
@@ -141,16 +141,16 @@ impl Host {
         let Err(error) = staged.await else { return Ok(()) };
         match self.forget(&tools).await {
             Ok(_) => Err(error),
-            Err(also) => Err(format!("{error}; and what was staged could not be dropped: {also}")),
+            Err(removal) => Err(OsError::NotDropped { error: Box::new(error), removal: Box::new(removal) }),
         }
     }
 
-    /// Undoes a change: what is staged is dropped, and where the changed OS is booted the old one is staged. `true`
-    /// when it comes back only with the next boot. What waited for that before waits again.
+    /// Undoes a change: drops the staged deployment, and if the changed OS is booted, stages the old one. Arguments that waited
+    /// for the next boot before the change wait again. Returns whether the old OS needs a boot.
     ///
     /// # Errors
-    /// What a command said.
-    pub async fn unstage(&self, change: &OsChange, limit: Duration) -> Result<bool, String> {
+    /// A tool failed.
+    pub async fn unstage(&self, change: &OsChange, limit: Duration) -> Result<bool, OsError> {
         let back = change.reversed();
         if self.backend != Backend::Bootc {
             self.forget(&self.tools(limit)).await?;
@@ -165,17 +165,16 @@ impl Host {
         Ok(!self.is_back(change)?.is_empty())
     }
 
-    /// How the booted OS departs from what it was before a change; empty when it is that again. Arguments that waited in
-    /// this boot need not be there.
+    /// How the booted OS differs from the OS before a change. Arguments that waited in this boot may be missing.
     ///
     /// # Errors
-    /// What is booted cannot be told.
-    pub fn is_back(&self, change: &OsChange) -> Result<Vec<String>, String> {
+    /// The booted OS cannot be read.
+    pub fn is_back(&self, change: &OsChange) -> Result<Vec<String>, OsError> {
         let (back, waits) = (change.reversed(), waits(change)?);
         if let Some(problems) = self.differs(&back, waits)? {
             return Ok(problems);
         }
-        // Kernel type and extensions make another commit.
+        // Another kernel type or extension makes another commit.
         let mut problems = self.arguments(&back, waits)?;
         let booted = self.booted()?;
         if change.booted.is_none() || booted.checksum != change.booted {
@@ -188,12 +187,12 @@ impl Host {
         Ok(problems)
     }
 
-    /// How the booted OS departs from a change; `None` where that cannot be told from what is booted.
-    fn differs(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Option<Vec<String>>, String> {
-        let told = change.old_kernel == change.new_kernel
+    /// How the booted OS differs from a change; `None` if the change has parts that cannot be read from a booted OS.
+    fn differs(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Option<Vec<String>>, OsError> {
+        let is_readable = change.old_kernel == change.new_kernel
             && change.add_extensions.is_empty()
             && change.remove_extensions.is_empty();
-        if !told {
+        if !is_readable {
             return Ok(None);
         }
         let mut problems = self.arguments(change, waits)?;
@@ -209,7 +208,7 @@ impl Host {
         Ok(Some(problems))
     }
 
-    fn arguments(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Vec<String>, String> {
+    fn arguments(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Vec<String>, OsError> {
         if !change.has_arguments() {
             return Ok(Vec::new());
         }
@@ -217,12 +216,12 @@ impl Host {
         Ok(arguments_differ(change, &found, "there", waits))
     }
 
-    fn booted(&self) -> Result<sensor_model::os::Deployment, String> {
+    fn booted(&self) -> Result<Deployment, OsError> {
         booted(&self.observer()?)
     }
 
-    fn observer(&self) -> Result<Observer, String> {
-        Observer::new(&self.root).map_err(|error| error.to_string())
+    fn observer(&self) -> Result<Observer, OsError> {
+        Ok(Observer::new(&self.root)?)
     }
 
     fn tools(&self, limit: Duration) -> Tools {
@@ -235,17 +234,17 @@ impl Host {
         tools
     }
 
-    async fn status(&self, tools: &Tools) -> Result<DeploymentStatus, String> {
+    async fn status(&self, tools: &Tools) -> Result<DeploymentStatus, OsError> {
         match self.backend {
-            Backend::None => Err(NO_BACKEND.to_owned()),
+            Backend::None => Err(UnsupportedChange::NoBackend.into()),
             Backend::RpmOstree => rpm_ostree::status(tools).await,
             Backend::Bootc => bootc::status(tools).await,
             Backend::Ostree => ostree::status(tools).await,
         }
     }
 
-    /// Drops what waits for the next boot, where the tool can.
-    async fn forget(&self, tools: &Tools) -> Result<DeploymentStatus, String> {
+    /// Drops the deployment that waits for the next boot, if the tool can do that.
+    async fn forget(&self, tools: &Tools) -> Result<DeploymentStatus, OsError> {
         let status = self.status(tools).await?;
         if status.next.is_none() {
             return Ok(status);
@@ -253,24 +252,24 @@ impl Host {
         match self.backend {
             Backend::RpmOstree => rpm_ostree::forget(tools).await?,
             Backend::Ostree => ostree::forget(tools).await?,
-            // A further switch takes the place of the first.
+            // bootc replaces it at the next switch.
             Backend::Bootc | Backend::None => return Ok(status),
         }
         self.status(tools).await
     }
 
-    /// Looks whether the next boot takes what was asked for.
-    async fn read_back(&self, tools: &Tools, change: &OsChange) -> Result<(), String> {
+    /// Checks that the next boot has the change.
+    async fn read_back(&self, tools: &Tools, change: &OsChange) -> Result<(), OsError> {
         let status = self.status(tools).await?;
         let Some(next) = status.next.as_ref().or(status.booted.as_ref()) else {
-            return Err(format!("{} names no deployment at all", self.backend.name()));
+            return Err(OsError::NoDeployment(self.backend.name()));
         };
         let mut problems = Vec::new();
         match changed_image(change)? {
             Some(image) if !next.is(image) => {
                 problems.push(format!("the next boot would be {}, not {image}", next.name()));
             }
-            // An image that stays must not change on the way.
+            // The change leaves the image as it is, so the staged one must be the same.
             None => {
                 let kept = match (&status.booted, &change.new_image) {
                     (Some(booted), _) => next.image == booted.image,
@@ -285,7 +284,7 @@ impl Host {
         if self.backend == Backend::RpmOstree {
             problems.extend(rpm_ostree::missing(tools, change, next).await?);
         }
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+        if problems.is_empty() { Ok(()) } else { Err(OsError::NotStaged(problems)) }
     }
 }
 
@@ -295,41 +294,38 @@ fn expectation(thing: Thing, expected: Expected) -> Expectation {
 }
 
 /// The deployment that a host booted.
-fn booted(observer: &Observer) -> Result<sensor_model::os::Deployment, String> {
+fn booted(observer: &Observer) -> Result<Deployment, OsError> {
     let expected = Expected::OsImage(OsImageExpectation { image: String::new() });
     match observer.observe(&expectation(Thing::OsImage, expected)).observation {
         Observation::Os(deployment) => Ok(deployment),
-        Observation::Unreadable { error } => Err(error),
-        _ => Err("what is booted cannot be read".to_owned()),
+        other => Err(OsError::NoDeploymentRead(other.summary())),
     }
 }
 
-/// The commit that a host booted; `None` where it booted none, or what it booted cannot be told.
+/// The commit that a host booted; `None` if it booted no deployment, or the deployment cannot be read.
 pub fn deployment(observer: &Observer) -> Option<String> {
     booted(observer).ok()?.checksum
 }
 
-/// What the running kernel was told.
+/// The arguments of the running kernel.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn running(observer: &Observer) -> Result<Vec<String>, String> {
+/// They cannot be read.
+pub fn running(observer: &Observer) -> Result<Vec<String>, OsError> {
     let expected = Expected::KernelArguments(KernelArgumentsExpectation::default());
     match observer.observe(&expectation(Thing::KernelArguments, expected)).observation {
         Observation::KernelArguments { arguments } => Ok(arguments),
-        Observation::Unreadable { error } => Err(error),
-        _ => Err("the kernel's arguments cannot be read".to_owned()),
+        other => Err(OsError::NoArgumentsRead(other.summary())),
     }
 }
 
-/// What waited in this boot when a change began.
-fn waits(change: &OsChange) -> Result<&[WaitingArgument], String> {
-    let proc = Path::new("/proc");
-    let boot_id = boot_id(proc).map_err(|error| format!("the boot id cannot be read: {error}"))?;
+/// The arguments that waited in this boot when a change began.
+fn waits(change: &OsChange) -> Result<&[WaitingArgument], OsError> {
+    let boot_id = boot_id(Path::new("/proc")).map_err(OsError::BootId)?;
     Ok(change.waits(&boot_id))
 }
 
-/// What differs of the OS between two configs; `None` when nothing does.
+/// How two configs differ in the OS; `None` if they do not.
 pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
     let value = |part: &Option<Sourced<String>>| part.as_ref().map(|part| part.value.clone());
     let values = |parts: &[Sourced<String>]| parts.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
@@ -339,7 +335,7 @@ pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
     };
     let (old_words, new_words) = (declared(old), declared(new));
     let (old_extensions, new_extensions) = (values(&old.extensions), values(&new.extensions));
-    // Order and repetition of arguments count: all old ones go, all new ones come.
+    // The order and the repetition of arguments matter, so all old ones are removed and all new ones are added.
     let (remove_arguments, add_arguments) =
         if old_words == new_words { (Vec::new(), Vec::new()) } else { (old_words, new_words) };
     let change = OsChange {
@@ -364,14 +360,14 @@ pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
     (!same).then_some(change)
 }
 
-/// What brings back an OS that is not what a config says; `None` when it is, or cannot be told.
+/// The change that makes the booted OS as a config declares it; `None` if it is already, or cannot be read.
 pub fn restoring(new: &Rendered, observer: &Observer) -> Option<OsChange> {
     let booted = booted(observer).ok()?;
     let image = new.os_image_url.as_ref().map(|image| image.value.clone());
     let new_image = image.filter(|image| !booted.is(image)).or_else(|| booted.image.clone());
     let words = declared(new);
     let found = running(observer).ok()?;
-    // All of them: one that comes alone would come last.
+    // All arguments: one that is added alone would be the last one.
     let are_there = arguments::missing(&words, &found).is_empty() && arguments::in_order(&words, &found);
     let add_arguments = if are_there { Vec::new() } else { words };
     let kernel = new.kernel_type.as_ref().map_or_else(|| "default".to_owned(), |kernel| kernel.value.clone());
@@ -386,16 +382,16 @@ pub fn restoring(new: &Rendered, observer: &Observer) -> Option<OsChange> {
     (change.old_image != change.new_image || !change.add_arguments.is_empty()).then_some(change)
 }
 
-/// Whether the OS that is booted is what a config says of it: image and arguments. Of another kernel type and of extensions a
-/// boot does not tell.
+/// Whether the booted OS has the image and the arguments of a config. `false` if the config declares a kernel type or extensions,
+/// because a booted OS does not show these.
 pub fn is_there(rendered: &Rendered, observer: &Observer) -> bool {
     let is_default = rendered.kernel_type.as_ref().is_none_or(|kernel| kernel.value == "default");
-    let is_told = is_default && rendered.extensions.is_empty() && booted(observer).is_ok();
-    is_told && running(observer).is_ok() && restoring(rendered, observer).is_none()
+    let is_readable = is_default && rendered.extensions.is_empty() && booted(observer).is_ok();
+    is_readable && running(observer).is_ok() && restoring(rendered, observer).is_none()
 }
 
-/// What a forced apply does about the OS: what differs between two configs, from what is booted and not from what the old
-/// one says is. Somebody may have booted something else.
+/// The change of the OS in a forced apply: the difference of two configs, but from the booted OS. A person may have booted
+/// another one than the old config declares.
 pub fn forced(old: &Rendered, new: &Rendered, observer: &Observer) -> Option<OsChange> {
     let restoring = restoring(new, observer);
     let Some(change) = change(old, new) else { return restoring };
@@ -404,12 +400,12 @@ pub fn forced(old: &Rendered, new: &Rendered, observer: &Observer) -> Option<OsC
     if change.has_arguments() {
         return Some(OsChange { old_image, new_image, ..change });
     }
-    // The kernel lacks some of those that both declare.
+    // Both configs declare the same arguments, and the kernel lacks some.
     let add_arguments = restoring.add_arguments;
     Some(OsChange { old_image, new_image, add_arguments, ..change })
 }
 
-/// A change with what is booted now, so that there is something to go back to also where the old config named none.
+/// A change with the booted OS, so that a rollback knows the old image also if no config declares it.
 pub fn from_here(change: OsChange, observer: &Observer) -> OsChange {
     let Ok(booted) = booted(observer) else { return change };
     let old_image = match (&change.old_image, &change.new_image) {

@@ -1,10 +1,11 @@
 //! `ostree` alone: branches or commits of its repository, and kernel arguments.
 //!
-//! `osImageURL` is a branch (`os/v2`), one of a remote (`remote:os/v2`), which is pulled, or a commit. Deployments are
-//! staged: `/etc` is merged, and the boot loader's entry written, when the host goes down.
+//! In: a change. Out: the commands that stage it. `osImageURL` is a branch (`os/v2`), a commit, or a branch of a remote
+//! (`remote:os/v2`), which ostree pulls first. ostree merges `/etc` and writes the boot loader's entry when the host shuts down.
 
 use super::{
     change::{changed_image, words},
+    error::{OsError, ToolError, UnsupportedChange},
     run::{CHANGE, QUESTION, Tools},
 };
 use crate::bounded;
@@ -17,7 +18,7 @@ use std::{fs, path::Path};
 /// Where the boot loader's entries are.
 const ENTRIES: &str = "boot/loader/entries";
 
-/// What runs.
+/// The booted deployment.
 #[derive(Debug, Default)]
 pub(super) struct Booted {
     /// The stateroot.
@@ -32,14 +33,12 @@ pub(super) struct Booted {
 ///
 /// # Errors
 /// What ostree cannot do.
-pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<String>>, String> {
+pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<String>>, UnsupportedChange> {
     if change.old_kernel != change.new_kernel
         || !change.add_extensions.is_empty()
         || !change.remove_extensions.is_empty()
     {
-        return Err(
-            "ostree alone cannot change kernel type or extensions; the image has to hold them".to_owned()
-        );
+        return Err(UnsupportedChange::Ostree);
     }
     let image = changed_image(change)?;
     if image.is_none() && !change.has_arguments() {
@@ -48,7 +47,7 @@ pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<Str
     let mut commands = Vec::new();
     let mut deploy = words(&["ostree", "admin", "deploy", "--stage"]);
     if change.has_arguments() {
-        // All of them: `--karg-delete` takes one at most, and acts after what is appended.
+        // ostree accepts one `--karg-delete` and applies it after the appended arguments, so all arguments are given anew.
         deploy.push("--karg-none".to_owned());
         let arguments = wanted(change, &booted.arguments);
         deploy.extend(arguments.into_iter().map(|word| format!("--karg-append={word}")));
@@ -59,7 +58,7 @@ pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<Str
         }
         deploy.push(image.to_owned());
     } else {
-        // The same commit, which goes on being what its origin says.
+        // The same commit keeps its origin.
         let Booted { stateroot, name, .. } = booted;
         deploy.push(format!("--origin-file=/ostree/deploy/{stateroot}/deploy/{name}.origin"));
         deploy.push(name.split('.').next().unwrap_or(name).to_owned());
@@ -68,43 +67,41 @@ pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<Str
     Ok(commands)
 }
 
-/// The arguments after a change. Those that come go first, so that a change made twice appends them once.
+/// The arguments after a change. Arguments to be added are removed first, so that a change made twice appends them once.
 fn wanted(change: &OsChange, booted: &[String]) -> Vec<String> {
     let gone = change.gone();
     let gone = |word: &String| gone.contains(word) || change.add_arguments.contains(word);
     booted.iter().filter(|word| !gone(word)).chain(&change.add_arguments).cloned().collect()
 }
 
-/// The arguments in the boot loader's entry of the deployment that the kernel was told to boot.
-pub(super) fn arguments(root: &Path) -> Result<Vec<String>, String> {
-    let text = |path: &Path| {
-        bounded::read_text(path, bounded::UNIT)
-            .map_err(|error| format!("{} cannot be read: {error}", path.display()))
+/// The arguments in the boot loader's entry of the booted deployment.
+pub(super) fn arguments(root: &Path) -> Result<Vec<String>, OsError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |error| OsError::File { path, error }
     };
+    let text = |path: &Path| bounded::read_text(path, bounded::UNIT).map_err(failed(path));
     let line = arguments::split(&text(&root.join("proc/cmdline"))?);
-    let own =
-        line.iter().find(|word| word.starts_with("ostree=")).ok_or("the kernel was told of no deployment")?;
+    let own = line.iter().find(|word| word.starts_with("ostree=")).ok_or(OsError::NoOstreeArgument)?;
     let folder = root.join(ENTRIES);
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("{} cannot be read: {error}", folder.display()))?;
-    for entry in entries {
-        let entry = text(&entry.map_err(|error| error.to_string())?.path())?;
+    for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
+        let entry = text(&entry.map_err(failed(&folder))?.path())?;
         let options = entry.lines().find_map(|line| line.strip_prefix("options"));
         let options = arguments::split(options.unwrap_or_default());
         if options.contains(own) {
             return Ok(options.into_iter().filter(|word| word != own).collect());
         }
     }
-    Err(format!("no entry of the boot loader names {own}"))
+    Err(OsError::NoEntry(own.clone()))
 }
 
-pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, String> {
+pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, OsError> {
     let answer = tools.run(&words(&["ostree", "admin", "status"]), QUESTION).await?;
-    DeploymentStatus::of_ostree(&String::from_utf8_lossy(&answer)).map_err(|error| error.to_string())
+    Ok(DeploymentStatus::of_ostree(&String::from_utf8_lossy(&answer))?)
 }
 
-/// Drops what waits for the next boot; it is the first deployment.
-pub(super) async fn forget(tools: &Tools) -> Result<(), String> {
+/// Drops the deployment that waits for the next boot. ostree lists it first.
+pub(super) async fn forget(tools: &Tools) -> Result<(), ToolError> {
     tools.run(&words(&["ostree", "admin", "undeploy", "0"]), CHANGE).await.map(drop)
 }
 
@@ -113,8 +110,8 @@ pub(super) async fn stage(
     change: &OsChange,
     status: &DeploymentStatus,
     root: &Path,
-) -> Result<(), String> {
-    let (stateroot, name) = status.place.clone().ok_or("ostree does not say what is booted")?;
+) -> Result<(), OsError> {
+    let (stateroot, name) = status.place.clone().ok_or(OsError::NothingBooted)?;
     let booted = Booted { stateroot, name, arguments: arguments(root)? };
     for command in commands(change, &booted)? {
         if command[1] == "pull" {

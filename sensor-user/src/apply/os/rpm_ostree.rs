@@ -1,7 +1,10 @@
 //! `rpm-ostree`: image, kernel arguments, kernel type and extensions.
+//!
+//! In: a change. Out: the commands that stage it, and how the staged deployment differs from it.
 
 use super::{
     change::{arguments_differ, changed_image, words},
+    error::{OsError, ToolError, UnsupportedChange},
     run::{CHANGE, QUESTION, Tools},
 };
 use sensor_model::{
@@ -9,11 +12,11 @@ use sensor_model::{
     os::{Deployment, DeploymentStatus, arguments},
 };
 
-/// The commands that stage a change, in their order; the first one may download.
+/// The commands that stage a change, in their order.
 ///
 /// # Errors
-/// What cannot be done.
-pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
+/// What rpm-ostree cannot do.
+pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, UnsupportedChange> {
     let mut commands = Vec::new();
     if let Some(image) = changed_image(change)? {
         let image = format!("ostree-unverified-registry:{image}");
@@ -47,7 +50,7 @@ pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
     }
     if change.has_arguments() {
         let mut command = words(&["rpm-ostree", "kargs"]);
-        // Those that come go first: a change that is staged twice appends them once.
+        // Arguments to be added are removed first, so that a change that is staged twice appends them once.
         let gone = change.gone();
         command.extend(
             gone.iter().chain(&change.add_arguments).map(|word| format!("--delete-if-present={word}")),
@@ -58,12 +61,13 @@ pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
     Ok(commands)
 }
 
-fn package(kernel: &str) -> Result<&'static str, String> {
+/// The package of a kernel type.
+fn package(kernel: &str) -> Result<&'static str, UnsupportedChange> {
     match kernel {
         "default" => Ok("kernel"),
         "realtime" => Ok("kernel-rt"),
         "64k-pages" => Ok("kernel-64k"),
-        other => Err(format!("kernel type {other:?} is not known")),
+        other => Err(UnsupportedChange::KernelType(other.to_owned())),
     }
 }
 
@@ -82,19 +86,19 @@ fn packages(extensions: &[String]) -> Vec<&str> {
         .collect()
 }
 
-pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, String> {
+pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, OsError> {
     let answer = tools.run(&words(&["rpm-ostree", "status", "--json"]), QUESTION).await?;
-    DeploymentStatus::of_rpm_ostree(&answer).map_err(|error| error.to_string())
+    Ok(DeploymentStatus::of_rpm_ostree(&answer)?)
 }
 
-/// Drops what waits for the next boot.
-pub(super) async fn forget(tools: &Tools) -> Result<(), String> {
+/// Drops the deployment that waits for the next boot.
+pub(super) async fn forget(tools: &Tools) -> Result<(), ToolError> {
     tools.run(&words(&["rpm-ostree", "cleanup", "-p"]), CHANGE).await.map(drop)
 }
 
-pub(super) async fn stage(tools: &Tools, change: &OsChange) -> Result<(), String> {
+pub(super) async fn stage(tools: &Tools, change: &OsChange) -> Result<(), OsError> {
     for command in commands(change)? {
-        // Packages are downloaded as well as images; arguments are not.
+        // All commands but `kargs` download packages or an image.
         if command[1] == "kargs" {
             tools.run(&command, CHANGE).await?;
         } else {
@@ -104,19 +108,19 @@ pub(super) async fn stage(tools: &Tools, change: &OsChange) -> Result<(), String
     Ok(())
 }
 
-/// What of a change the next deployment does not have; the image is looked at elsewhere.
+/// The packages and kernel arguments in which the next deployment differs from a change.
 pub(super) async fn missing(
     tools: &Tools,
     change: &OsChange,
     next: &Deployment,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, ToolError> {
     let mut problems = Vec::new();
     let has = |package: &str| next.packages.iter().any(|found| found == package);
     for package in packages(&change.add_extensions).into_iter().filter(|package| !has(package)) {
         problems.push(format!("package {package} is not staged"));
     }
     for package in packages(&change.remove_extensions).into_iter().filter(|package| has(package)) {
-        problems.push(format!("package {package} is staged although it was to go"));
+        problems.push(format!("package {package} is staged although it should be removed"));
     }
     if change.has_arguments() {
         let line = tools.run(&words(&["rpm-ostree", "kargs", "--deploy-index=0"]), QUESTION).await?;

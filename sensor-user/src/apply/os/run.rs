@@ -1,8 +1,9 @@
 //! Running the tools that change the OS.
 //!
-//! In: programs with their arguments, and limits. Out: what they printed, or what they said when they failed. Nothing is
-//! run by a shell. A command that takes too long is killed with every process of its group, and that is said.
+//! In: programs with their arguments, and limits. Out: their standard output, or the end of their standard error if they failed.
+//! No shell runs them. A command that exceeds its limit is killed with every process of its group, and the error reports this.
 
+use super::error::ToolError;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{path::PathBuf, process::Stdio, time::Duration};
 use tokio::{
@@ -15,22 +16,22 @@ use tokio::{
 pub(super) const QUESTION: Duration = Duration::from_mins(1);
 /// How long a change without a download may take.
 pub(super) const CHANGE: Duration = Duration::from_mins(10);
-/// How long a download may take, each time it is tried.
+/// How long one attempt of a download may take.
 pub(super) const DOWNLOAD: Duration = Duration::from_mins(30);
 
-/// How often a download is tried, as the Machine Config Operator does it.
+/// The attempts of a download, as many as the Machine Config Operator makes.
 const TRIES: u32 = 7;
-/// The first pause between two tries; each further one is twice as long.
+/// The first pause between two attempts; each further one is twice as long.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// Of an answer more is not read.
+/// How many bytes of an output are kept.
 const ANSWER: u64 = 4 << 20;
-/// Of what a failed command said, the end is told.
-const TOLD: usize = 2000;
+/// How many bytes at the end of a failed command's standard error are reported.
+const REPORTED: usize = 2000;
 
-/// Where programs are, and until when they may run in all.
+/// The directory of the programs, and the deadline for all commands together.
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
     programs: PathBuf,
@@ -39,22 +40,22 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Programs of one directory, for so long from now.
+    /// Programs of one directory, with a limit for all of them from now on.
     pub(super) fn new(programs: PathBuf, limit: Duration) -> Self {
         Self { programs, until: Instant::now() + limit, pause: PAUSE }
     }
 
-    /// With another first pause between two tries.
+    /// With another first pause between two attempts.
     #[cfg(test)]
     pub(super) fn pausing(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 
-    /// Runs a command to its end and gives what it printed.
+    /// Runs a command to its end and returns its standard output.
     ///
     /// # Errors
-    /// What it said when it failed, or that it took too long and was killed.
-    pub(super) async fn run(&self, command: &[String], limit: Duration) -> Result<Vec<u8>, String> {
+    /// It failed, or it exceeded the limit and was killed.
+    pub(super) async fn run(&self, command: &[String], limit: Duration) -> Result<Vec<u8>, ToolError> {
         let Some((program, arguments)) = command.split_first() else { return Ok(Vec::new()) };
         let started = Instant::now();
         let until = self.until.min(started + limit);
@@ -67,7 +68,7 @@ impl Tools {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("{program}: cannot be started: {error}"))?;
+            .map_err(|error| ToolError::NotStarted { program: program.clone(), error })?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let group = child.id();
         let finished = timeout_at(until, async {
@@ -77,34 +78,34 @@ impl Tools {
         .await;
         match finished {
             Ok(Ok((out, _, status))) if status.success() => Ok(out),
-            Ok(Ok((_, said, status))) => {
-                let said = String::from_utf8_lossy(&said);
-                Err(format!("{}: {status}: {}", command.join(" "), end(said.trim())))
+            Ok(Ok((_, stderr, status))) => {
+                let stderr = end(String::from_utf8_lossy(&stderr).trim()).to_owned();
+                Err(ToolError::Failed { command: command.join(" "), status, stderr })
             }
-            Ok(Err(error)) => Err(format!("{}: cannot be awaited: {error}", command.join(" "))),
+            Ok(Err(error)) => Err(ToolError::NotAwaited { command: command.join(" "), error }),
             Err(_) => {
                 kill(group, &mut child).await;
                 let seconds = until.duration_since(started).as_secs_f64().ceil();
-                Err(format!("{}: not done within {seconds} s; it was killed", command.join(" ")))
+                Err(ToolError::Killed { command: command.join(" "), seconds })
             }
         }
     }
 
-    /// Runs a command that downloads; tries again, with growing pauses, when it fails.
+    /// Runs a command that downloads. If it fails, runs it again after a growing pause.
     ///
     /// # Errors
-    /// What the last try said.
-    pub(super) async fn download(&self, command: &[String]) -> Result<Vec<u8>, String> {
+    /// The last attempt failed.
+    pub(super) async fn download(&self, command: &[String]) -> Result<Vec<u8>, ToolError> {
         let mut pause = self.pause;
         let mut tries = 1;
         loop {
             match self.run(command, DOWNLOAD).await {
                 Ok(out) => return Ok(out),
                 Err(error) if tries >= TRIES || Instant::now() + pause >= self.until => {
-                    return Err(format!("{error} (tried {tries} times)"));
+                    return Err(ToolError::NotDownloaded { last: Box::new(error), tries });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "A download is tried again in {} s.", pause.as_secs());
+                    tracing::warn!(%error, "A download failed; it is tried again in {} s.", pause.as_secs());
                     sleep(pause).await;
                     (tries, pause) = (tries + 1, (pause * 2).min(LONGEST_PAUSE));
                 }
@@ -113,11 +114,11 @@ impl Tools {
     }
 }
 
-/// Reads to the end, and keeps what is not too much.
+/// Reads to the end, and keeps the first [`ANSWER`] bytes.
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     if let Some(mut stream) = stream {
-        // What cannot be read is as good as not said.
+        // An output that cannot be read counts as empty.
         let _ = (&mut stream).take(ANSWER).read_to_end(&mut kept).await;
         let _ = copy(&mut stream, &mut sink()).await;
     }
@@ -126,16 +127,17 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 
 async fn kill(group: Option<u32>, child: &mut Child) {
     if let Some(group) = group.and_then(|group| i32::try_from(group).ok()).and_then(Pid::from_raw) {
-        // The group is gone only where its processes are.
+        // A group without processes cannot be killed, and needs no kill.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.kill().await;
 }
 
-fn end(said: &str) -> &str {
-    let mut from = said.len().saturating_sub(TOLD);
-    while !said.is_char_boundary(from) {
+/// The end of a text.
+fn end(text: &str) -> &str {
+    let mut from = text.len().saturating_sub(REPORTED);
+    while !text.is_char_boundary(from) {
         from += 1;
     }
-    &said[from..]
+    &text[from..]
 }

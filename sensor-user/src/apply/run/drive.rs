@@ -1,15 +1,14 @@
-//! Doing what the journal's machine asks for.
+//! The loop that carries out the requests of the journal's machine.
 //!
-//! In: a machine and the records on which it rests. Out: how it ended. Each request is one step; what the machine decides is in
-//! `sensor_model::journal` and is checked there.
+//! In: a machine. Out: how it ended. `sensor_model::journal` decides the order of the requests, and its model checker checks it.
 
 use super::state::{DaemonNotice, NO_OS, NOT_BY_SOFT, Progress, ResumeLimit, Run, RunNotes, WRITTEN, failed};
 use crate::{
+    agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
         error::ApplyError,
         verify::{Differences, Verifier},
-        writer_protocol::{self, WriterAnnouncement, WriterConnection},
     },
     store::AppendError,
 };
@@ -22,20 +21,20 @@ use sensor_model::{
 };
 
 impl Run<'_> {
-    /// Works until the machine has ended. Without a verifier the comparison fails, with this reason.
+    /// Works until the machine has ended. If there is no verifier, the comparison fails with its error.
     pub(in crate::apply) async fn drive(
         &mut self,
-        actor: &mut dyn ActRunner,
-        mut verifier: Result<Verifier<'_>, String>,
-        ending: &mut dyn RunNotes,
+        runner: &mut dyn ActRunner,
+        mut verifier: Result<Verifier<'_>, ApplyError>,
+        notes: &mut dyn RunNotes,
         progress: Progress<'_>,
     ) -> MachineEnd {
         while let Some(request) = self.machine.next() {
-            if let Some(end) = self.leaves(&request, ending) {
+            if let Some(end) = self.stops(&request, notes) {
                 return end;
             }
-            self.notify_daemon(ending, &mut *progress).await;
-            self.tell_wait(&request, ending);
+            self.notify_daemon(notes, &mut *progress).await;
+            self.note_wait(&request, notes);
             if let Some(line) = self.line(&request) {
                 progress(&line);
             }
@@ -47,7 +46,7 @@ impl Run<'_> {
                 MachineRequest::Begin => {
                     let begun = self.begin();
                     if begun == MachineAnswer::Done {
-                        ending.happened(NodeEvent::Begun, "", WRITTEN);
+                        notes.happened(NodeEvent::Begun, "", WRITTEN);
                         self.waits = Some((Wait::Files, WRITTEN.to_owned()));
                     }
                     begun
@@ -65,44 +64,40 @@ impl Run<'_> {
                 MachineRequest::Observe(target) => {
                     self.look(target).map_or_else(failed, MachineAnswer::Observed)
                 }
-                MachineRequest::Step(number, step) => match self.before_step(number, step, ending).await {
+                MachineRequest::Step(number, step) => match self.before_step(number, step, notes).await {
                     Ok(()) => self.step(number, step),
                     Err(error) => failed(error),
                 },
-                // Units of another boot started with the new files already. A job now would only conflict with the boot's
-                // own jobs.
+                // After another boot the unit has started with the new files. A job would conflict with the boot's own jobs.
                 MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(&request) => {
-                    self.unit_after_boot(actor, act).await
+                    self.unit_after_boot(runner, act).await
                 }
                 MachineRequest::Act(act) | MachineRequest::Await(act) => {
-                    match actor.act(&self.begin.acts[act], self.begin).await {
+                    match runner.act(&self.begin.acts[act], self.begin).await {
                         Ok(ActResult::Done) => MachineAnswer::Done,
                         Ok(ActResult::Skipped(reason)) => MachineAnswer::Skipped(reason),
-                        Err(reason) => MachineAnswer::Failed(reason),
+                        Err(error) => failed(error),
                     }
                 }
-                MachineRequest::Undo(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(act) => {
+                MachineRequest::Undo(act) if self.limit == ResumeLimit::NoOsChange && self.is_of_os(act) => {
                     self.refused_os_change = true;
                     MachineAnswer::Failed(NO_OS.to_owned())
                 }
-                MachineRequest::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin).await {
+                MachineRequest::Undo(act) => match runner.undo(&self.begin.acts[act], self.begin).await {
                     Ok(UndoResult::Done) => MachineAnswer::Done,
                     Ok(UndoResult::NeedsReboot) => MachineAnswer::NeedsReboot,
-                    Err(reason) => MachineAnswer::Failed(reason),
+                    Err(error) => failed(error),
                 },
                 MachineRequest::Reboot => {
                     let why = match self.machine.failure() {
                         _ if was_going_back => {
-                            format!("the old OS comes back with a reboot: {}", self.machine.reason())
+                            format!("a reboot restores the old OS: {}", self.machine.reason())
                         }
                         Some(failure) => failure.to_owned(),
                         None => "the new config needs a reboot".to_owned(),
                     };
-                    ending.happened(NodeEvent::RebootRequested, &why, "the reboot");
-                    match actor.reboot().await {
-                        Ok(()) => MachineAnswer::Done,
-                        Err(reason) => MachineAnswer::Failed(reason),
-                    }
+                    notes.happened(NodeEvent::RebootRequested, &why, "the reboot");
+                    runner.reboot().await.map_or_else(failed, |()| MachineAnswer::Done)
                 }
                 MachineRequest::Verify => match &mut verifier {
                     Ok(verifier) => {
@@ -114,57 +109,53 @@ impl Run<'_> {
                             MachineAnswer::Failed(problems.join("; "))
                         }
                     }
-                    Err(reason) => MachineAnswer::Failed(format!("the new config cannot be read: {reason}")),
+                    Err(error) => MachineAnswer::Failed(format!("the new config cannot be read: {error}")),
                 },
                 MachineRequest::VerifyBack => {
-                    match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
-                        None | Some(Ok(())) => MachineAnswer::Done,
-                        Some(Err(reason)) => MachineAnswer::Failed(reason),
-                    }
+                    let checked = self.begin.os.as_ref().map_or(Ok(()), |change| runner.is_back(change));
+                    checked.map_or_else(failed, |()| MachineAnswer::Done)
                 }
                 MachineRequest::Commit(ended) => {
-                    ending.commit(ended, &self.machine).map_or_else(failed, |()| MachineAnswer::Done)
+                    notes.commit(ended, &self.machine).map_or_else(failed, |()| MachineAnswer::Done)
                 }
                 MachineRequest::Close => self.close().map_or_else(failed, |()| MachineAnswer::Done),
             };
             match &outcome {
                 MachineAnswer::Failed(reason) | MachineAnswer::Broken(reason) => {
-                    progress(&format!("failed: {reason}"));
+                    progress(&format!("failed: {reason}"))
                 }
                 MachineAnswer::Skipped(reason) => progress(reason),
                 _ => {}
             }
             self.machine.answer(outcome);
             if self.machine.is_going_back() && !was_going_back {
-                progress(&format!("going back: {}", self.machine.reason()));
+                progress(&format!("rolling back: {}", self.machine.reason()));
             }
         }
         let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next step".to_owned()));
-        self.note_halt(&end, ending);
+        self.note_halt(&end, notes);
         end
     }
 
-    /// The end of the apply where it may not go on; `None` where it may.
-    fn leaves(&mut self, request: &MachineRequest, ending: &mut dyn RunNotes) -> Option<MachineEnd> {
-        if self.reach == ResumeLimit::BeforeServices && !self.machine.puts_again() {
-            return Some(
-                self.machine.halted("the rest is left to the daemon or to `holdfast apply --resume`"),
-            );
+    /// The end of the apply, if its limit does not allow the request.
+    fn stops(&mut self, request: &MachineRequest, notes: &mut dyn RunNotes) -> Option<MachineEnd> {
+        if self.limit == ResumeLimit::BeforeServices && !self.machine.puts_again() {
+            return Some(self.machine.halted("the daemon or `holdfast apply --resume` continues the apply"));
         }
         match request {
-            MachineRequest::Reboot if self.reach != ResumeLimit::None => {
+            MachineRequest::Reboot if self.limit != ResumeLimit::Unlimited => {
                 let not_by = if self.booted_since() { NOT_BY_SOFT } else { "" };
-                ending.waits(
+                notes.waits(
                     Wait::Reboot,
                     &format!("a reboot, which `holdfast apply --resume` asks for{not_by}"),
                 );
                 let needed = format!("a reboot is needed; `holdfast apply --resume` asks for it{not_by}");
                 Some(self.machine.halted(&needed))
             }
-            MachineRequest::Act(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(*act) => {
+            MachineRequest::Act(act) if self.limit == ResumeLimit::NoOsChange && self.is_of_os(*act) => {
                 let end = self.machine.halted(NO_OS);
                 self.refused_os_change = true;
-                self.note_halt(&end, ending);
+                self.note_halt(&end, notes);
                 Some(end)
             }
             _ => None,
@@ -172,10 +163,10 @@ impl Run<'_> {
     }
 
     /// Notifies the daemon before anything is written, so that it watches the paths.
-    async fn notify_daemon(&mut self, ending: &mut dyn RunNotes, progress: Progress<'_>) {
+    async fn notify_daemon(&mut self, notes: &mut dyn RunNotes, progress: Progress<'_>) {
         let (Some(_), DaemonNotice::Due(state)) = (&self.journal, &self.daemon) else { return };
         if writer_protocol::socket(state).exists() {
-            ending.waits(
+            notes.waits(
                 Wait::Daemon,
                 &format!("the daemon to watch it, {} s at most", writer_protocol::PATIENCE.as_secs()),
             );
@@ -186,22 +177,24 @@ impl Run<'_> {
         self.daemon = DaemonNotice::Sent { _connection: connection };
     }
 
-    /// Reads the state of an act's unit after a boot. Where it cannot be read, the apply neither goes on nor rolls back: the next
-    /// start reads it again.
-    async fn unit_after_boot(&self, actor: &mut dyn ActRunner, act: usize) -> MachineAnswer {
-        match actor.unit_after_boot(&self.begin.acts[act], self.begin).await {
+    /// Reads the state of an act's unit after a boot. If it cannot be read, the apply stops here, and the next start reads it again.
+    async fn unit_after_boot(&self, runner: &mut dyn ActRunner, act: usize) -> MachineAnswer {
+        let unit = self.begin.acts[act].unit.as_deref().unwrap_or_default();
+        match runner.unit_after_boot(&self.begin.acts[act], self.begin).await {
             Ok(UnitAfterBoot::Settled) => MachineAnswer::Done,
-            Ok(UnitAfterBoot::Failed(reason)) => MachineAnswer::Failed(format!("after the reboot: {reason}")),
-            Err(reason) => MachineAnswer::Broken(format!("nobody can tell what the reboot made of {reason}")),
+            Ok(UnitAfterBoot::Failed(failure)) => {
+                MachineAnswer::Failed(format!("after the reboot: {unit}: {failure}"))
+            }
+            Err(error) => MachineAnswer::Broken(format!("the state after the reboot is not known: {error}")),
         }
     }
 
     fn begin(&mut self) -> MachineAnswer {
-        // The preflight took a while, and the operator's daemon may have started since.
-        if let Some(reason) = self.mco.refuses() {
-            return MachineAnswer::Failed(reason);
+        // The Machine Config Operator's daemon may have started since the preflight.
+        if let Err(error) = self.mco.check() {
+            return failed(error);
         }
-        match self.store.begin(&JournalRecord::Begin(Box::new(self.begin.clone()))) {
+        match self.store.begin_journal(&JournalRecord::Begin(Box::new(self.begin.clone()))) {
             Ok(journal) => {
                 self.journal = Some(journal);
                 MachineAnswer::Done
@@ -221,14 +214,14 @@ impl Run<'_> {
 
     fn close(&mut self) -> Result<(), ApplyError> {
         if self.journal.is_some() {
-            // Nothing but the journal could restore the current link, the history and the originals.
+            // Without the journal nothing restores the current link, the history and the originals.
             self.store.sync()?;
         }
-        self.store.close()?;
+        self.store.remove_journal()?;
         self.journal = None;
         // The next apply removes contents that stay, and only root can read them.
         if let Err(error) = self.store.forget_contents() {
-            tracing::warn!(%error, "Contents of an apply that is over stay in the store.");
+            tracing::warn!(%error, "The contents of an apply that has ended cannot be removed from the store.");
         }
         Ok(())
     }

@@ -1,18 +1,18 @@
-//! Making targets durable before the journal relies on them.
+//! Durable targets, before a record of the journal depends on them.
 //!
-//! In: the record that is due. Out: disks that hold what the record claims. Each step syncs its file and its directory, but on some
-//! file systems a loss of power undoes a rename all the same.
+//! In: the next record. Out: disks on which the steps before the record are durable. Each step syncs its file and its directory, but
+//! on some file systems a loss of power may still undo a rename.
 
 use super::state::Run;
 use crate::apply::{error::ApplyError, preflight::nearest};
-use crate::sys;
+use crate::sys::{self, CallError};
 use sensor_model::journal::JournalRecord;
 use std::collections::BTreeSet;
 
 impl Run<'_> {
     /// Makes the disks of all targets durable, if the record claims that steps before it are done.
     pub(super) fn make_durable(&mut self, record: &JournalRecord) -> Result<(), ApplyError> {
-        // These records claim nothing: the next start looks at every target again.
+        // No step precedes these records: the next start observes every target again.
         let claims = !matches!(record, JournalRecord::Begin(_) | JournalRecord::RollingBack { .. });
         if !claims || !self.unsynced {
             return Ok(());
@@ -22,7 +22,7 @@ impl Run<'_> {
             if !parents.insert(target.path.parent()) {
                 continue;
             }
-            let failed = |operation| move |errno| ApplyError::failed(&target.path, operation, errno);
+            let failed = |operation| move |errno| CallError::new(&target.path, operation, errno);
             let directory = nearest(self.observer, &target.path)?;
             let stat = nix::sys::stat::fstat(&directory).map_err(failed("stat"))?;
             if synced.insert(stat.st_dev) {

@@ -1,4 +1,6 @@
-//! Joining the names of one file again, and reporting those that came apart.
+//! Hard links of targets.
+//!
+//! In: a target. Out: a name of the file to which the target is to be linked; and a report of files whose names were separated.
 
 use super::state::Run;
 use crate::{
@@ -12,8 +14,8 @@ use sensor_model::journal::{ApplyEnd, FileImage, Image, target_step::Side};
 use std::path::Path;
 
 impl Run<'_> {
-    /// A name of the file that a target is to share, if that file is like the image. In a rollback it may still have its
-    /// temporary name.
+    /// A name of the file to which a target is to be linked, if the file is as in the image. In a rollback the file may still have
+    /// its temporary name.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
         let targets = &self.begin.targets;
         let wanted = image(self.target(number), side);
@@ -40,18 +42,18 @@ impl Run<'_> {
     }
 
     /// Files that had more names before Holdfast wrote them than they have now.
-    pub(in crate::apply) fn apart(&self, ended: ApplyEnd) -> Vec<String> {
+    pub(in crate::apply) fn separated(&self, ended: ApplyEnd) -> Vec<String> {
         let side = if ended == ApplyEnd::Done { Side::After } else { Side::Before };
         let mut problems = Vec::new();
         for target in &self.begin.targets {
             let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
             let path = target.path.display();
-            // The comparison reports what cannot be read.
+            // The comparison reports a path that cannot be read.
             let Ok(Some(place)) = self.place(target) else { continue };
             let Ok(Some((_, has))) = names(&place) else { continue };
             if has < *had {
                 problems.push(format!(
-                    "{path}: its hard links came apart: it was one of {had} names of a file, and that file has {has} now"
+                    "{path}: its hard links were separated: it was one of {had} names of a file, and that file has {has} now"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! What comes before a step of a target.
+//! The preparation of a target's step.
 //!
 //! In: a target's number. Out: a note of a path that is written again; the lock of the shadow file.
 
@@ -16,24 +16,24 @@ impl Run<'_> {
         &mut self,
         number: usize,
         step: TargetStep,
-        ending: &mut dyn RunNotes,
+        notes: &mut dyn RunNotes,
     ) -> Result<(), ApplyError> {
         let writes = matches!(step, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_));
         if writes && number >= self.begin.targets.len() {
-            ending.put_again(self.target(number))?;
+            notes.put_again(self.target(number))?;
         }
-        self.lock_shadow(number, ending).await
+        self.lock_shadow(number, notes).await
     }
 
-    /// Locks the shadow file. A rollback, and an apply after a death, writes it without reading it first.
-    async fn lock_shadow(&mut self, target: usize, ending: &mut dyn RunNotes) -> Result<(), ApplyError> {
+    /// Locks the shadow file. A rollback and a resumed apply write it without reading it first.
+    async fn lock_shadow(&mut self, target: usize, notes: &mut dyn RunNotes) -> Result<(), ApplyError> {
         if self.target(target).path == Path::new(password::SHADOW) && self.shadow.is_none() {
             let waits = &mut self.waits;
-            let mut told = |what: &str| {
-                ending.waits(Wait::Lock, what);
+            let mut note = |what: &str| {
+                notes.waits(Wait::Lock, what);
                 *waits = None;
             };
-            self.shadow = Some(ShadowLock::take(self.observer, &mut told).await?);
+            self.shadow = Some(ShadowLock::take(self.observer, &mut note).await?);
         }
         Ok(())
     }

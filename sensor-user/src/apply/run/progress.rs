@@ -1,9 +1,9 @@
-//! The line that is shown for a request, and the wait that the node's state names.
+//! The texts for a request: the line for people, and the wait in the node's state.
 //!
-//! In: a request of the journal's machine. Out: texts. Nothing is done here.
+//! In: a request of the journal's machine. Out: texts.
 
 use super::state::{Run, RunNotes, WRITTEN};
-use crate::apply::act_runner::describe;
+use crate::apply::act_error::{UNDO_OS, describe};
 use sensor_model::{
     journal::{
         machine::{MachineEnd, MachineRequest},
@@ -14,14 +14,14 @@ use sensor_model::{
 
 impl Run<'_> {
     /// Notes what a request waits for, if that differs from the last note.
-    pub(super) fn tell_wait(&mut self, request: &MachineRequest, ending: &mut dyn RunNotes) {
+    pub(super) fn note_wait(&mut self, request: &MachineRequest, notes: &mut dyn RunNotes) {
         let wait = match request {
             MachineRequest::Observe(_) | MachineRequest::Step(..) if self.machine.is_going_back() => {
-                (Wait::Files, "files to be given back".to_owned())
+                (Wait::Files, "files to be restored".to_owned())
             }
             MachineRequest::Observe(_) | MachineRequest::Step(..) => (Wait::Files, WRITTEN.to_owned()),
             MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(request) => {
-                (Wait::Act, format!("what the reboot made of: {}", describe(&self.begin.acts[*act])))
+                (Wait::Act, format!("the result after the reboot: {}", describe(&self.begin.acts[*act])))
             }
             MachineRequest::Act(act) | MachineRequest::Await(act) | MachineRequest::Undo(act) => {
                 let limit = self.begin.acts[*act].timeout_s;
@@ -29,7 +29,7 @@ impl Run<'_> {
             }
             MachineRequest::Verify => (Wait::Comparison, "the comparison with the new config".to_owned()),
             MachineRequest::VerifyBack => {
-                (Wait::Comparison, "the comparison of the OS with what it was".to_owned())
+                (Wait::Comparison, "the comparison of the OS with the one before the apply".to_owned())
             }
             MachineRequest::Begin
             | MachineRequest::Append(_)
@@ -40,7 +40,7 @@ impl Run<'_> {
             }
         };
         if self.waits.as_ref() != Some(&wait) {
-            ending.waits(wait.0, &wait.1);
+            notes.waits(wait.0, &wait.1);
             self.waits = Some(wait);
         }
     }
@@ -51,13 +51,13 @@ impl Run<'_> {
             || matches!(request, MachineRequest::Act(act) if self.booted_since() && !self.is_of_os(*act))
     }
 
-    /// The words for an act that is run or undone.
+    /// The words for an act that runs or is undone.
     fn doing(&self, request: &MachineRequest, act: usize) -> String {
-        let said = describe(&self.begin.acts[act]);
+        let words = describe(&self.begin.acts[act]);
         match request {
-            MachineRequest::Undo(_) if self.is_of_os(act) => "the way back of the OS".to_owned(),
-            MachineRequest::Undo(_) => format!("{said} with the old config"),
-            _ => said,
+            MachineRequest::Undo(_) if self.is_of_os(act) => UNDO_OS.to_owned(),
+            MachineRequest::Undo(_) => format!("{words} with the old config"),
+            _ => words,
         }
     }
 
@@ -65,25 +65,25 @@ impl Run<'_> {
     pub(super) fn line(&self, request: &MachineRequest) -> Option<String> {
         let path = |target: usize| self.target(target).path.display().to_string();
         Some(match request {
-            MachineRequest::Begin => format!("write down {} changes of paths", self.begin.targets.len()),
+            MachineRequest::Begin => format!("journal {} path changes", self.begin.targets.len()),
             MachineRequest::Step(target, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_))
                 if self.machine.puts_again() =>
             {
-                format!("put {} again, which the update of the OS took back", path(*target))
+                format!("write {} again, which the update of the OS replaced", path(*target))
             }
             MachineRequest::Step(target, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_)) => {
-                let verb = if self.machine.is_going_back() { "give back" } else { "write" };
+                let verb = if self.machine.is_going_back() { "restore" } else { "write" };
                 format!("{verb} {}", path(*target))
             }
             MachineRequest::Step(target, TargetStep::TakeAway) => format!("remove {}", path(*target)),
             MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(request) => {
-                format!("look what the reboot made of: {}", describe(&self.begin.acts[*act]))
+                format!("check after the reboot: {}", describe(&self.begin.acts[*act]))
             }
             MachineRequest::Act(act) | MachineRequest::Await(act) => {
                 format!("run {}", describe(&self.begin.acts[*act]))
             }
-            MachineRequest::Undo(act) if self.is_of_os(*act) => "bring the old OS back".to_owned(),
-            MachineRequest::VerifyBack => "compare the OS with what it was".to_owned(),
+            MachineRequest::Undo(act) if self.is_of_os(*act) => "restore the old OS".to_owned(),
+            MachineRequest::VerifyBack => "compare the OS with the one before the apply".to_owned(),
             MachineRequest::Undo(act) => {
                 format!("run {} again, with the old config", describe(&self.begin.acts[*act]))
             }
@@ -97,10 +97,10 @@ impl Run<'_> {
         })
     }
 
-    /// Notes an apply that cannot go on now, and who can.
-    pub(super) fn note_halt(&self, end: &MachineEnd, ending: &mut dyn RunNotes) {
+    /// Notes an apply that cannot continue now, and what continues it.
+    pub(super) fn note_halt(&self, end: &MachineEnd, notes: &mut dyn RunNotes) {
         let MachineEnd::Halted(reason) = end else { return };
         let by = if self.refused_os_change { "`holdfast apply --resume`" } else { "the next start" };
-        ending.happened(NodeEvent::Stuck, reason, by);
+        notes.happened(NodeEvent::Stuck, reason, by);
     }
 }

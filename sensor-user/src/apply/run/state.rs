@@ -1,9 +1,11 @@
-//! One apply in progress: its parts, and how far it may go.
+//! One apply in progress: its parts and its limit.
+//!
+//! In: the parts of the engine, and the journal's first record. Out: the struct on which all steps of an apply work.
 
 use crate::{
+    agent::writer_protocol::WriterConnection,
     apply::{
-        error::ApplyError, interrupts::Interrupts, password::ShadowLock, preflight::Mco, request::Options,
-        writer_protocol::WriterConnection,
+        error::ApplyError, interrupts::Interrupts, operator::Mco, password::ShadowLock, request::Options,
     },
     observation::Observer,
     store::{JournalFile, Store},
@@ -15,7 +17,7 @@ use sensor_model::{
     },
     node_state::{NodeEvent, Wait},
 };
-use std::{collections::BTreeSet, ffi::OsString, path::PathBuf};
+use std::{collections::BTreeSet, error::Error, ffi::OsString, path::PathBuf};
 
 /// Receives one line for each step.
 pub(in crate::apply) type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -45,62 +47,62 @@ pub(in crate::apply) struct Run<'a> {
     pub(in crate::apply) journal: Option<JournalFile>,
     /// Held from the reading of the shadow file until it is written.
     pub(in crate::apply) shadow: Option<ShadowLock>,
-    /// How far it may go now.
-    pub(in crate::apply) reach: ResumeLimit,
-    /// The boot that runs.
+    /// The limit of this process.
+    pub(in crate::apply) limit: ResumeLimit,
+    /// The present boot.
     pub(in crate::apply) boot: &'a Boot,
-    /// Whether the daemon knows of the apply.
+    /// Whether the daemon was notified.
     pub(in crate::apply) daemon: DaemonNotice,
     /// Whether the Machine Config Operator's daemon allows it.
     pub(in crate::apply) mco: Mco<'a>,
     /// The wait that was noted last.
     pub(in crate::apply) waits: Option<(Wait, String)>,
-    /// Steps may have been taken since the disks were last made durable, also by a process that died.
+    /// This process or a killed one may have taken steps that are not durable yet.
     pub(in crate::apply) unsynced: bool,
     /// Paths that are a directory on one side of the apply and something else on the other.
     pub(in crate::apply) changing: BTreeSet<PathBuf>,
-    /// It did not change the OS because [`ResumeLimit::NoOsChange`] forbids that.
+    /// It did not change the OS, because [`ResumeLimit::NoOsChange`] does not allow it.
     pub(in crate::apply) refused_os_change: bool,
-    /// Signals that ask it to stop.
+    /// Signals that may stop it.
     pub(in crate::apply) interrupts: Option<&'a Interrupts>,
     /// Differences that the drift policy tolerates.
     pub(in crate::apply) tolerated: Vec<String>,
 }
 
-/// How far an apply may go now.
+/// How far a process may take an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResumeLimit {
     /// To its end, with the reboot that it needs.
-    None,
-    /// Only paths that an update of the OS replaced are written again: what starts next reads them.
+    Unlimited,
+    /// Only write paths again that an update of the OS replaced, because services read them when they start.
     BeforeServices,
     /// As far as possible without a reboot.
     NoReboot,
-    /// As far as possible without a reboot and without a change of the OS. The daemon's service has no right to what the
-    /// tools for that do: they make namespaces and mount.
+    /// As far as possible without a reboot and without a change of the OS. The daemon's service may not run the tools for that,
+    /// which make namespaces and mount file systems.
     NoOsChange,
 }
 
-/// Added where a soft reboot happened: it left the kernel running, or did not boot the new OS.
+/// The end of a message after a soft reboot, which keeps the kernel and the OS.
 pub(super) const NOT_BY_SOFT: &str =
     "; the soft reboot since then has not brought the new OS or its kernel arguments";
 
-/// Why the OS is not changed.
+/// Why the daemon does not change the OS.
 pub(super) const NO_OS: &str = "the daemon changes no OS; `holdfast apply --resume` does it";
 
 /// Whether the daemon knows of the apply.
 #[derive(Debug)]
 pub(in crate::apply) enum DaemonNotice {
-    /// It is to be notified before anything is written; this is the state directory.
+    /// It is to be notified before the first write; this is the state directory.
     Due(PathBuf),
-    /// It was notified, if one runs. The end of the connection tells it that the apply has ended.
+    /// It was notified, if it runs. For the daemon, the apply ends with the connection.
     Sent { _connection: Option<WriterConnection> },
     /// The daemon itself applies.
     Own,
 }
 
 impl DaemonNotice {
-    /// As the options say.
+    /// By the options.
     pub(in crate::apply) fn of(options: &Options) -> Self {
         if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Own }
     }
@@ -133,7 +135,7 @@ impl Run<'_> {
     }
 }
 
-/// The answer to the machine where something failed.
-pub(super) fn failed(error: impl Into<ApplyError>) -> MachineAnswer {
-    MachineAnswer::Failed(error.into().to_string())
+/// The answer to the machine after a failure.
+pub(super) fn failed(error: impl Error) -> MachineAnswer {
+    MachineAnswer::Failed(error.to_string())
 }

@@ -1,6 +1,6 @@
-//! Looks at targets and steps of them.
+//! Observations and steps of targets.
 //!
-//! In: a target's number. Out: what is at its path and beside it, or one change of names. No step waits for anything.
+//! In: a target's number. Out: the objects of its path and its temporary name, or one change of names. No step waits.
 
 use super::{
     state::{Run, failed},
@@ -21,6 +21,7 @@ use sensor_model::journal::{
 use std::ffi::OsStr;
 
 impl Run<'_> {
+    /// Observes a target and its temporary name.
     pub(super) fn look(&self, number: usize) -> Result<TargetState, ApplyError> {
         let target = self.target(number);
         let absent = |image: &Image| *image == Image::Absent;
@@ -45,7 +46,7 @@ impl Run<'_> {
         Ok(TargetState { path: side, between, temporary })
     }
 
-    /// Which of a target's images was seen.
+    /// The side of the apply to which an observed image belongs.
     fn side(
         &self,
         target: &Target,
@@ -53,7 +54,7 @@ impl Run<'_> {
         identity: Option<Identity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
-        // Our own new name of a file whose inode has gone back meanwhile is still ours.
+        // A new name for a file that another step has restored already is still on this side.
         let before = target.before.is(seen);
         if target.after.is(seen) && (!before || self.is_linked(&target.after, identity)?) {
             return Ok(Some(Side::After));
@@ -61,18 +62,19 @@ impl Run<'_> {
         Ok(before.then_some(Side::Before))
     }
 
-    /// Whether another name of a file is one, in truth.
+    /// Whether an object is in fact the other name of a file that its image describes.
     fn is_linked(&self, image: &Image, identity: Option<Identity>) -> Result<bool, ApplyError> {
         let Image::File(FileImage { hard: Some(of), .. }) = image else { return Ok(true) };
         let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
         Ok(place.see()?.identity == identity)
     }
 
+    /// Takes a step of a target.
     pub(super) fn step(&mut self, number: usize, step: TargetStep) -> MachineAnswer {
         self.unsynced = true;
         match self.try_step(number, step) {
             Ok(outcome) => outcome,
-            // The next look shows what the other process left.
+            // The next observation shows the object of the other process.
             Err(ApplyError::Disk(error)) if error.is_race() => MachineAnswer::Done,
             Err(error) => failed(error),
         }
@@ -80,8 +82,9 @@ impl Run<'_> {
 
     fn try_step(&self, number: usize, step: TargetStep) -> Result<MachineAnswer, ApplyError> {
         let target = self.target(number);
-        let place =
-            self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
+        let place = self
+            .place(target)?
+            .ok_or_else(|| ApplyError::refused(&target.path, "another process removed its directory"))?;
         let name = self.temporary(number);
         match step {
             TargetStep::Make(side) => {
@@ -101,7 +104,7 @@ impl Run<'_> {
             TargetStep::TakeAway => place.take_away(&name)?,
             TargetStep::Set(side) => {
                 let file = place.open_directory()?;
-                // No call sets attributes on the condition that they are unchanged. So they are read again right before.
+                // No call sets attributes only if they are unchanged, so they are read again right before.
                 let present = place.read_metadata(&file)?;
                 if !target.is_between(&Image::Directory(present)) {
                     return Ok(MachineAnswer::Done);
@@ -115,7 +118,7 @@ impl Run<'_> {
                 match place.discard(&name, is_directory)? {
                     Removed::Yes => {}
                     Removed::NotEmpty if target.turns() => {
-                        type_changes::stays_after_all(target, &place, &name)?;
+                        type_changes::swap_back(target, &place, &name)?;
                         return Ok(MachineAnswer::Kept);
                     }
                     Removed::NotEmpty => return Err(place.not_empty().into()),
@@ -132,7 +135,8 @@ impl Run<'_> {
         let hard = self.same_file(number, side)?;
         if hard.is_some() {
             match place.make(name, image, None, hard.as_ref()) {
-                // Where the names cannot be joined again, the path gets a file of its own with the same content; this is reported.
+                // If the names cannot be linked, the path gets a file of its own with the same content. The end of the apply reports
+                // this.
                 Err(error) if error.is_no_hard_link() && hard_links::had(image) => {}
                 made => return Ok(made?),
             }

@@ -1,20 +1,20 @@
 //! Targets below a path that changes between a directory and another type.
 //!
-//! In: a target. Out: its place, if it has one now; whether a directory stays because another process put something in it.
+//! In: a target. Out: its place, if its directory exists; whether a directory stays because another process made a file in it.
 
 use super::state::Run;
 use crate::{apply::error::ApplyError, disk::Place};
 use sensor_model::journal::{Begin, Target};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf};
 
-/// The paths that are a directory on one side only.
+/// The paths that are a directory either before or after the apply.
 pub(in crate::apply) fn changing(begin: &Begin) -> BTreeSet<PathBuf> {
     begin.targets.iter().filter(|target| target.turns()).map(|target| target.path.clone()).collect()
 }
 
 impl Run<'_> {
-    /// The place of a target; `None` where its directory is missing. A link in the directory's place may lead to another
-    /// directory with the same names, which are not targets.
+    /// The place of a target; `None` if its directory is missing. If a link replaced the directory, it may lead to other files with
+    /// the same names, which are no targets.
     pub(in crate::apply) fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
         let root = self.observer.root();
         for path in target.path.ancestors().skip(1).filter(|path| self.changing.contains(*path)) {
@@ -28,8 +28,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether the directory at a path stays because another process put something in it. If so, the object that was made to
-/// replace it is removed.
+/// Whether the directory at a path stays because another process made a file in it. If so, the object that was to replace the
+/// directory is removed.
 pub(super) fn must_stay(target: &Target, place: &Place, name: &OsStr) -> Result<bool, ApplyError> {
     if place.is_directory(&place.name)? != Some(true) || place.is_directory(name)? == Some(true) {
         return Ok(false);
@@ -40,8 +40,8 @@ pub(super) fn must_stay(target: &Target, place: &Place, name: &OsStr) -> Result<
     keep(target, place, name).map(|()| true)
 }
 
-/// Renames a directory back that was not empty when it was to be removed.
-pub(super) fn stays_after_all(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> {
+/// Renames a directory back that cannot be removed because it is not empty.
+pub(super) fn swap_back(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> {
     place.swap(name)?;
     keep(target, place, name)
 }
@@ -50,7 +50,8 @@ pub(super) fn stays_after_all(target: &Target, place: &Place, name: &OsStr) -> R
 fn keep(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> {
     let seen = place.see_name(name, &mut |_| {})?.image;
     if !seen.is_some_and(|seen| [&target.before, &target.after].into_iter().any(|image| image.is(&seen))) {
-        let reason = "somebody else changed it, and what is in it; move one of the two away first";
+        let reason =
+            "another process changed it, and the directory is not empty; move one of the two away first";
         return Err(ApplyError::refused(&place.path, reason));
     }
     match place.discard(name, false) {

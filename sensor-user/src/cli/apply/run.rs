@@ -7,7 +7,7 @@ use super::{
     wanted::Wanted,
 };
 use crate::{
-    apply::{Applied, ApplyError, Differences, NoActs, Recovered, Request, ResumeLimit},
+    apply::{Applied, ApplyError, ApplyRequest, Differences, NoActs, Recovered, ResumeLimit},
     cli::{
         exit::{DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, runtime},
         output::{Screen, say},
@@ -48,7 +48,8 @@ impl Site<'_> {
             say(&left);
         }
         let act = !self.how.no_acts;
-        let request = Request { manifests, old, previous, new, plan: plan.clone(), force, act, rollback_to };
+        let request =
+            ApplyRequest { manifests, old, previous, new, plan: plan.clone(), force, act, rollback_to };
         let applied = runtime()?.block_on(async {
             let mut actor = self.actor().await;
             self.engine()?.apply(request, actor.as_mut(), &mut say).await
@@ -103,7 +104,7 @@ impl Site<'_> {
                 id,
                 reason,
                 ..
-            }) => Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into()),
+            }) => Err(ApplyError::Unfinished { id, reason }.into()),
             Recovered::Over(_) | Recovered::Nothing => match self.interrupts.reason() {
                 Some(reason) => Err(anyhow::anyhow!("{reason}; no new apply was started")),
                 None => Ok(()),
@@ -122,7 +123,7 @@ impl Site<'_> {
         match recovered {
             Recovered::Nothing => Ok(IN_SYNC),
             // The daemon or `--resume` reports the error, and restores the old config.
-            Recovered::Over(applied) => Ok(if applied.goes_back { FAILURE } else { IN_SYNC }),
+            Recovered::Over(applied) => Ok(if applied.rolls_back { FAILURE } else { IN_SYNC }),
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
         }
     }
@@ -131,7 +132,7 @@ impl Site<'_> {
         let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            engine.recover(actor.as_mut(), ResumeLimit::None, &mut say).await
+            engine.recover(actor.as_mut(), ResumeLimit::Unlimited, &mut say).await
         })?;
         match recovered {
             Recovered::Nothing => self.report(screen, Report::of(Outcome::Unchanged)),

@@ -117,7 +117,7 @@ impl<'a> Site<'a> {
 
     /// The store of applies; `None` where nothing was applied yet.
     pub(in crate::cli) fn store(&self) -> Result<Option<Store>, StoreError> {
-        Store::look(&self.state)
+        Store::open_existing(&self.state)
     }
 
     /// The current config, and its number.

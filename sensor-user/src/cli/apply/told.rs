@@ -95,10 +95,13 @@ pub(in crate::cli) struct Report {
     pub(super) waiting: Vec<WaitingOutput>,
     /// The old config is there, or on its way.
     #[serde(skip)]
-    pub(super) goes_back: bool,
+    pub(super) rolls_back: bool,
+    /// An action failed, and the reboot is its fallback.
+    #[serde(skip)]
+    pub(super) is_fallback: bool,
     /// What the comparison with it found.
     #[serde(skip)]
-    pub(super) back: AfterRollback,
+    pub(super) after_rollback: AfterRollback,
 }
 
 impl Report {
@@ -112,8 +115,9 @@ impl Report {
             tolerated: Vec::new(),
             plan: None,
             waiting: Vec::new(),
-            goes_back: false,
-            back: AfterRollback::No,
+            rolls_back: false,
+            is_fallback: false,
+            after_rollback: AfterRollback::No,
         }
     }
 }
@@ -127,9 +131,19 @@ impl Site<'_> {
         plan: Option<Plan>,
     ) -> anyhow::Result<u8> {
         let result = Outcome::from(&applied.end);
-        let Applied { id, goes_back, reason, problems, tolerated, back, .. } = applied.clone();
-        let report =
-            Report { id: Some(id), goes_back, reason, problems, tolerated, plan, back, ..Report::of(result) };
+        let Applied { id, rolls_back, is_fallback, reason, problems, tolerated, after_rollback, .. } =
+            applied.clone();
+        let report = Report {
+            rolls_back,
+            is_fallback,
+            reason,
+            problems,
+            tolerated,
+            plan,
+            after_rollback,
+            ..Report::of(result)
+        };
+        let report = Report { id: Some(id), ..report };
         self.report(screen, report)
     }
 
@@ -139,10 +153,9 @@ impl Site<'_> {
         report.waiting =
             waits(&self.place.state()).unwrap_or_default().into_iter().map(WaitingOutput::from).collect();
         let Report { result, reason, problems, tolerated, waiting, .. } = &report;
-        // A reboot with a reason brings the old OS back, or replaces an action that failed.
         let good = match result {
             Outcome::Done | Outcome::Unchanged => true,
-            Outcome::Rebooting => reason.is_empty(),
+            Outcome::Rebooting => !report.rolls_back && !report.is_fallback,
             _ => false,
         };
         let code = match result {
@@ -163,11 +176,11 @@ impl Site<'_> {
                 "this config is the current one, and the host is not as it says; `holdfast repair --all` or `--force` brings it there"
             }
             Outcome::Rebooting if good => "the reboot is under way; after it everything is compared",
-            Outcome::Rebooting if report.goes_back => "the reboot is under way that brings the old OS back",
+            Outcome::Rebooting if report.rolls_back => "the reboot is under way that brings the old OS back",
             Outcome::Rebooting => {
                 "the reboot is under way; after it what failed is looked at, and everything is compared"
             }
-            Outcome::RolledBack => match report.back {
+            Outcome::RolledBack => match report.after_rollback {
                 AfterRollback::AsDeclared => "the host is as the old config says",
                 AfterRollback::Differs => {
                     "what was written was given back, but the host differs from the old config"

@@ -21,13 +21,13 @@ fn owner_and_mode(path: &Path) -> (u32, u32, u32) {
 }
 
 #[test]
-fn what_takes_the_temporary_name_of_a_link_gets_neither_its_owner_nor_the_path() {
+fn an_object_that_replaces_the_temporary_name_of_a_link_gets_neither_its_owner_nor_the_path() {
     let case = Case::new();
     let [_, roots] = with_baits(&case);
     let roots_link = case.at("/etc/roots-link");
     symlink("/etc/elsewhere", &roots_link).unwrap();
     let ids = Ids::default();
-    let host = Host { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
     let link = Path::new("/home/core/link");
     let place = host.place(link, None).unwrap();
     for bait in [&roots, &roots_link] {
@@ -58,11 +58,11 @@ fn what_takes_the_temporary_name_of_a_link_gets_neither_its_owner_nor_the_path()
 }
 
 #[test]
-fn what_takes_the_temporary_name_of_a_file_right_before_the_rename_does_not_get_the_path() {
+fn an_object_that_replaces_the_temporary_name_of_a_file_right_before_the_rename_does_not_get_the_path() {
     let case = Case::new();
     let [_, roots] = with_baits(&case);
     let ids = Ids::default();
-    let host = Host { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
     let home = case.at("/home/core");
     let place = host.place(Path::new("/home/core/file"), None).unwrap();
     let make = |name: &std::ffi::OsStr| Ok::<_, Errno>(fs::File::create_new(home.join(name)).unwrap());
@@ -95,11 +95,11 @@ fn what_takes_the_temporary_name_of_a_file_right_before_the_rename_does_not_get_
 }
 
 #[test]
-fn a_file_of_roots_that_took_the_place_of_a_directory_or_of_a_file_since_the_look_is_not_given_away() {
+fn a_file_of_root_that_replaced_a_directory_or_a_file_since_the_observation_keeps_its_owner() {
     let case = Case::new();
     let baits = with_baits(&case);
     let ids = Ids::default();
-    let host = Host { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
     let owner = || Owner::Id(1000);
     let difference = |kind| {
         let text = |text: &str| text.to_owned();
@@ -136,7 +136,7 @@ fn a_file_of_roots_that_took_the_place_of_a_directory_or_of_a_file_since_the_loo
     };
     let found = difference(DifferenceKind::Mode);
     let error = host.file(Path::new(declared), &file(None), false, &found, None).unwrap_err();
-    assert!(error.to_string().contains("others can write its directory"), "{error}");
+    assert!(error.to_string().contains("other users can write its directory"), "{error}");
     assert_eq!(roots(), (0, 0, 0o600));
     let known = "/home/core/.ssh/authorized_keys.d/ignition";
     fs::create_dir_all(case.at(known).parent().unwrap()).unwrap();

@@ -447,15 +447,15 @@ impl Host {
         systemd
     }
 
-    /// What became of an act; a test that waits for ever has failed.
-    pub(super) async fn acted(&self, act: &Act, begin: &Begin) -> Result<ActResult, String> {
+    /// The result of an act. A test that waits for ever fails.
+    pub(super) async fn acted(&self, act: &Act, begin: &Begin) -> Result<ActResult, ActError> {
         let mut systemd = self.systemd();
         let acted = tokio::time::timeout(Duration::from_mins(1), systemd.act(act, begin));
         acted.await.expect("it has a limit")
     }
 
-    /// Whether it failed.
-    pub(super) async fn act(&self, act: &Act, begin: &Begin) -> Result<(), String> {
-        self.acted(act, begin).await.map(drop)
+    /// Why an act failed; empty if it did not.
+    pub(super) async fn failure(&self, act: &Act, begin: &Begin) -> String {
+        self.acted(act, begin).await.map_or_else(|error| error.to_string(), |_| String::new())
     }
 }

@@ -1,0 +1,156 @@
+//! Whether the Machine Config Operator's daemon manages the host. It writes the same files, and two writers would undo each other's
+//! work.
+//!
+//! In: the host's processes and files. Out: whether Holdfast may write.
+
+use super::request::Options;
+use std::{fs, io::Read as _, path::Path};
+
+/// The program of the Machine Config Operator's daemon.
+const MCO_DAEMON: &str = "machine-config-daemon";
+
+/// Where that daemon keeps the config of its node.
+const MCO_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
+
+/// How many bytes of a process's command line are read.
+const PROGRAM_BYTES: u64 = 4096;
+
+/// The Machine Config Operator's daemon manages the host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OperatorDaemon {
+    /// It runs.
+    #[error(
+        "{MCO_DAEMON} runs here (process {0}) and manages this node; Holdfast writes beside it only with --beside-mco"
+    )]
+    Runs(String),
+    /// It may start at any time.
+    #[error(
+        "{MCO_CONFIG} exists: {MCO_DAEMON} manages this node and may start at any time, although it does not run now; if it \
+         was removed for good, move that file away or apply with --beside-mco"
+    )]
+    MayStart,
+}
+
+/// The check of one host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mco<'a> {
+    root: &'a Path,
+    is_allowed: bool,
+}
+
+impl<'a> Mco<'a> {
+    /// For the host of the options, which may allow writing beside that daemon.
+    pub(super) fn of(options: &'a Options) -> Self {
+        Self { root: &options.root, is_allowed: options.beside_mco }
+    }
+
+    /// Also allowed if the interrupted apply was allowed to.
+    pub(super) fn or_allowed(self, is_allowed: bool) -> Self {
+        Self { is_allowed: self.is_allowed || is_allowed, ..self }
+    }
+
+    /// Checks that Holdfast may write now. Callers check again before each apply, because that daemon may start at any time.
+    pub(super) fn check(self) -> Result<(), OperatorDaemon> {
+        match self.running() {
+            _ if self.is_allowed => Ok(()),
+            Some(process) => Err(OperatorDaemon::Runs(process)),
+            None if self.may_start() => Err(OperatorDaemon::MayStart),
+            None => Ok(()),
+        }
+    }
+
+    /// The number of the daemon's process.
+    fn running(self) -> Option<String> {
+        for entry in fs::read_dir(self.root.join("proc")).ok()?.flatten() {
+            let pid = entry.file_name();
+            if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            // Only the program's path: a user can make the arguments as long as they like.
+            let mut command = Vec::new();
+            let opened = fs::File::open(entry.path().join("cmdline"));
+            let _ = opened.and_then(|file| file.take(PROGRAM_BYTES).read_to_end(&mut command));
+            let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
+            let program = String::from_utf8_lossy(program);
+            let name = Path::new(program.as_ref()).file_name().and_then(|name| name.to_str());
+            // Its image has one program for each release of RHEL: `machine-config-daemon.rhel9`.
+            if name.is_some_and(|name| name.split('.').next() == Some(MCO_DAEMON)) {
+                return Some(pid.to_string_lossy().into_owned());
+            }
+        }
+        None
+    }
+
+    /// Whether the daemon may start. A host that it managed in the past may still have its file.
+    fn may_start(self) -> bool {
+        self.root.join(MCO_CONFIG.trim_start_matches('/')).symlink_metadata().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn options(root: &Path, beside_mco: bool) -> Options {
+        Options { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
+    }
+
+    /// A root in which these processes run.
+    fn running(commands: &[&[u8]]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (number, command) in commands.iter().enumerate() {
+            let process = root.path().join(format!("proc/{}", number + 7));
+            fs::create_dir_all(&process).unwrap();
+            fs::write(process.join("cmdline"), command).unwrap();
+        }
+        fs::create_dir_all(root.path().join("proc/sys")).unwrap();
+        root
+    }
+
+    #[test]
+    fn the_operators_daemon_is_recognised_by_its_program_alone() {
+        for (command, is_it) in [
+            (&b"/usr/bin/machine-config-daemon\0start\0"[..], true),
+            (b"/run/bin/machine-config-daemon\0start", true),
+            (b"machine-config-daemon", true),
+            (b"/usr/bin/machine-config-daemon.rhel9\0start\0", true),
+            (b"/usr/bin/machine-config-daemon-pull\0", false),
+            (b"/usr/bin/vi\0/usr/bin/machine-config-daemon\0", false),
+            (b"/srv/machine-config-daemon/other\0", false),
+            (b"", false),
+        ] {
+            let root = running(&[b"/sbin/init\0", command]);
+            let checked = Mco::of(&options(root.path(), false)).check();
+            let command = String::from_utf8_lossy(command);
+            let wanted = if is_it { Err(OperatorDaemon::Runs("8".to_owned())) } else { Ok(()) };
+            assert_eq!(checked, wanted, "{command:?}");
+            assert_eq!(Mco::of(&options(root.path(), true)).check(), Ok(()), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_between_two_starts_is_recognised_by_its_config() {
+        let root = running(&[b"/sbin/init\0"]);
+        fs::create_dir_all(root.path().join("etc/machine-config-daemon/orig")).unwrap();
+        assert_eq!(
+            Mco::of(&options(root.path(), false)).check(),
+            Ok(()),
+            "its directory alone is no sign of it"
+        );
+        fs::write(root.path().join("etc/machine-config-daemon/currentconfig"), "{}").unwrap();
+        let refused = Mco::of(&options(root.path(), false)).check().unwrap_err();
+        assert_eq!(refused, OperatorDaemon::MayStart);
+        let text = refused.to_string();
+        for part in ["/etc/machine-config-daemon/currentconfig", "move that file away", "--beside-mco"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(Mco::of(&options(root.path(), true)).check(), Ok(()));
+    }
+
+    #[test]
+    fn in_a_root_without_processes_the_operators_daemon_does_not_run() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Mco::of(&options(root.path(), false)).check(), Ok(()));
+    }
+}
