@@ -40,7 +40,7 @@ const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 pub struct Systemd {
     root: PathBuf,
     manager: Option<ManagerProxy<'static>>,
-    os: os::Host,
+    os: os::OsHost,
     /// Delays the shutdowns of other processes; released before Holdfast's own reboot.
     inhibitor: Option<zbus::OwnedFd>,
     /// The limit for one answer.
@@ -53,7 +53,7 @@ impl Systemd {
         Self {
             root: root.to_owned(),
             manager: None,
-            os: os::Host::new(root),
+            os: os::OsHost::new(root),
             inhibitor: None,
             answer: ANSWER,
         }

@@ -2,7 +2,7 @@
 //!
 //! In: the store of a host. Out: an implementation of [`Applies`] for the daemon's loop.
 
-use super::{ApplyError, Engine, Options, Recovered, ResumeLimit, Systemd};
+use super::{ApplyError, ApplyOptions, Engine, Recovered, ResumeLimit, Systemd};
 use crate::agent::applies::{Applies, AppliesError, JournalVersion, Overwritten};
 use crate::observation::Observer;
 use crate::store::Store;
@@ -41,7 +41,7 @@ impl AgentView {
         observer: &Arc<Observer>,
         policies: &[PathBuf],
     ) -> Result<Recovered, ApplyError> {
-        let to = Options {
+        let to = ApplyOptions {
             root: self.root.clone(),
             state: self.state.clone(),
             beside_mco: false,

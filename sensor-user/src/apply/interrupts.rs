@@ -13,14 +13,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum StopRequest {
     /// SIGINT or SIGTERM: roll the apply back.
     Stop(&'static str),
     /// SIGHUP: the terminal or the connection ended, maybe by the apply's own change of the network.
     Unwatched,
 }
 
-impl Asked {
+impl StopRequest {
     /// Why an apply ends before its end.
     pub(super) fn reason(self) -> String {
         let signal = match self {
@@ -38,7 +38,7 @@ pub struct Interrupts(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     under_way: bool,
-    asked: Option<Asked>,
+    asked: Option<StopRequest>,
 }
 
 /// Marks an apply as in progress until it is dropped.
@@ -75,10 +75,10 @@ impl Interrupts {
                 std::process::exit(128 + number);
             }
             say(&match asked {
-                Asked::Stop(signal) => format!(
+                StopRequest::Stop(signal) => format!(
                     "{signal}: the apply stops at the next safe point: nothing is written, everything is restored, or it is done"
                 ),
-                Asked::Unwatched => {
+                StopRequest::Unwatched => {
                     "SIGHUP: an apply that has begun to write continues, another one ends".to_owned()
                 }
             });
@@ -86,9 +86,9 @@ impl Interrupts {
     }
 
     /// Notes a signal; `false` where no apply is in progress.
-    fn ask(&self, asked: Asked) -> bool {
+    fn ask(&self, asked: StopRequest) -> bool {
         let mut state = self.state();
-        if state.under_way && !matches!(state.asked, Some(Asked::Stop(_))) {
+        if state.under_way && !matches!(state.asked, Some(StopRequest::Stop(_))) {
             state.asked = Some(asked);
         }
         state.under_way
@@ -102,7 +102,7 @@ impl Interrupts {
 
     /// Why no further apply may begin.
     pub fn reason(&self) -> Option<String> {
-        self.state().asked.map(Asked::reason)
+        self.state().asked.map(StopRequest::reason)
     }
 
     /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure. So only requests are refused
@@ -112,7 +112,7 @@ impl Interrupts {
         let asked = self.state().asked?;
         let is_safe = match request {
             MachineRequest::Begin => true,
-            _ if asked == Asked::Unwatched => false,
+            _ if asked == StopRequest::Unwatched => false,
             MachineRequest::Observe(_) => !no_look,
             MachineRequest::Append(record) => {
                 matches!(
@@ -156,11 +156,11 @@ impl Taken {
     }
 
     /// Waits for a signal and returns it with its number.
-    async fn next(&mut self) -> (Asked, i32) {
+    async fn next(&mut self) -> (StopRequest, i32) {
         tokio::select! {
-            () = comes(&mut self.interrupt) => (Asked::Stop("SIGINT"), SignalKind::interrupt().as_raw_value()),
-            () = comes(&mut self.terminate) => (Asked::Stop("SIGTERM"), SignalKind::terminate().as_raw_value()),
-            () = comes(&mut self.hangup) => (Asked::Unwatched, SignalKind::hangup().as_raw_value()),
+            () = comes(&mut self.interrupt) => (StopRequest::Stop("SIGINT"), SignalKind::interrupt().as_raw_value()),
+            () = comes(&mut self.terminate) => (StopRequest::Stop("SIGTERM"), SignalKind::terminate().as_raw_value()),
+            () = comes(&mut self.hangup) => (StopRequest::Unwatched, SignalKind::hangup().as_raw_value()),
         }
     }
 }
@@ -190,14 +190,14 @@ mod tests {
     #[test]
     fn a_signal_is_noted_only_during_an_apply_and_a_later_hangup_does_not_replace_a_stop() {
         let interrupts = Interrupts::default();
-        assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
+        assert!(!interrupts.ask(StopRequest::Stop("SIGTERM")));
         assert_eq!(interrupts.reason(), None);
         let under_way = interrupts.begin();
-        assert!(interrupts.ask(Asked::Unwatched));
+        assert!(interrupts.ask(StopRequest::Unwatched));
         assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGHUP"));
-        assert!(interrupts.ask(Asked::Stop("SIGINT")) && interrupts.ask(Asked::Unwatched));
+        assert!(interrupts.ask(StopRequest::Stop("SIGINT")) && interrupts.ask(StopRequest::Unwatched));
         drop(under_way);
-        assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
+        assert!(!interrupts.ask(StopRequest::Stop("SIGTERM")));
         assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGINT"), "for the next apply");
     }
 
@@ -220,9 +220,12 @@ mod tests {
             assert!(interrupts.ask(asked));
             requests.iter().map(|request| interrupts.before(request, no_look).is_some()).collect::<Vec<_>>()
         };
-        assert_eq!(refused(Asked::Unwatched, false), [true, false, false, false, false, false, false]);
-        assert_eq!(refused(Asked::Stop("SIGINT"), false), [true, true, true, true, false, false, false]);
-        assert!(!refused(Asked::Stop("SIGINT"), true)[1], "a rollback continues to its end");
+        assert_eq!(refused(StopRequest::Unwatched, false), [true, false, false, false, false, false, false]);
+        assert_eq!(
+            refused(StopRequest::Stop("SIGINT"), false),
+            [true, true, true, true, false, false, false]
+        );
+        assert!(!refused(StopRequest::Stop("SIGINT"), true)[1], "a rollback continues to its end");
         assert_eq!(Interrupts::default().before(&MachineRequest::Begin, false), None);
     }
 

@@ -60,7 +60,7 @@ pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
 pub use os_update::foreseen;
 pub use removed_by_force::removed_by_force;
-pub use request::{ApplyRequest, Options};
+pub use request::{ApplyOptions, ApplyRequest};
 pub use run::ResumeLimit;
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};

@@ -3,7 +3,7 @@
 //!
 //! In: the host's processes and files. Out: whether Holdfast may write.
 
-use super::request::Options;
+use super::request::ApplyOptions;
 use std::{fs, io::Read as _, path::Path};
 
 /// The program of the Machine Config Operator's daemon.
@@ -40,7 +40,7 @@ pub(super) struct Mco<'a> {
 
 impl<'a> Mco<'a> {
     /// For the host of the options, which may allow writing beside that daemon.
-    pub(super) fn of(options: &'a Options) -> Self {
+    pub(super) fn of(options: &'a ApplyOptions) -> Self {
         Self { root: &options.root, is_allowed: options.beside_mco }
     }
 
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn options(root: &Path, beside_mco: bool) -> Options {
-        Options { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
+    fn options(root: &Path, beside_mco: bool) -> ApplyOptions {
+        ApplyOptions { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
     }
 
     /// A root in which these processes run.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     bounded,
-    disk::{DiskError, Listed, listed},
+    disk::{DiskError, FirstNames, listed},
     observation::Observer,
     store::RESERVE,
     sys::{self, CallError},
@@ -67,7 +67,7 @@ pub(super) fn closed(
                 let stays =
                     |name: &str| closed.is_unexpected(name) && !goes.contains(path.join(name).as_path());
                 match listed(observer, &path, stays) {
-                    Ok(Listed { names, more }) => {
+                    Ok(FirstNames { names, more }) => {
                         problems.extend(names.iter().map(|name| format!(
                             "{}: the new config closes its directory and does not declare it; declare it, move it away, or apply with --force",
                             path.join(name).display()

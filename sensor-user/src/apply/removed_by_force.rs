@@ -4,7 +4,7 @@
 
 use super::{error::ApplyError, target_finder::is_object};
 use crate::{
-    disk::{KEPT, Listed, Place, listed},
+    disk::{FirstNames, KEPT, Place, listed},
     observation::Observer,
     repair::declared_lines,
 };
@@ -25,7 +25,7 @@ pub(super) fn names(
     path: &Path,
     closed: &ClosedDirectoryExpectation,
 ) -> Result<BTreeSet<String>, ApplyError> {
-    let Listed { names, more } = listed(observer, path, |name| closed.is_unexpected(name))?;
+    let FirstNames { names, more } = listed(observer, path, |name| closed.is_unexpected(name))?;
     if more > 0 {
         let reason = format!(
             "more than {KEPT} names in it are not declared, too many to show before they are removed; remove them first"

@@ -34,7 +34,7 @@ pub struct Differing {
 
 /// The things of a repair.
 #[derive(Debug, Default)]
-pub struct Selection {
+pub struct RepairSelection {
     /// All of them, in the order in which they have to be restored.
     things: Vec<Expectation>,
     /// Those that differ, in the same order.
@@ -74,7 +74,7 @@ pub fn keep_applies_away(state: &Path) -> Result<Option<Flock<File>>, ApplyError
 }
 
 /// Compares things with their expectations.
-pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: &Ids) -> Selection {
+pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: &Ids) -> RepairSelection {
     things.sort_by_key(order);
     things.dedup_by(|later, earlier| later.thing == earlier.thing);
     let mut differing = Vec::new();
@@ -84,7 +84,7 @@ pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: 
             differing.push(Differing { expectation: expectation.clone(), differences });
         }
     }
-    Selection { things, differing }
+    RepairSelection { things, differing }
 }
 
 /// The declared other names of the files that are repaired, and of these names again. A repair may give a file a new inode, and
@@ -122,7 +122,7 @@ pub async fn repair<'a>(
     restorer: &mut Restorer,
     state: &Path,
     whole: &'a Whole,
-    selection: &'a Selection,
+    selection: &'a RepairSelection,
 ) -> Result<Repaired<'a>, Unexpected> {
     let policy = &whole.desired.policy;
     let differing = selection.differing.iter().map(|thing| &thing.expectation);

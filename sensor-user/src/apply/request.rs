@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The host of an apply, and how it treats other daemons.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ApplyOptions {
     /// The host's root directory.
     pub root: PathBuf,
     /// The state directory.

@@ -21,14 +21,14 @@ use std::{path::Path, sync::Arc};
 
 /// The things that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum ComparedThings {
     /// Also the booted OS and the kernel arguments.
     WithOs,
     /// Only things on the disk, for a root that is not booted.
     Disk,
 }
 
-impl Scope {
+impl ComparedThings {
     /// By whether acts are run.
     pub(super) fn of(acts: bool) -> Self {
         if acts { Self::WithOs } else { Self::Disk }
@@ -75,11 +75,12 @@ impl<'a> Verifier<'a> {
         rendered: &'a Rendered,
         policy: &'a DriftPolicy,
         mut expectations: Vec<Expectation>,
-        scope: Scope,
+        scope: ComparedThings,
     ) -> Self {
         expectations.retain(|expectation| {
             let thing = &expectation.thing;
-            !thing.changes_with_a_boot() || (scope == Scope::WithOs && observer.unchecked(thing).is_none())
+            !thing.changes_with_a_boot()
+                || (scope == ComparedThings::WithOs && observer.unchecked(thing).is_none())
         });
         let ids = desired::complete(&mut expectations, policy, &**observer);
         let restorer = Restorer::new(Arc::clone(observer), root);

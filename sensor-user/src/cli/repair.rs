@@ -6,7 +6,7 @@ use super::{
     sources::{Loaded, Sources, host_path},
 };
 use crate::{
-    apply::repairs::{self, Differing, Repaired, Selection},
+    apply::repairs::{self, Differing, RepairSelection, Repaired},
     desired::declared_things,
     repair::Restorer,
 };
@@ -87,7 +87,7 @@ impl Repair {
         let runtime = runtime()?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
         let selection = runtime.block_on(repairs::select(&mut restorer, things, &loaded.desired().ids));
-        let Selection { differing, .. } = &selection;
+        let RepairSelection { differing, .. } = &selection;
         if !differing.is_empty() && !self.yes && !ask(differing)? {
             return Ok(DRIFT);
         }

@@ -30,7 +30,7 @@ pub(crate) type Identity = (u64, u64);
 
 /// The object that a name had.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct FoundObject {
     /// Its image; `None` for a device, a FIFO, a socket, and a file that is too large.
     pub(crate) image: Option<Image>,
     pub(crate) identity: Option<Identity>,
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
     pub(crate) too_large: Option<u64>,
 }
 
-impl Seen {
+impl FoundObject {
     /// The image.
     ///
     /// # Errors
@@ -64,14 +64,18 @@ enum Content {
 
 impl Place {
     /// The object with the name.
-    pub(crate) fn see(&self) -> Result<Seen, DiskError> {
+    pub(crate) fn see(&self) -> Result<FoundObject, DiskError> {
         self.see_name(&self.name, &mut |_| {})
     }
 
     /// The object with another name in the directory. The bytes of a regular file go to `sink` as they are read.
-    pub(crate) fn see_name(&self, name: &OsStr, sink: &mut dyn FnMut(&[u8])) -> Result<Seen, DiskError> {
+    pub(crate) fn see_name(
+        &self,
+        name: &OsStr,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<FoundObject, DiskError> {
         let Some(stat) = self.stat_name(name)? else {
-            return Ok(Seen { image: Some(Image::Absent), identity: None, too_large: None });
+            return Ok(FoundObject { image: Some(Image::Absent), identity: None, too_large: None });
         };
         let identity = Some((stat.st_dev, stat.st_ino));
         let image = match stat.st_mode & nix::libc::S_IFMT {
@@ -99,7 +103,7 @@ impl Place {
                 let (sha256, size) = match self.digest(file, stat.st_size, sink)? {
                     Content::Read { sha256, size } => (sha256, size),
                     Content::TooLarge(size) => {
-                        return Ok(Seen { image: None, identity, too_large: Some(size) });
+                        return Ok(FoundObject { image: None, identity, too_large: Some(size) });
                     }
                 };
                 let modified_ns = stat.st_mtime.checked_mul(1_000_000_000);
@@ -114,7 +118,7 @@ impl Place {
             }
             _ => None,
         };
-        Ok(Seen { image, identity, too_large: None })
+        Ok(FoundObject { image, identity, too_large: None })
     }
 
     /// Reads a file up to the limit. Its owner may make it as large as the disk, also while it is read.

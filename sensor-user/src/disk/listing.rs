@@ -24,7 +24,7 @@ const COUNTED: u64 = 1 << 20;
 
 /// Some names of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct FirstNames {
     /// The first in order, at most [`KEPT`].
     pub(crate) names: BTreeSet<String>,
     /// At least so many more.
@@ -36,8 +36,8 @@ pub(crate) fn listed(
     observer: &Observer,
     path: &Path,
     is_one: impl Fn(&str) -> bool,
-) -> Result<Listed, DiskError> {
-    let mut listed = Listed::default();
+) -> Result<FirstNames, DiskError> {
+    let mut listed = FirstNames::default();
     each_name(observer, path, |name| {
         let name = name.to_string_lossy();
         if is_one(&name) {
@@ -104,7 +104,7 @@ mod tests {
             fs::write(root.path().join(format!("d/{number:05}")), "").unwrap();
         }
         let observer = Observer::new(root.path()).unwrap();
-        let Listed { names, more } = listed(&observer, Path::new("/d"), |name| name != "00000").unwrap();
+        let FirstNames { names, more } = listed(&observer, Path::new("/d"), |name| name != "00000").unwrap();
         assert_eq!((names.len(), more), (KEPT, 2));
         assert_eq!(names.first().map(String::as_str), Some("00001"), "the first in their order");
     }
@@ -121,7 +121,11 @@ mod tests {
         chown(root.path().join("home"), Some(1000), Some(1000)).unwrap();
         let observer = Observer::new(root.path()).unwrap();
         for path in ["/none", "/none/below", "/file"] {
-            assert_eq!(listed(&observer, Path::new(path), |_| true).unwrap(), Listed::default(), "{path}");
+            assert_eq!(
+                listed(&observer, Path::new(path), |_| true).unwrap(),
+                FirstNames::default(),
+                "{path}"
+            );
         }
         let error = listed(&observer, Path::new("/home/link/keys"), |_| true).unwrap_err();
         assert!(error.to_string().starts_with("/home/link/keys: a link is on the way"), "{error}");

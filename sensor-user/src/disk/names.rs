@@ -17,7 +17,7 @@ use std::ffi::OsStr;
 
 /// Whether a name could be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Removed {
+pub(crate) enum NameRemoval {
     /// It was removed.
     Yes,
     /// It is a directory that is not empty, and stays.
@@ -41,12 +41,12 @@ impl Place {
     }
 
     /// Removes the directory of the path if it is empty.
-    pub(crate) fn take_away_directory(&self) -> Result<Removed, DiskError> {
+    pub(crate) fn take_away_directory(&self) -> Result<NameRemoval, DiskError> {
         self.remove_or_keep(&self.name, true, "take away")
     }
 
     /// Removes a temporary name; a directory only if it is empty.
-    pub(crate) fn discard(&self, name: &OsStr, is_directory: bool) -> Result<Removed, DiskError> {
+    pub(crate) fn discard(&self, name: &OsStr, is_directory: bool) -> Result<NameRemoval, DiskError> {
         self.remove_or_keep(name, is_directory, "discard")
     }
 
@@ -60,10 +60,10 @@ impl Place {
         name: &OsStr,
         is_directory: bool,
         operation: &'static str,
-    ) -> Result<Removed, DiskError> {
+    ) -> Result<NameRemoval, DiskError> {
         match sys::remove(&self.directory, name, is_directory) {
-            Ok(()) => Ok(Removed::Yes),
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) if is_directory => Ok(Removed::NotEmpty),
+            Ok(()) => Ok(NameRemoval::Yes),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) if is_directory => Ok(NameRemoval::NotEmpty),
             Err(errno) => Err(self.name_failed(operation)(errno)),
         }
     }

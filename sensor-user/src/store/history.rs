@@ -34,10 +34,10 @@ pub struct HistoryEntry {
     pub plan: Plan,
     /// How many paths it changed.
     pub paths: usize,
-    /// Paths that the update of the OS replaced and Holdfast wrote again.
+    /// Paths that the update of the OS replaced, and that were written again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub put_again: Vec<PutAgainEntry>,
-    /// Only files were written. Units and the OS were not changed.
+    /// Only files were written: units and the OS are still to be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_acts: bool,
 }

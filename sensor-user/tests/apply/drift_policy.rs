@@ -1,7 +1,7 @@
 //! How an apply handles drift that the drift policy tolerates.
 
 use crate::{
-    recovery::{Host, act, begin, interrupted, recover, this_boot},
+    recovery::{PreparedHost, act, begin, interrupted, recover, this_boot},
     world::World,
 };
 use holdfast::apply::ResumeLimit;
@@ -83,7 +83,7 @@ fn tolerated_drift_causes_no_rollback() {
         let world = interrupted(begin(&this_boot(), Vec::new()), &[]);
         policy(&world, rules);
         world.write(STAYS, "drift");
-        let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+        let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
         assert_eq!(applied.end, MachineEnd::Closed(ended), "{rules:?}: {applied:?}");
         assert_eq!(applied.tolerated.len(), usize::from(ended == ApplyEnd::Done), "{applied:?}");
     }
@@ -100,7 +100,7 @@ fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says(
         world.config("wanted", "  kernelArguments: [a=1]\n");
         let wanted = fs::read_to_string(world.config_file("wanted")).unwrap().replace("99-test", "98-os");
         fs::write(world.state().join("apply/generations/2/config/98-os.yaml"), wanted).unwrap();
-        let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+        let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
         assert_eq!(applied.end, MachineEnd::Closed(ended), "{applied:?}");
         let reported = [vec![applied.reason], applied.tolerated].concat().concat();
         assert!(reported.contains("missing expected kernel arguments: [a=1]"), "{reported}");

@@ -1,7 +1,7 @@
 //! Files that an update of the OS overwrites, because the config declares them as the image ships them.
 
 use crate::{
-    recovery::{Host, act, begin, interrupted, recover, this_boot},
+    recovery::{PreparedHost, act, begin, interrupted, recover, this_boot},
     standing::{engine, run},
     world::World,
 };
@@ -78,7 +78,7 @@ fn temporaries(world: &World) -> Vec<String> {
 #[test]
 fn a_path_that_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let world = updated();
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+    let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
@@ -96,7 +96,7 @@ fn a_path_that_the_new_image_no_longer_ships_is_written_again_too() {
     for path in [PATH, SHIPPED] {
         fs::remove_file(world.at(path)).unwrap();
     }
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::NoOsChange);
+    let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::NoOsChange);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "absent".to_owned())]);
@@ -105,7 +105,7 @@ fn a_path_that_the_new_image_no_longer_ships_is_written_again_too() {
 #[test]
 fn before_services_start_only_overwritten_paths_are_written_again() {
     let world = updated();
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     for _ in 0..2 {
         let recovered =
             run(engine(&world).recover(&mut host, ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
@@ -132,9 +132,13 @@ fn before_the_reboot_no_path_is_written_again() {
     world.write(SHIPPED, "of the new image");
     world.write(PATH, "of the new image");
     let recovered =
-        run(engine(&world).recover(&mut Host::default(), ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
+        run(engine(&world).recover(&mut PreparedHost::default(), ResumeLimit::BeforeServices, &mut |_| {}))
+            .unwrap();
     assert_eq!(recovered, Recovered::Nothing);
-    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::Unlimited).end, MachineEnd::Rebooting);
+    assert_eq!(
+        recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited).end,
+        MachineEnd::Rebooting
+    );
     assert_eq!(world.read(PATH), "of the new image");
 }
 
@@ -142,7 +146,7 @@ fn before_the_reboot_no_path_is_written_again() {
 fn a_change_of_another_process_there_is_left_and_causes_a_rollback() {
     let world = updated();
     world.write(PATH, "somebody else");
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+    let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "somebody else");
@@ -150,7 +154,7 @@ fn a_change_of_another_process_there_is_left_and_causes_a_rollback() {
     // Another mode is somebody else's, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+    let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(world.read(PATH), "of the new image");
 }

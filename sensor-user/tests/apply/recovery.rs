@@ -22,7 +22,7 @@ use std::{fs, process::Command};
 
 /// A host with prepared answers, which notes the requests.
 #[derive(Default)]
-pub(crate) struct Host {
+pub(crate) struct PreparedHost {
     pub(crate) asked: Vec<String>,
     /// Why actions fail.
     pub(crate) acts: Option<&'static str>,
@@ -40,7 +40,7 @@ fn name(act: &Act) -> String {
     format!("{:?} {}", act.kind, act.unit.as_deref().unwrap_or_default()).trim().to_owned()
 }
 
-impl ActRunner for Host {
+impl ActRunner for PreparedHost {
     fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> ActFuture<'a, ActResult> {
         self.asked.push(format!("act {}", name(act)));
         Box::pin(async {
@@ -137,8 +137,8 @@ pub(crate) fn interrupted(begin: Begin, more: &[JournalRecord]) -> World {
 }
 
 /// The result of the recovery.
-pub(crate) fn recover(world: &World, host: &mut Host, reach: ResumeLimit) -> Applied {
-    match run(engine(world).recover(host, reach, &mut |_| {})).unwrap() {
+pub(crate) fn recover(world: &World, host: &mut PreparedHost, limit: ResumeLimit) -> Applied {
+    match run(engine(world).recover(host, limit, &mut |_| {})).unwrap() {
         Recovered::Over(applied) => applied,
         other => panic!("{other:?}"),
     }
@@ -164,7 +164,7 @@ fn halted(applied: &Applied) -> &str {
 fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_start() {
     let back = JournalRecord::RollingBack { reason: "restart a.service: it failed".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
-    let mut host = Host { undoes: Some("the registry is away"), ..Host::default() };
+    let mut host = PreparedHost { undoes: Some("the registry is away"), ..PreparedHost::default() };
     for _ in 0..2 {
         let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
         let reason = halted(&applied);
@@ -175,7 +175,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
         assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Degraded, reason));
         assert_eq!(std::mem::take(&mut host.asked), ["undo Os", "undo Restart a.service"]);
     }
-    let applied = recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+    let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(!world.has_journal());
 }
@@ -185,8 +185,11 @@ fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
     let acts = vec![act(Action::Restart, "a.service", Fallback::Rollback)];
     let back = JournalRecord::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
-    let applied =
-        recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, ResumeLimit::Unlimited);
+    let applied = recover(
+        &world,
+        &mut PreparedHost { undoes: Some("it failed"), ..PreparedHost::default() },
+        ResumeLimit::Unlimited,
+    );
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack));
     assert_eq!((applied.reason.as_str(), applied.problems), ("first", vec!["it failed".to_owned()]));
 }
@@ -195,7 +198,7 @@ fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
 fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
     let back = JournalRecord::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
     assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
     assert_eq!(host.asked, ["undo Restart a.service"]);
@@ -210,7 +213,7 @@ fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
 #[test]
 fn an_interrupted_change_of_the_os_stays_in_the_journal_although_the_daemon_may_not_continue_it() {
     let world = interrupted(begin(&this_boot(), os()), &started(0));
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
     assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
     assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
@@ -226,14 +229,14 @@ fn restarts(fallback: Fallback) -> Vec<Act> {
 #[test]
 fn after_another_boot_units_are_checked_and_not_reloaded_or_restarted() {
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
     let failed = UnitAfterBoot::Failed(UnitFailure::Failed);
-    let mut host = Host { after_boot: Some(("b.service", failed)), ..Host::default() };
+    let mut host = PreparedHost { after_boot: Some(("b.service", failed)), ..PreparedHost::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
@@ -249,7 +252,7 @@ fn rebooted() -> World {
 #[test]
 fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     let world = rebooted();
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
@@ -258,7 +261,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     for unit in ["a.service", "b.service"] {
         let world = rebooted();
         let failed = UnitAfterBoot::Failed(UnitFailure::Failed);
-        let mut host = Host { after_boot: Some((unit, failed)), ..Host::default() };
+        let mut host = PreparedHost { after_boot: Some((unit, failed)), ..PreparedHost::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
         assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
@@ -271,7 +274,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
 
     let world = rebooted();
     let unknown = ("a.service", "a.service: the boot has not come to it");
-    let mut host = Host { unreadable: Some(unknown), ..Host::default() };
+    let mut host = PreparedHost { unreadable: Some(unknown), ..PreparedHost::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert!(halted(&applied).contains("the boot has not come to it"), "{applied:?}");
     assert!(world.has_journal());
@@ -280,7 +283,8 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
 #[test]
 fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
-    let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
+    let mut host =
+        PreparedHost { acts: Some("restart a.service: the unit failed"), ..PreparedHost::default() };
     let applied = recover(&world, &mut host, ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Rebooting);
     let why = "restart a.service: the unit failed; so the node reboots";
@@ -309,7 +313,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
         interrupted(begin, &[started(0), vec![failed.clone(), asked]].concat())
     };
     let world = journal(softly(Some(1)));
-    let mut host = Host { soft_reboots: Some(2), ..Host::default() };
+    let mut host = PreparedHost { soft_reboots: Some(2), ..PreparedHost::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
@@ -317,7 +321,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
     // The same boot, and one with an unknown value.
     for (asked, now) in [(Some(1), Some(1)), (None, Some(2)), (Some(1), None)] {
         let world = journal(softly(asked));
-        let mut host = Host { soft_reboots: now, ..Host::default() };
+        let mut host = PreparedHost { soft_reboots: now, ..PreparedHost::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert!(halted(&applied).contains("a reboot is needed"), "{applied:?}");
         assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
@@ -335,7 +339,7 @@ fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() 
         let asked = JournalRecord::RebootRequested { boot: softly(Some(0)) };
         let world =
             interrupted(begin, &[started(0), vec![JournalRecord::Finished { act: 0 }, asked]].concat());
-        let mut host = Host { soft_reboots: Some(1), ..Host::default() };
+        let mut host = PreparedHost { soft_reboots: Some(1), ..PreparedHost::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert!(halted(&applied).contains("the soft reboot since then has not brought"), "{applied:?}");
         let standing = engine(&world).store().standing().unwrap().unwrap();

@@ -2,12 +2,12 @@
 
 use crate::{
     host::whole,
-    recovery::{Host, act, begin, interrupted, recover, this_boot},
+    recovery::{PreparedHost, act, begin, interrupted, recover, this_boot},
     standing::{engine, request, run},
     world::World,
 };
 use holdfast::{
-    apply::{ApplyRequest, Engine, Options, ResumeLimit, Store},
+    apply::{ApplyOptions, ApplyRequest, Engine, ResumeLimit, Store},
     observation::Observer,
 };
 use nix::fcntl::{FcntlArg, fcntl};
@@ -40,7 +40,7 @@ fn the_state_names_the_wait_for_files_and_for_the_comparison() {
     let asked = ApplyRequest { act: false, ..request(&world, Some(1)) };
     let steps = steps(&world, |progress| {
         let engine = engine(&world);
-        let applied = run(engine.apply(asked, &mut Host::default(), progress)).unwrap();
+        let applied = run(engine.apply(asked, &mut PreparedHost::default(), progress)).unwrap();
         assert!(matches!(applied.end, MachineEnd::Closed(_)), "{applied:?}");
     });
     for (line, wait) in &steps {
@@ -60,7 +60,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
     let restart = || vec![act(Action::Restart, "a.service", Fallback::Rollback)];
     let world = interrupted(begin(&this_boot(), restart()), &[]);
     let reported = steps(&world, |progress| {
-        let mut host = Host { acts: Some("it failed"), ..Host::default() };
+        let mut host = PreparedHost { acts: Some("it failed"), ..PreparedHost::default() };
         run(engine(&world).recover(&mut host, ResumeLimit::Unlimited, progress)).unwrap();
     });
     let reported: Vec<_> = reported.into_iter().filter_map(|(_, wait)| wait).map(|(_, what)| what).collect();
@@ -69,7 +69,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
     }
     let world = interrupted(begin("another", restart()), &[]);
     let reported = steps(&world, |progress| {
-        run(engine(&world).recover(&mut Host::default(), ResumeLimit::Unlimited, progress)).unwrap();
+        run(engine(&world).recover(&mut PreparedHost::default(), ResumeLimit::Unlimited, progress)).unwrap();
     });
     let looked = (Wait::Act, "the result after the reboot: restart a.service".to_owned());
     assert!(reported.iter().any(|(_, wait)| wait.as_ref() == Some(&looked)), "{reported:?}");
@@ -82,16 +82,16 @@ fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     let world = interrupted(begin(&this_boot(), os()), &back);
     let mut seen = BTreeSet::new();
     let reported = steps(&world, |progress| {
-        let mut host = Host { undoes: Some("no"), ..Host::default() };
+        let mut host = PreparedHost { undoes: Some("no"), ..PreparedHost::default() };
         run(engine(&world).recover(&mut host, ResumeLimit::Unlimited, progress)).unwrap();
     });
     seen.extend(reported.into_iter().filter_map(|(_, wait)| wait));
     seen.extend(wait(&world.state()));
     let asked = [JournalRecord::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
     let world = interrupted(begin(&this_boot(), os()), &asked);
-    recover(&world, &mut Host::default(), ResumeLimit::NoReboot);
+    recover(&world, &mut PreparedHost::default(), ResumeLimit::NoReboot);
     seen.extend(wait(&world.state()));
-    recover(&world, &mut Host::default(), ResumeLimit::Unlimited);
+    recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     seen.extend(wait(&world.state()));
     let wanted = [
         // What the dead process waited for.
@@ -121,7 +121,7 @@ fn the_state_names_the_wait_for_the_lock_of_another_process() {
         drop(lock);
         what
     };
-    let (engine, mut host) = (engine(&world), Host::default());
+    let (engine, mut host) = (engine(&world), PreparedHost::default());
     let mut quiet = |_: &str| {};
     let (applied, what) = run(async { tokio::join!(engine.apply(asked, &mut host, &mut quiet), others) });
     assert!(matches!(applied.unwrap().end, MachineEnd::Closed(_)));
@@ -139,7 +139,7 @@ fn the_wait_of_a_process_that_died_before_its_apply_began_is_removed() {
     standing["waiting_for"] = "somebody".into();
     fs::write(&path, standing.to_string()).unwrap();
     assert!(world.run(&["history"], "").out.contains("waits for somebody"));
-    run(engine(&world).recover(&mut Host::default(), ResumeLimit::Unlimited, &mut |_| {})).unwrap();
+    run(engine(&world).recover(&mut PreparedHost::default(), ResumeLimit::Unlimited, &mut |_| {})).unwrap();
     assert_eq!(wait(&world.state()), None);
 }
 
@@ -148,10 +148,10 @@ fn the_state_names_the_wait_for_the_daemon_before_anything_is_written() {
     let world = World::old();
     let (root, state) = (world.at("/"), world.state());
     let observer = Arc::new(Observer::new(&root).unwrap());
-    let options = Options { root, state: state.clone(), beside_mco: false, asks_daemon: true };
+    let options = ApplyOptions { root, state: state.clone(), beside_mco: false, asks_daemon: true };
     let engine = Engine::new(options, &observer).unwrap();
     let (before, asked) = (world.snapshot(), ApplyRequest { act: false, ..request(&world, Some(1)) });
-    let mut host = Host::default();
+    let mut host = PreparedHost::default();
     let mut quiet = |_: &str| {};
     run(async {
         let daemon = UnixListener::bind(state.join("apply/daemon.sock")).unwrap();

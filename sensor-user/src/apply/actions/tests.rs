@@ -4,7 +4,7 @@ mod played;
 
 use super::*;
 use crate::{apply::act_error::UnitFailure, clock::boot_id};
-use played::{Host, Plays};
+use played::{PlayedHost, Plays};
 use sensor_model::journal::{Boot, Fallback, Image, LinkImage, Target};
 use tokio::net::UnixListener;
 
@@ -38,14 +38,14 @@ fn act(kind: Action, unit: &str, timeout_s: u64) -> Act {
 
 #[tokio::test]
 async fn a_restart_succeeds_if_the_unit_keeps_running() {
-    let host = Host::new(Plays::Well);
+    let host = PlayedHost::new(Plays::Well);
     assert_eq!(host.failure(&act(Action::Restart, "there.service", 30), &begin()).await, "");
     assert_eq!(host.failure(&act(Action::DaemonReload, "", 30), &begin()).await, "");
 }
 
 #[tokio::test]
 async fn a_missing_unit_is_a_failure_unless_the_apply_removes_it() {
-    let host = Host::new(Plays::Well);
+    let host = PlayedHost::new(Plays::Well);
     let restart = act(Action::Restart, "chronyd.servce", 30);
     assert_eq!(host.failure(&restart, &begin()).await, "restart chronyd.servce: there is no such unit");
     let gone = Begin { units: vec!["gone.service".to_owned(), "gone@.service".to_owned()], ..begin() };
@@ -63,7 +63,7 @@ async fn only_a_running_unit_is_reloaded_and_a_failed_unit_is_a_failure() {
         (Plays::Well, "", &[]),
         (Plays::FailedUnits, refused, &[]),
     ] {
-        let host = Host::new(plays);
+        let host = PlayedHost::new(plays);
         assert_eq!(host.failure(&reload, &begin()).await, wanted, "{plays:?}");
         assert_eq!(*host.called.lock().unwrap(), called, "{plays:?}");
     }
@@ -73,11 +73,11 @@ async fn only_a_running_unit_is_reloaded_and_a_failed_unit_is_a_failure() {
 async fn for_reload_or_restart_systemd_decides_whether_the_unit_can_reload() {
     let either = act(Action::ReloadOrRestart, "there.service", 30);
     for plays in [Plays::RunningUnits, Plays::Well, Plays::FailedUnits] {
-        let host = Host::new(plays);
+        let host = PlayedHost::new(plays);
         let _ = host.acted(&either, &begin()).await;
         assert_eq!(*host.called.lock().unwrap(), ["reload-or-restart"], "{plays:?}");
     }
-    let host = Host::new(Plays::DyingUnits);
+    let host = PlayedHost::new(Plays::DyingUnits);
     let wanted = "reload-or-restart there.service: the unit failed";
     assert_eq!(host.failure(&either, &begin()).await, wanted, "its state is read as after a restart");
 }
@@ -89,7 +89,7 @@ async fn a_running_unit_that_the_apply_removes_is_stopped() {
         for (plays, called) in
             [(Plays::RunningUnits, &["stop"][..]), (Plays::Well, &[]), (Plays::FailedUnits, &[])]
         {
-            let host = Host::new(plays);
+            let host = PlayedHost::new(plays);
             assert_eq!(host.failure(&act(kind, "gone.service", 30), &gone).await, "", "{plays:?}");
             assert_eq!(*host.called.lock().unwrap(), called, "{plays:?}");
         }
@@ -99,7 +99,7 @@ async fn a_running_unit_that_the_apply_removes_is_stopped() {
 #[tokio::test]
 async fn a_masked_unit_is_skipped_if_the_config_masks_it_else_a_failure_and_is_never_stopped() {
     for kind in [Action::Reload, Action::ReloadOrRestart, Action::Restart] {
-        let host = Host::new(Plays::RunningUnits);
+        let host = PlayedHost::new(Plays::RunningUnits);
         let by_config = Act { masked: true, ..act(kind, "masked.service", 30) };
         let Ok(ActResult::Skipped(reason)) = host.acted(&by_config, &begin()).await else {
             panic!("{kind:?}")
@@ -112,7 +112,7 @@ async fn a_masked_unit_is_skipped_if_the_config_masks_it_else_a_failure_and_is_n
         assert_eq!(*host.called.lock().unwrap(), [""; 0], "{kind:?}");
         assert!(host.queued.lock().unwrap().is_empty(), "{kind:?}");
     }
-    let host = Host::new(Plays::Well);
+    let host = PlayedHost::new(Plays::Well);
     // Its mask is not read yet; on the way back it is gone again.
     let restart = Act { masked: true, ..act(Action::Restart, "there.service", 30) };
     let Ok(ActResult::Skipped(reason)) = host.acted(&restart, &begin()).await else {
@@ -135,7 +135,7 @@ async fn a_unit_that_the_rollback_masks_again_is_stopped() {
     };
     let begin = Begin { targets: vec![unmasked], ..begin() };
     let restart = act(Action::Restart, "masked@1.service", 30);
-    let host = Host::new(Plays::RunningUnits);
+    let host = PlayedHost::new(Plays::RunningUnits);
     assert_eq!(host.systemd().undo(&restart, &begin).await.unwrap(), UndoResult::Done);
     assert_eq!(*host.called.lock().unwrap(), ["stop"]);
     let another = act(Action::Restart, "masked.service", 30);
@@ -152,14 +152,14 @@ async fn a_unit_that_fails_a_moment_after_its_start_is_a_failure() {
             "restart there.service: the unit failed, and systemd starts it again and again",
         ),
     ] {
-        let host = Host::new(plays);
+        let host = PlayedHost::new(plays);
         assert_eq!(host.failure(&act(Action::Restart, "there.service", 30), &begin()).await, wanted);
     }
 }
 
 #[tokio::test]
 async fn an_act_ends_at_its_limit_if_systemd_never_answers() {
-    let host = Host::new(Plays::Frozen);
+    let host = PlayedHost::new(Plays::Frozen);
     for kind in [Action::DaemonReload, Action::Restart] {
         let unit = if kind == Action::Restart { "there.service" } else { "" };
         assert_ne!(host.failure(&act(kind, unit, 1), &begin()).await, "");
@@ -188,29 +188,29 @@ async fn the_connection_to_a_silent_bus_has_a_limit() {
 #[tokio::test]
 async fn only_systemds_own_result_of_a_job_counts_and_a_flood_of_forged_ones_delays_no_job() {
     let restart = act(Action::Restart, "there.service", 30);
-    let host = Host::new(Plays::WellBesideForger);
+    let host = PlayedHost::new(Plays::WellBesideForger);
     assert_eq!(host.failure(&restart, &begin()).await, "");
-    let host = Host::new(Plays::FailingBesideForger);
+    let host = PlayedHost::new(Plays::FailingBesideForger);
     let failed = "restart there.service: the job ended as `failed`";
     assert_eq!(host.failure(&restart, &begin()).await, failed);
 }
 
 #[tokio::test]
 async fn after_systemd_reconnects_only_signals_of_its_new_connection_count() {
-    let host = Host::new(Plays::ConnectedAnew);
+    let host = PlayedHost::new(Plays::ConnectedAnew);
     assert_eq!(host.failure(&act(Action::Restart, "there.service", 30), &begin()).await, "");
 }
 
 #[tokio::test]
 async fn a_job_that_ended_without_a_result_is_a_failure_before_the_limit() {
-    let host = Host::new(Plays::Forgetful);
+    let host = PlayedHost::new(Plays::Forgetful);
     let failure = host.failure(&act(Action::Restart, "there.service", 600), &begin()).await;
     assert_eq!(failure, "restart there.service: the job is over, and systemd did not report its result");
 }
 
 #[tokio::test]
 async fn a_job_that_exceeds_its_limit_is_cancelled() {
-    let host = Host::new(Plays::Busy);
+    let host = PlayedHost::new(Plays::Busy);
     let failure = host.failure(&act(Action::Restart, "there.service", 1), &begin()).await;
     assert_eq!(failure, "restart there.service: not done within 1 s");
     assert_eq!(*host.cancelled.lock().unwrap(), [5]);
@@ -218,7 +218,7 @@ async fn a_job_that_exceeds_its_limit_is_cancelled() {
 
 #[tokio::test]
 async fn all_calls_go_to_the_bus_of_the_host() {
-    let host = Host::new(Plays::Well);
+    let host = PlayedHost::new(Plays::Well);
     assert_eq!(bus::check(host.root.path()), Ok(()));
     let mut systemd = host.systemd();
     systemd.inhibit("a test").await;
@@ -229,7 +229,7 @@ async fn all_calls_go_to_the_bus_of_the_host() {
 
 #[tokio::test]
 async fn without_a_lock_against_shutdowns_the_reboot_still_works() {
-    let host = Host::new(Plays::Busy);
+    let host = PlayedHost::new(Plays::Busy);
     let mut systemd = host.systemd();
     systemd.inhibit("a test").await;
     assert!(systemd.inhibitor.is_none());
@@ -249,7 +249,7 @@ async fn for_a_root_without_a_bus_no_other_bus_is_used() {
 
 /// The state of an act's unit after a boot. Reading it may start no unit.
 async fn state_after_boot(plays: Plays, act: &Act) -> UnitAfterBoot {
-    let host = Host::new(plays);
+    let host = PlayedHost::new(plays);
     let mut systemd = host.systemd();
     let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
     let state = tokio::time::timeout(Duration::from_mins(1), systemd.unit_after_boot(act, &gone));
@@ -279,12 +279,12 @@ async fn after_a_boot_a_units_state_is_read_when_its_job_has_begun_and_the_unit_
 #[tokio::test]
 async fn the_count_of_soft_reboots_is_that_of_systemd_and_missing_if_systemd_does_not_count() {
     for (plays, wanted) in [(Plays::RebootedSoftly, Some(3)), (Plays::Well, None)] {
-        let host = Host::new(plays);
+        let host = PlayedHost::new(plays);
         assert_eq!(host.systemd().soft_reboots().await.unwrap(), wanted, "{plays:?}");
     }
     // If systemd does not answer, the count is an error and not `None`.
     for plays in [Plays::Busy, Plays::Frozen] {
-        let host = Host::new(plays);
+        let host = PlayedHost::new(plays);
         let mut systemd = host.systemd();
         let asked = tokio::time::timeout(Duration::from_mins(1), systemd.soft_reboots());
         assert!(asked.await.expect("it has a limit").is_err(), "{plays:?}");

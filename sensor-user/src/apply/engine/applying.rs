@@ -6,7 +6,7 @@
 use super::{
     host::{Applied, Engine, Recovered},
     notes::StoreNotes,
-    rollback::Configs,
+    rollback::OldAndNew,
 };
 use crate::{
     apply::{
@@ -19,7 +19,7 @@ use crate::{
         request::ApplyRequest,
         run::{DaemonNotice, Progress, ResumeLimit, Run, changing},
         target_finder::TargetFinder,
-        verify::{Differences, Scope, Verifier},
+        verify::{ComparedThings, Differences, Verifier},
         waiting,
     },
     clock::rfc3339,
@@ -157,7 +157,7 @@ impl Engine {
         let mut notes = StoreNotes::new(self, &begin);
         let (old, new) = (request.old.clone(), &request.new);
         let is_known = previous.is_some() || !expectations(&old).is_ok_and(|nothing| nothing.is_empty());
-        let configs = Configs { old: Ok(is_known.then_some(old)), new: Ok(new) };
+        let configs = OldAndNew { old: Ok(is_known.then_some(old)), new: Ok(new) };
         Ok(Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await)
     }
 
@@ -194,14 +194,14 @@ impl Engine {
     pub(super) async fn work_off(
         &self,
         mut run: Run<'_>,
-        configs: Configs<'_>,
+        configs: OldAndNew<'_>,
         runner: &mut dyn ActRunner,
         notes: &mut StoreNotes<'_>,
         progress: Progress<'_>,
     ) -> Applied {
         let policy = self.policy_or_none();
         let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
-        let scope = Scope::of(acts);
+        let scope = ComparedThings::of(acts);
         let expected = configs.new.and_then(|rendered| {
             let mut expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
             // If the file cannot be read, no argument is taken to wait, and a missing argument causes a rollback.

@@ -3,7 +3,7 @@
 //! In: the options of a host. Out: an engine with its store. Opening it writes nothing but missing directories of the store.
 
 use crate::{
-    apply::{error::ApplyError, interrupts::Interrupts, password::ShadowLock, request::Options},
+    apply::{error::ApplyError, interrupts::Interrupts, password::ShadowLock, request::ApplyOptions},
     clock::boot_id,
     observation::Observer,
     store::{self, Store},
@@ -68,7 +68,7 @@ pub enum AfterRollback {
 /// Applies configs to one host.
 #[derive(Debug)]
 pub struct Engine {
-    pub(super) options: Options,
+    pub(super) options: ApplyOptions,
     pub(super) observer: Arc<Observer>,
     pub(super) store: Store,
     pub(super) boot_id: String,
@@ -82,7 +82,7 @@ impl Engine {
     ///
     /// # Errors
     /// The state directory cannot be made.
-    pub fn new(options: Options, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
+    pub fn new(options: ApplyOptions, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
         let store = Store::open(&options.state)?;
         let proc = Path::new("/proc");
         let boot_id = boot_id(proc).map_err(|error| CallError::new(proc, "read the boot id", error))?;

@@ -12,7 +12,7 @@ use crate::{
         os, preflight,
         request::ApplyRequest,
         targets::Writes,
-        verify::{Differences, Scope, Verifier},
+        verify::{ComparedThings, Differences, Verifier},
         waiting,
     },
     desired::{self, DesiredError},
@@ -56,7 +56,7 @@ impl Engine {
         if !request.force {
             let old = waiting::expected(&self.store, &self.boot_id, &request.old)?;
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
-            let (root, scope) = (&self.options.root, Scope::of(request.act));
+            let (root, scope) = (&self.options.root, ComparedThings::of(request.act));
             let mut verifier = Verifier::new(&self.observer, root, &request.old, policy, old, scope);
             found = preflight::drift(&mut verifier).await;
             preflight::closed(&self.observer, policy, &new, &writes.targets, &mut found);
@@ -72,7 +72,7 @@ impl Engine {
         let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
         problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
         problems.extend(text(Mco::of(&self.options).check()));
-        problems.extend(os.and_then(|change| text(os::Backend::find(&self.options.root).check(change))));
+        problems.extend(os.and_then(|change| text(os::OsTool::find(&self.options.root).check(change))));
         Ok(found)
     }
 
@@ -91,7 +91,7 @@ impl Engine {
         };
         self.is_current(id)?;
         let expected = waiting::expected(&self.store, &self.boot_id, current)?;
-        let (root, scope) = (&self.options.root, Scope::of(acts));
+        let (root, scope) = (&self.options.root, ComparedThings::of(acts));
         let policy = self.policy_or_none();
         let mut verifier = Verifier::new(&self.observer, root, current, &policy, expected, scope);
         let found = preflight::drift(&mut verifier).await;

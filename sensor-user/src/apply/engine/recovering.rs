@@ -6,7 +6,7 @@ use super::{
     boot::rebooted,
     host::{Engine, Recovered},
     notes::StoreNotes,
-    rollback::Configs,
+    rollback::OldAndNew,
 };
 use crate::{
     apply::{
@@ -80,7 +80,7 @@ impl Engine {
             }
             Err(error) => Err(error),
         };
-        let configs = Configs { old: begin.previous.map(|id| self.rendered_of(id)).transpose(), new };
+        let configs = OldAndNew { old: begin.previous.map(|id| self.rendered_of(id)).transpose(), new };
         // The future is large, and boxing keeps the daemon's futures small.
         let applied = Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await;
         Ok(Recovered::Over(applied))

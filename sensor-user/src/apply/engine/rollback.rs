@@ -9,7 +9,7 @@ use super::{
 use crate::apply::{
     error::ApplyError,
     run::Run,
-    verify::{Scope, Verifier},
+    verify::{ComparedThings, Verifier},
     waiting,
 };
 use sensor_model::{
@@ -18,7 +18,7 @@ use sensor_model::{
 };
 
 /// The two configs of an apply, or why they cannot be read.
-pub(super) struct Configs<'a> {
+pub(super) struct OldAndNew<'a> {
     /// `None` if the store has no config from before the apply.
     pub(super) old: Result<Option<Rendered>, ApplyError>,
     pub(super) new: Result<&'a Rendered, ApplyError>,
@@ -31,7 +31,7 @@ impl Engine {
         run: &Run<'_>,
         end: &MachineEnd,
         old: Result<Option<Rendered>, ApplyError>,
-        scope: Scope,
+        scope: ComparedThings,
         notes: &StoreNotes<'_>,
     ) -> (AfterRollback, Vec<String>) {
         let mut problems = match end {
@@ -62,7 +62,7 @@ impl Engine {
         (back, problems)
     }
 
-    async fn differences(&self, old: &Rendered, scope: Scope) -> Result<Vec<String>, ApplyError> {
+    async fn differences(&self, old: &Rendered, scope: ComparedThings) -> Result<Vec<String>, ApplyError> {
         let expected = waiting::expected(&self.store, &self.boot_id, old)?;
         let policy = self.policy_or_none();
         let mut verifier = Verifier::new(&self.observer, &self.options.root, old, &policy, expected, scope);

@@ -1,4 +1,4 @@
-//! The parts of a change of the OS that all backends share.
+//! The parts of a change of the OS that all OS tools share.
 //!
 //! In: a change, and the arguments that are booted or staged. Out: the image to stage, and how the arguments differ.
 

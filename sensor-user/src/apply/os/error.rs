@@ -59,7 +59,7 @@ pub enum UnsupportedChange {
         "the host has no OS that can be changed as a whole (no rpm-ostree, bootc or ostree); kernel arguments, kernel type, \
          extensions and OS image cannot be applied"
     )]
-    NoBackend,
+    NoTool,
     /// bootc changes only the image.
     #[error(
         "bootc changes the image alone: kernel arguments (/usr/lib/bootc/kargs.d), kernel type and extensions have to be in it"

@@ -37,7 +37,7 @@ use std::{
 
 /// The tool that changes the OS of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
+pub enum OsTool {
     /// The host is not image-based, so no tool can change its OS.
     None,
     /// `rpm-ostree`.
@@ -48,7 +48,7 @@ pub enum Backend {
     Ostree,
 }
 
-impl Backend {
+impl OsTool {
     /// The tool of this host. Only the OS of the running host can be changed.
     pub fn find(root: &Path) -> Self {
         if root != Path::new("/") || !Path::new(OSTREE_BOOTED).exists() {
@@ -79,7 +79,7 @@ impl Backend {
     /// Which part of the change it cannot make.
     pub fn check(self, change: &OsChange) -> Result<(), UnsupportedChange> {
         match self {
-            Self::None => Err(UnsupportedChange::NoBackend),
+            Self::None => Err(UnsupportedChange::NoTool),
             Self::RpmOstree => rpm_ostree::commands(change).map(drop),
             Self::Bootc => bootc::commands(change).map(drop),
             // The booted deployment does not matter here.
@@ -93,8 +93,8 @@ const PROGRAMS: &str = "/usr/bin";
 
 /// Changes the OS of one host.
 #[derive(Debug)]
-pub struct Host {
-    backend: Backend,
+pub struct OsHost {
+    tool: OsTool,
     /// Its root directory.
     root: PathBuf,
     /// The directory of the tools.
@@ -104,11 +104,11 @@ pub struct Host {
     pause: Option<Duration>,
 }
 
-impl Host {
+impl OsHost {
     /// The host at `root`.
     pub fn new(root: &Path) -> Self {
         Self {
-            backend: Backend::find(root),
+            tool: OsTool::find(root),
             root: root.to_owned(),
             programs: PathBuf::from(PROGRAMS),
             #[cfg(test)]
@@ -122,7 +122,7 @@ impl Host {
     /// # Errors
     /// A tool failed, or the staged deployment differs from the change.
     pub async fn stage(&self, change: &OsChange, limit: Duration) -> Result<(), OsError> {
-        self.backend.check(change)?;
+        self.tool.check(change)?;
         let tools = self.tools(limit);
         let status = self.forget(&tools).await?;
         // A deployment that still waits could not be dropped, so this change has to replace it.
@@ -130,11 +130,11 @@ impl Host {
             return Ok(());
         }
         let staged = async {
-            match self.backend {
-                Backend::None => return Err(UnsupportedChange::NoBackend.into()),
-                Backend::RpmOstree => rpm_ostree::stage(&tools, change).await?,
-                Backend::Bootc => bootc::stage(&tools, change).await?,
-                Backend::Ostree => ostree::stage(&tools, change, &status, &self.root).await?,
+            match self.tool {
+                OsTool::None => return Err(UnsupportedChange::NoTool.into()),
+                OsTool::RpmOstree => rpm_ostree::stage(&tools, change).await?,
+                OsTool::Bootc => bootc::stage(&tools, change).await?,
+                OsTool::Ostree => ostree::stage(&tools, change, &status, &self.root).await?,
             }
             self.read_back(&tools, change).await
         };
@@ -152,7 +152,7 @@ impl Host {
     /// A tool failed.
     pub async fn unstage(&self, change: &OsChange, limit: Duration) -> Result<bool, OsError> {
         let back = change.reversed();
-        if self.backend != Backend::Bootc {
+        if self.tool != OsTool::Bootc {
             self.forget(&self.tools(limit)).await?;
             if self.is_back(change)?.is_empty() {
                 if !waits(change)?.is_empty() {
@@ -235,11 +235,11 @@ impl Host {
     }
 
     async fn status(&self, tools: &Tools) -> Result<DeploymentStatus, OsError> {
-        match self.backend {
-            Backend::None => Err(UnsupportedChange::NoBackend.into()),
-            Backend::RpmOstree => rpm_ostree::status(tools).await,
-            Backend::Bootc => bootc::status(tools).await,
-            Backend::Ostree => ostree::status(tools).await,
+        match self.tool {
+            OsTool::None => Err(UnsupportedChange::NoTool.into()),
+            OsTool::RpmOstree => rpm_ostree::status(tools).await,
+            OsTool::Bootc => bootc::status(tools).await,
+            OsTool::Ostree => ostree::status(tools).await,
         }
     }
 
@@ -249,11 +249,11 @@ impl Host {
         if status.next.is_none() {
             return Ok(status);
         }
-        match self.backend {
-            Backend::RpmOstree => rpm_ostree::forget(tools).await?,
-            Backend::Ostree => ostree::forget(tools).await?,
+        match self.tool {
+            OsTool::RpmOstree => rpm_ostree::forget(tools).await?,
+            OsTool::Ostree => ostree::forget(tools).await?,
             // bootc replaces it at the next switch.
-            Backend::Bootc | Backend::None => return Ok(status),
+            OsTool::Bootc | OsTool::None => return Ok(status),
         }
         self.status(tools).await
     }
@@ -262,7 +262,7 @@ impl Host {
     async fn read_back(&self, tools: &Tools, change: &OsChange) -> Result<(), OsError> {
         let status = self.status(tools).await?;
         let Some(next) = status.next.as_ref().or(status.booted.as_ref()) else {
-            return Err(OsError::NoDeployment(self.backend.name()));
+            return Err(OsError::NoDeployment(self.tool.name()));
         };
         let mut problems = Vec::new();
         match changed_image(change)? {
@@ -281,7 +281,7 @@ impl Host {
             }
             Some(_) => {}
         }
-        if self.backend == Backend::RpmOstree {
+        if self.tool == OsTool::RpmOstree {
             problems.extend(rpm_ostree::missing(tools, change, next).await?);
         }
         if problems.is_empty() { Ok(()) } else { Err(OsError::NotStaged(problems)) }

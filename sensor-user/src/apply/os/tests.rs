@@ -80,15 +80,15 @@ fn an_ostree_change_of_arguments_alone_keeps_the_commit_and_its_origin() {
 
 #[test]
 fn an_unsupported_change_is_refused_before_anything_is_done() {
-    assert_eq!(Backend::None.check(&change()), Err(UnsupportedChange::NoBackend));
-    assert_eq!(Backend::Bootc.check(&change()), Err(UnsupportedChange::Bootc));
+    assert_eq!(OsTool::None.check(&change()), Err(UnsupportedChange::NoTool));
+    assert_eq!(OsTool::Bootc.check(&change()), Err(UnsupportedChange::Bootc));
     let odd = OsChange { new_image: Some("--help".to_owned()), ..change() };
-    assert_eq!(Backend::RpmOstree.check(&odd), Err(UnsupportedChange::NotAnImage("--help".to_owned())));
+    assert_eq!(OsTool::RpmOstree.check(&odd), Err(UnsupportedChange::NotAnImage("--help".to_owned())));
     let kernel = OsChange { new_kernel: "realtime".to_owned(), ..change() };
-    assert_eq!(Backend::Ostree.check(&kernel), Err(UnsupportedChange::Ostree));
-    assert_eq!(Backend::RpmOstree.check(&kernel), Ok(()));
+    assert_eq!(OsTool::Ostree.check(&kernel), Err(UnsupportedChange::Ostree));
+    assert_eq!(OsTool::RpmOstree.check(&kernel), Ok(()));
     let unknown = OsChange { new_kernel: "fast".to_owned(), ..change() };
-    assert_eq!(Backend::RpmOstree.check(&unknown), Err(UnsupportedChange::KernelType("fast".to_owned())));
+    assert_eq!(OsTool::RpmOstree.check(&unknown), Err(UnsupportedChange::KernelType("fast".to_owned())));
 }
 
 #[test]
@@ -121,11 +121,11 @@ fn an_argument_of_the_hosts_own_stays_in_a_rollback() {
 /// A root that booted a deployment, and tools that write down how they were called.
 struct World {
     folder: TempDir,
-    host: Host,
+    host: OsHost,
 }
 
 impl World {
-    fn new(backend: Backend, booted: &str, arguments: &str) -> Self {
+    fn new(tool: OsTool, booted: &str, arguments: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         for directory in [
@@ -154,7 +154,7 @@ impl World {
         let other = "options rw ostree=/ostree/boot.1/debian/y/0\n";
         fs::write(root.join("boot/loader/entries/ostree-2-debian.conf"), other).unwrap();
         let (root, programs) = (root.to_owned(), folder.path().join("bin"));
-        let host = Host { backend, root, programs, pause: Some(Duration::from_millis(1)) };
+        let host = OsHost { tool, root, programs, pause: Some(Duration::from_millis(1)) };
         Self { folder, host }
     }
 
@@ -193,7 +193,7 @@ fn ostree_host(booted: (&str, &str), staged: (&str, &str), arguments: &str) -> W
     let line = |mark: &str, (commit, image): (&str, &str), note: &str| {
         format!("{mark} debian {commit}.0{note}\n    origin refspec: {image}\n")
     };
-    World::new(Backend::Ostree, booted.0, arguments)
+    World::new(OsTool::Ostree, booted.0, arguments)
         .tool("ostree", OSTREE)
         .file("status", &line("*", booted, ""))
         .file("staged", &line(" ", staged, " (staged)"))
@@ -266,7 +266,7 @@ async fn a_failed_download_is_tried_again_and_then_stages_no_change() {
         rebase*) echo "manifest unknown" >&2; exit 1 ;;
     esac"#;
     let world =
-        World::new(Backend::RpmOstree, OLD, "quiet").tool("rpm-ostree", script).file("status", &status);
+        World::new(OsTool::RpmOstree, OLD, "quiet").tool("rpm-ostree", script).file("status", &status);
     let error = world.host.stage(&change(), LIMIT).await.unwrap_err().to_string();
     assert!(error.contains("manifest unknown") && error.contains("tried 7 times"), "{error}");
     assert_eq!((world.count("rebase"), world.count("kargs")), (7, 0));
@@ -285,7 +285,7 @@ async fn arguments_and_packages_that_rpm_ostree_did_not_stage_are_reported() {
         "cleanup -p") cp booted status ;;
         "kargs --deploy-index=0") echo "root=/dev/vda quiet" ;;
     esac"#;
-    let world = World::new(Backend::RpmOstree, OLD, "quiet")
+    let world = World::new(OsTool::RpmOstree, OLD, "quiet")
         .tool("rpm-ostree", script)
         .file("status", &booted)
         .file("booted", &booted)
@@ -303,7 +303,7 @@ async fn arguments_and_packages_that_rpm_ostree_did_not_stage_are_reported() {
 async fn a_command_that_hangs_is_killed_with_its_children_and_reported() {
     // The lock is held by all who have it open, the grandchild among them.
     let world =
-        World::new(Backend::Ostree, OLD, "quiet").tool("ostree", "exec 9>lock; flock 9; sleep 1000 & wait");
+        World::new(OsTool::Ostree, OLD, "quiet").tool("ostree", "exec 9>lock; flock 9; sleep 1000 & wait");
     let error = world.host.stage(&to_v2(), Duration::from_secs(1)).await.unwrap_err();
     assert_eq!(error.to_string(), "ostree admin status: not done within 1 s; it was killed");
     fs::File::create(world.folder.path().join("lock")).unwrap().lock().unwrap();
@@ -323,7 +323,7 @@ async fn bootc_rolls_back_before_the_boot_by_another_switch() {
         "switch os/v2") cp staged status ;;
         "switch os/v1") cp quiet status ;;
     esac"#;
-    let world = World::new(Backend::Bootc, OLD, "rw")
+    let world = World::new(OsTool::Bootc, OLD, "rw")
         .tool("bootc", script)
         .file("status", &status(""))
         .file("quiet", &status(""))
@@ -422,7 +422,7 @@ async fn an_argument_that_is_removed_before_the_boot_leaves_no_staged_deployment
 
 #[test]
 fn force_restores_an_image_and_arguments_that_are_not_booted() {
-    let world = World::new(Backend::Ostree, NEW, "rw");
+    let world = World::new(OsTool::Ostree, NEW, "rw");
     let observer = Observer::new(world.folder.path()).unwrap();
     let source = || Source::new("a", "a");
     let sourced = |text: &str| Sourced { value: text.to_owned(), source: source() };
@@ -441,7 +441,7 @@ fn force_restores_an_image_and_arguments_that_are_not_booted() {
 #[test]
 fn force_starts_from_the_booted_os_and_not_from_the_old_config() {
     // Version 2 was booted by hand, without an argument that both configs declare.
-    let world = World::new(Backend::Ostree, NEW, "rw");
+    let world = World::new(OsTool::Ostree, NEW, "rw");
     let observer = Observer::new(world.folder.path()).unwrap();
     let source = || Source::new("a", "a");
     let sourced = |text: &str| Sourced { value: text.to_owned(), source: source() };
@@ -465,7 +465,7 @@ fn force_starts_from_the_booted_os_and_not_from_the_old_config() {
 
 #[test]
 fn a_change_has_the_booted_image_as_its_old_one_if_no_config_declares_one() {
-    let world = World::new(Backend::Ostree, OLD, "rw");
+    let world = World::new(OsTool::Ostree, OLD, "rw");
     let observer = Observer::new(world.folder.path()).unwrap();
     let here = from_here(OsChange { old_image: None, ..to_v2() }, &observer);
     assert_eq!((here.old_image.as_deref(), here.booted.as_deref()), (Some("os/v1"), Some(OLD)));

@@ -5,7 +5,7 @@
 use crate::{
     agent::writer_protocol::WriterConnection,
     apply::{
-        error::ApplyError, interrupts::Interrupts, operator::Mco, password::ShadowLock, request::Options,
+        error::ApplyError, interrupts::Interrupts, operator::Mco, password::ShadowLock, request::ApplyOptions,
     },
     observation::Observer,
     store::{JournalFile, Store},
@@ -103,7 +103,7 @@ pub(in crate::apply) enum DaemonNotice {
 
 impl DaemonNotice {
     /// By the options.
-    pub(in crate::apply) fn of(options: &Options) -> Self {
+    pub(in crate::apply) fn of(options: &ApplyOptions) -> Self {
         if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Own }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         error::ApplyError,
         hard_links::{self, image},
     },
-    disk::{self, Identity, Place, Removed},
+    disk::{self, Identity, NameRemoval, Place},
 };
 use sensor_model::journal::{
     FileImage, Image, Target,
@@ -97,7 +97,7 @@ impl Run<'_> {
             TargetStep::Swap => place.swap(&name)?,
             TargetStep::PutIn => place.put_in(&name)?,
             TargetStep::TakeAway if place.is_directory(&place.name)? == Some(true) => {
-                if place.take_away_directory()? == Removed::NotEmpty {
+                if place.take_away_directory()? == NameRemoval::NotEmpty {
                     return Ok(MachineAnswer::Kept);
                 }
             }
@@ -116,12 +116,12 @@ impl Run<'_> {
             TargetStep::Discard => {
                 let is_directory = place.is_directory(&name)? == Some(true);
                 match place.discard(&name, is_directory)? {
-                    Removed::Yes => {}
-                    Removed::NotEmpty if target.turns() => {
+                    NameRemoval::Yes => {}
+                    NameRemoval::NotEmpty if target.turns() => {
                         type_changes::swap_back(target, &place, &name)?;
                         return Ok(MachineAnswer::Kept);
                     }
-                    Removed::NotEmpty => return Err(place.not_empty().into()),
+                    NameRemoval::NotEmpty => return Err(place.not_empty().into()),
                 }
             }
             TargetStep::Finished | TargetStep::Foreign => {}

@@ -2,7 +2,7 @@
 
 use crate::{
     apply::{
-        ActRunner, ApplyError, Engine, FORCE_FILE, Interrupts, NoActs, Options, Systemd, foreseen,
+        ActRunner, ApplyError, ApplyOptions, Engine, FORCE_FILE, Interrupts, NoActs, Systemd, foreseen,
         present_config, removed_by_force,
     },
     cli::{
@@ -105,7 +105,7 @@ impl<'a> Site<'a> {
 
     /// The engine of applies. It makes its directories.
     pub(super) fn engine(&self) -> Result<Engine, ApplyError> {
-        let options = Options {
+        let options = ApplyOptions {
             root: self.place.host_root.clone(),
             state: self.state.clone(),
             beside_mco: self.how.beside_mco,

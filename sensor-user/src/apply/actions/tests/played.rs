@@ -394,7 +394,7 @@ impl Login {
 }
 
 /// A host with such a bus.
-pub(super) struct Host {
+pub(super) struct PlayedHost {
     pub(super) root: TempDir,
     plays: Plays,
     bus: JoinHandle<()>,
@@ -406,13 +406,13 @@ pub(super) struct Host {
     pub(super) queued: &'static Mutex<Vec<String>>,
 }
 
-impl Drop for Host {
+impl Drop for PlayedHost {
     fn drop(&mut self) {
         self.bus.abort();
     }
 }
 
-impl Host {
+impl PlayedHost {
     pub(super) fn new(plays: Plays) -> Self {
         let root = tempfile::tempdir().unwrap();
         let socket = root.path().join("run/dbus/system_bus_socket");

@@ -103,10 +103,10 @@ async fn an_order_that_rpm_ostree_did_not_stage_is_reported() {
         "status --json") cat status ;;
         "kargs --deploy-index=0") echo "host m=auto m=off" ;;
     esac"#;
-    let world = World::new(Backend::RpmOstree, OLD, "m=auto host m=off")
+    let world = World::new(OsTool::RpmOstree, OLD, "m=auto host m=off")
         .tool("rpm-ostree", script)
         .file("status", &booted);
-    let error = world.host.stage(&of_order("m=auto host m=off"), LIMIT).await.unwrap_err();
+    let error = world.host.stage(&of_order("m=auto host m=off"), LIMIT).await.unwrap_err().to_string();
     assert!(error.contains("in the order [m=off m=auto], and are [m=auto m=off]"), "{error}");
 }
 
@@ -118,7 +118,7 @@ fn an_os_booted_with_another_order_does_not_match_and_force_sets_all_arguments()
     for (booted, is_as_declared) in
         [("m=off rw m=auto", true), ("m=auto rw m=off", false), ("m=auto", false), ("m=off", false)]
     {
-        let world = World::new(Backend::Ostree, OLD, booted);
+        let world = World::new(OsTool::Ostree, OLD, booted);
         let observer = Observer::new(world.folder.path()).unwrap();
         assert_eq!(is_there(&declared, &observer), is_as_declared, "{booted}");
         let change = restoring(&declared, &observer).map(|change| change.add_arguments);
