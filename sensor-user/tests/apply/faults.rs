@@ -146,7 +146,7 @@ fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
         if !met(&said) {
             return false;
         }
-        // The next start restores the rest.
+        // The next start ends the apply.
         if world.has_journal() {
             world.resume("");
         } else if said.code != Some(0) {

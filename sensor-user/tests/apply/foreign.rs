@@ -20,7 +20,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-const FOREIGN: &str = "somebody else's";
+const FOREIGN: &str = "another process";
 
 /// A file that changes, one that is added and one that is removed.
 const TARGETS: [&str; 3] = ["/etc/app/mode", "/etc/new/deep/er/file", "/etc/goes/deep/file"];
@@ -42,7 +42,7 @@ impl Deed {
         match self {
             Self::Write => fs::write(&path, FOREIGN).unwrap(),
             Self::RenameOver => {
-                let beside = path.with_file_name("somebody-else");
+                let beside = path.with_file_name("foreign");
                 fs::write(&beside, FOREIGN).unwrap();
                 fs::rename(&beside, &path).unwrap();
             }
@@ -78,7 +78,7 @@ fn others(mut snapshot: Snapshot, target: &str) -> Snapshot {
     snapshot
 }
 
-/// Output of an apply in which somebody else made a change right before a call, if the apply reached that call.
+/// Output of an apply in which another process made a change right before a call, if the apply reached that call.
 fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> Said {
     let child = world
         .command(&[config], &format!("stop:{call}"))
@@ -120,10 +120,10 @@ fn a_change_of_another_process_between_any_two_calls_stays_and_all_other_paths_a
         assert_eq!(others(found.clone(), target), others(wanted.clone(), target), "{what}");
         if performed {
             let there = fs::read_to_string(world.at(target)).ok();
-            // If somebody removes a name before it is final, the apply still has to create it.
+            // If another process removes a name before it is final, the apply still has to create it.
             let is_removal = deed.leaves().is_none();
             let made = is_removal && found.get(Path::new(target)) == wanted.get(Path::new(target));
-            assert!(there.as_deref() == deed.leaves() || made, "what somebody else wrote is lost: {what}");
+            assert!(there.as_deref() == deed.leaves() || made, "the other process's change is lost: {what}");
             assert!(is_new || made || text(&said).contains(target), "it does not say which: {what}");
         } else {
             assert_eq!(found, *wanted, "{what}");
@@ -357,7 +357,7 @@ fn while_an_apply_is_held_no_other_begins_and_a_dry_run_only_reports_it() {
         assert_eq!(said.code, Some(1), "{arguments:?}: {}", text(&said));
         assert!(text(&said).contains("number 3 was interrupted"), "{arguments:?}: {}", text(&said));
     }
-    assert_eq!((world.snapshot(), world.contents()), before, "somebody wrote beside it");
+    assert_eq!((world.snapshot(), world.contents()), before, "another command wrote beside it");
     kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
     let said = Said::of(child.wait_with_output().unwrap());
     assert_eq!(said.code, Some(0), "{}", text(&said));

@@ -119,7 +119,7 @@ fn before_services_start_only_overwritten_paths_are_written_again() {
     let said = world.run(&["apply", "--resume", "--early"], "");
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
     assert_eq!(recover(&world, &mut host, ResumeLimit::Unlimited).end, MachineEnd::Closed(ApplyEnd::Done));
-    // Without an apply under way it does nothing.
+    // Without an apply in progress it does nothing.
     assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
     let before = World::old();
     assert_eq!(before.run(&["apply", "--resume", "--early"], "").code, Some(0));
@@ -145,13 +145,13 @@ fn before_the_reboot_no_path_is_written_again() {
 #[test]
 fn a_change_of_another_process_there_is_left_and_causes_a_rollback() {
     let world = updated();
-    world.write(PATH, "somebody else");
+    world.write(PATH, "another process");
     let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
-    assert_eq!(world.read(PATH), "somebody else");
+    assert_eq!(world.read(PATH), "another process");
     assert_eq!((put_again(&world).len(), temporaries(&world).len()), (0, 0));
-    // Another mode is somebody else's, too.
+    // Another mode is a change of another process, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
     let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The exit code of a command whose output nobody reads from the first byte on.
+/// The exit code of a command whose output is never read.
 fn without_reader(mut command: Command) -> Option<i32> {
     let gone = || -> Stdio { io::pipe().unwrap().1.into() };
     command.stdout(gone()).stderr(gone()).status().unwrap().code()
@@ -30,7 +30,7 @@ fn an_apply_without_readers_ends_as_with_them_and_with_the_same_exit_code() {
     assert_eq!(without_reader(world.command(&["old"], "")), Some(1), "drift");
 }
 
-/// A pipe that accepts no byte until somebody reads.
+/// A pipe that accepts no byte until a process reads.
 fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
     let (reader, writer) = io::pipe().unwrap();
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();

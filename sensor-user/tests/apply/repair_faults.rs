@@ -12,7 +12,7 @@ use std::{
 const OTHER_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb other\n";
 
-/// A host that departs from its config in each way that a repair writes.
+/// A host that differs from its config in each way that a repair restores.
 fn drifted() -> World {
     let world = World::old();
     let at = |path: &str| world.at(path);

@@ -165,7 +165,7 @@ impl World {
         self.directory.path().join(format!("{name}.yaml"))
     }
 
-    /// Number of contents that the store has for an apply under way.
+    /// Number of contents that the store has for an apply in progress.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn contents(&self) -> usize {
         fs::read_dir(self.state().join("apply/contents")).unwrap().count()

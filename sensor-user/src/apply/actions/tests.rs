@@ -113,7 +113,7 @@ async fn a_masked_unit_is_skipped_if_the_config_masks_it_else_a_failure_and_is_n
         assert!(host.queued.lock().unwrap().is_empty(), "{kind:?}");
     }
     let host = PlayedHost::new(Plays::Well);
-    // Its mask is not read yet; on the way back it is gone again.
+    // systemd has not read its mask yet, and the rollback removes the mask.
     let restart = Act { masked: true, ..act(Action::Restart, "there.service", 30) };
     let Ok(ActResult::Skipped(reason)) = host.acted(&restart, &begin()).await else {
         panic!("it was started")
@@ -140,7 +140,7 @@ async fn a_unit_that_the_rollback_masks_again_is_stopped() {
     assert_eq!(*host.called.lock().unwrap(), ["stop"]);
     let another = act(Action::Restart, "masked.service", 30);
     host.systemd().undo(&another, &begin).await.unwrap_err();
-    assert_eq!(*host.called.lock().unwrap(), ["stop"], "somebody else's mask");
+    assert_eq!(*host.called.lock().unwrap(), ["stop"], "the rollback does not mask it");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! systemd and logind as a test wants them, on a bus at the place of the host's own.
+//! systemd and logind for tests, on a bus of their own.
 //!
-//! In: what they are to do. Out: a root with the bus in it, and what was asked of them.
+//! In: their behaviour. Out: a root with the bus in it, and the calls that they received.
 
 #![expect(clippy::used_underscore_binding, reason = "the interface macro passes on what a signature names")]
 
@@ -44,7 +44,7 @@ impl Bus {
 /// systemd's connection to the bus.
 const SYSTEMD: &str = ":1.0";
 
-/// Its next one.
+/// Its next connection.
 const SYSTEMD_ANEW: &str = ":1.900";
 
 /// Connections of a user without rights.
@@ -53,7 +53,7 @@ const STRANGERS: [&str; 2] = [":1.666", ":1.01"];
 /// Forged signals before the answer that a job is queued: more than any queue takes.
 const FLOOD: usize = 5000;
 
-/// A signal that a job of a unit is over. The bus writes the sender; the rest is the sender's.
+/// Sends the signal that a job of a unit has ended. The bus writes the sender; the sender chooses all other fields.
 async fn job_removed(
     to: &zbus::Connection,
     sender: &str,
@@ -68,7 +68,7 @@ async fn job_removed(
 
 const MANAGER: &str = "/org/freedesktop/systemd1";
 
-/// What systemd does.
+/// The behaviour of systemd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plays {
     /// Everything succeeds.
@@ -77,27 +77,27 @@ pub(super) enum Plays {
     Frozen,
     /// It takes jobs and never ends one.
     Busy,
-    /// What was started dies a moment after.
+    /// A started unit fails a moment later.
     DyingUnits,
-    /// What was started is started over and over again.
+    /// A started unit fails and is started again and again.
     RestartingUnits,
-    /// Units had failed before.
+    /// Units have failed before the act.
     FailedUnits,
-    /// Units run.
+    /// Units run before the act.
     RunningUnits,
-    /// Everything succeeds, and a stranger says that it fails.
+    /// Everything succeeds, and another user sends signals of failures.
     WellBesideForger,
-    /// Jobs fail, and a stranger says that they succeed.
+    /// Jobs fail, and another user sends signals of success.
     FailingBesideForger,
-    /// systemd connects to the bus anew in the middle of a job.
+    /// systemd reconnects to the bus during a job.
     ConnectedAnew,
-    /// It forgets a job without a word.
+    /// It forgets a job and sends no signal.
     Forgetful,
-    /// A boot comes to its units after a while, and they run.
+    /// The boot starts its units after a while, and they run.
     Booting,
-    /// A boot comes to its units after a while, and they fail.
+    /// The boot starts its units after a while, and they fail.
     BootingInVain,
-    /// It rebooted softly, three times.
+    /// It has made three soft reboots.
     RebootedSoftly,
 }
 
@@ -108,7 +108,7 @@ struct Manager {
     queued: &'static Mutex<Vec<String>>,
 }
 
-/// The job of a boot that has not come to its unit.
+/// A job that waits in the queue of the boot.
 struct Queued;
 
 #[interface(name = "org.freedesktop.systemd1.Job")]
@@ -120,7 +120,7 @@ impl Queued {
     }
 }
 
-/// What systemd says of jobs that it does not have.
+/// The error of systemd for a job that it does not have.
 #[derive(Debug, zbus::DBusError)]
 #[zbus(prefix = "org.freedesktop.systemd1")]
 enum Gone {
@@ -290,7 +290,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// How it is where nobody but the boot starts it.
+    /// Its state after a boot that may start it.
     fn booted(&self) -> &'static str {
         let is_queued = self.jobs.load(Ordering::Relaxed) <= QUEUED;
         match self.plays {

@@ -62,7 +62,7 @@ async fn an_order_that_is_booted_already_is_not_staged() {
     assert_eq!(world.count("admin deploy"), 0);
 }
 
-/// The order waits and so does `s=1`, which is taken away before any boot.
+/// The order waits, and so does `s=1`, which is removed before any boot.
 fn without_what_came(boot_id: &str) -> OsChange {
     let waits = |argument: &str, operation| WaitingArgument {
         argument: argument.to_owned(),
