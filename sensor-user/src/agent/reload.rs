@@ -11,7 +11,7 @@ use super::reports::AgentEvent;
 use super::run_end::RunEnd;
 use super::state::Agent;
 use super::workers::Workers;
-use crate::desired::{Desired, DesiredError, apart};
+use crate::desired::{Desired, DesiredError, reader_process};
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::{GapReason, Scope};
 use std::collections::HashMap;
@@ -66,7 +66,7 @@ impl Agent {
         }
         let inputs = self.options.inputs.as_given();
         let is_kept = self.options.inputs.is_replaced();
-        let read = apart::load(&inputs, &*self.verifications.verifier.observer);
+        let read = reader_process::load(&inputs, &*self.verifications.verifier.observer);
         let (desired, reports) = (&mut self.verdicts.desired, &mut self.verdicts.reports);
         match read {
             Ok(new) if new.nothing && !desired.nothing && !inputs.allow_empty => {

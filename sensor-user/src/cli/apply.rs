@@ -1,15 +1,15 @@
 //! `holdfast apply`: applies a config to this host.
 
-mod asked;
-mod planned;
+pub(super) mod configs;
+mod consent;
+pub mod options;
+pub(super) mod report;
 mod run;
-pub mod site;
-pub(super) mod told;
-pub(super) mod wanted;
+mod show_plan;
 
 use super::output::Screen;
-use site::{How, Place, Site};
-use wanted::Configs;
+use configs::Configs;
+use options::{How, Place, Site};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
-    desired::{self, Inputs, MachineConfigs, Refused, StateSource, apart::give},
+    desired::{self, Inputs, MachineConfigs, Refused, StateSource, reader_process::give},
     observation::Observer,
 };
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! `holdfast explain`: everything about one path.
 
 use super::{
-    doubt,
+    describe,
     exit::{BadInput, DRIFT, IN_SYNC, runtime, told},
+    log_errors,
     output::{Output, Screen, Tone, clean},
-    people,
     sources::{Loaded, Sources, host_path},
     who::{self, Change},
 };
@@ -171,7 +171,7 @@ impl Explain {
             text(&report, screen)?;
         }
         screen.flush()?;
-        doubt::doubted(doubt?, screen)?;
+        log_errors::doubted(doubt?, screen)?;
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
     }
 }
@@ -185,7 +185,7 @@ impl Explain {
             Ok((changes, doubt)) => (changes.into_iter().next(), Ok(doubt)),
             // Without a log nothing is known of changes, and the rest is still worth saying; unless there was one.
             Err(error) if error.is::<BadInput>() => {
-                (None, forensic::cut(End::read(state, &self.log), 0).map_err(doubt::unreadable))
+                (None, forensic::cut(End::read(state, &self.log), 0).map_err(log_errors::unreadable))
             }
             Err(error) => (None, Err(error).context("the last change is not known")),
         }
@@ -210,14 +210,14 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let source = format!("{} ({})", stands.source.name(), stands.source.origin());
         let mut rows = vec![(None, vec!["declared by".to_owned(), clean(&source)])];
         rows.extend(
-            people::expected(&stands.expected)
+            describe::expected(&stands.expected)
                 .into_iter()
                 .map(|(word, value)| (None, vec![word.to_owned(), value])),
         );
         if let Some(label) = &stands.label {
             rows.push((None, vec!["label".to_owned(), clean(label)]));
         }
-        rows.push((None, vec!["found".to_owned(), people::found(&stands.observation)]));
+        rows.push((None, vec!["found".to_owned(), describe::found(&stands.observation)]));
         rows.extend(
             stands
                 .differences

@@ -1,10 +1,10 @@
 //! `holdfast history`: what was applied, when, how and with which result.
 
 use super::{
-    apply::site::Place,
+    apply::options::Place,
+    describe,
     exit::IN_SYNC,
     output::{Screen, Tone, clean},
-    people,
 };
 use crate::store::{HistoryEntry, Store};
 use sensor_model::{journal::ApplyEnd, node_state::Standing};
@@ -102,7 +102,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
             vec![
                 word.to_owned(),
                 entry.id.to_string(),
-                people::time(&entry.began),
+                describe::time(&entry.began),
                 took,
                 format!("{} paths", entry.paths),
                 steps.join(" "),

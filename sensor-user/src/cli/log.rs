@@ -1,8 +1,8 @@
 //! `holdfast log`: the forensic log, read and checked.
 
 use super::{
-    doubt::{doubted, unreadable},
     exit::{DRIFT, FAILURE, IN_SYNC},
+    log_errors::{doubted, unreadable},
     output::{Output, Screen, Tone, clean, count},
     sources::host_path,
     who::{self, Change},
@@ -222,7 +222,7 @@ fn print(entries: &[LogEntry], output: Output, screen: &mut Screen) -> anyhow::R
             who::text(&Change::from(entry.clone()), screen)?;
             continue;
         }
-        let time = super::people::time(&entry.record.time);
+        let time = super::describe::time(&entry.record.time);
         let mut text = format!("#{} {time} {}", entry.seq, entry.record.kind.as_str());
         for (name, value) in &entry.record.detail {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

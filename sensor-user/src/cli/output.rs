@@ -3,7 +3,7 @@
 //! In: texts and values. Out: standard output, with colour on a terminal only. Control characters in text from elsewhere are
 //! shown as escapes and never reach the terminal.
 
-use super::{aside, lasting::Lasting};
+use super::{ignore_errors::Lasting, stderr};
 use serde::Serialize;
 use std::{
     cell::Cell,
@@ -91,7 +91,7 @@ pub struct Errors;
 
 impl Write for Errors {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        aside::write(bytes, false);
+        stderr::write(bytes, false);
         Ok(bytes.len())
     }
 
@@ -102,12 +102,12 @@ impl Write for Errors {
 
 /// Prints a line on standard error.
 pub fn say(line: &str) {
-    aside::write(format!("{}\n", clean(line)).as_bytes(), false);
+    stderr::write(format!("{}\n", clean(line)).as_bytes(), false);
 }
 
 /// The same at the end of a command: the line is never left out.
 pub fn say_last(line: &str) {
-    aside::write(format!("{}\n", clean(line)).as_bytes(), true);
+    stderr::write(format!("{}\n", clean(line)).as_bytes(), true);
 }
 
 /// Standard output of a command.
@@ -149,7 +149,7 @@ impl Screen {
     /// From now on errors of standard output do not end the command, and a slow reader of standard error does not block it. A slow
     /// reader of standard output does, so a command prints there only when its work is over.
     pub fn outlive_readers(&mut self) {
-        aside::begin();
+        stderr::begin();
         let to = std::mem::replace(&mut self.to, Box::new(io::sink()));
         self.to = Box::new(Lasting(to));
     }

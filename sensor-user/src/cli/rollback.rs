@@ -2,8 +2,8 @@
 
 use super::{
     apply::{
-        site::{How, Place, Site},
-        wanted::Wanted,
+        configs::Wanted,
+        options::{How, Place, Site},
     },
     exit::BadInput,
     output::Screen,

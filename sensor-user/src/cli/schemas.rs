@@ -2,7 +2,7 @@
 //!
 //! In: the types. Out: schemas, by the names of their files in `docs/schemas`. `cargo xtask generate` writes them.
 
-use super::{apply::told, check, doctor, explain, history, log, plan, repair, who};
+use super::{apply::report, check, doctor, explain, history, log, plan, repair, who};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use sensor_model::{chain, status};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Every schema, with its name.
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
-        of::<told::Report>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
+        of::<report::Report>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
         of::<check::Report>("check", "What `holdfast check -o json` prints."),
         of::<doctor::Report>("doctor", "What `holdfast doctor -o json` prints."),
         of::<explain::Report>("explain", "What `holdfast explain -o json` prints."),

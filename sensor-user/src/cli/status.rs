@@ -1,13 +1,13 @@
 //! `holdfast status`: the last status that the daemon wrote, and whether the daemon still runs.
 
 use super::{
+    describe,
     exit::{DRIFT, FAILURE, IN_SYNC},
     output::{Output, Screen, Tone, clean, count},
-    people,
 };
 use crate::{
     clock::boot_id,
-    report::status::{self as file, FILE},
+    report::status_file::{self as file, FILE},
 };
 use anyhow::Context as _;
 use sensor_model::{
@@ -141,7 +141,7 @@ fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
         if status.time.is_empty() {
             return Ok(());
         }
-        screen.line(&format!("its last status, from {}:", people::time(&status.time)))?;
+        screen.line(&format!("its last status, from {}:", describe::time(&status.time)))?;
     }
     let things = status.counters.get("managed").copied().unwrap_or(0);
     let things = count(usize::try_from(things).unwrap_or(usize::MAX), "thing");
@@ -164,20 +164,20 @@ fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
         let waits = Some(format!("waits for {}", node.waiting_for)).filter(|_| !node.waiting_for.is_empty());
         let told = [Some(node.reason.clone()).filter(|reason| !reason.is_empty()), waits];
         let told = told.into_iter().flatten().collect::<Vec<_>>().join("; ");
-        screen.line(&format!("{word} since {}: {}", people::time(&node.since), clean(&told)))?;
+        screen.line(&format!("{word} since {}: {}", describe::time(&node.since), clean(&told)))?;
     }
     for thing in &status.drifted {
         let word = screen.paint(Tone::Bad, "drifted");
         screen.line(&format!(
             "{word} {} since {} ({})",
             clean(&thing.path),
-            people::time(&thing.since),
+            describe::time(&thing.since),
             clean(&thing.source)
         ))?;
         for difference in &thing.differences {
             screen.line(&format!("  {}", clean(&difference.text)))?;
         }
-        screen.line(&format!("  by {}", people::actor(thing.actor.as_ref())))?;
+        screen.line(&format!("  by {}", describe::actor(thing.actor.as_ref())))?;
     }
     for waits in &status.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
@@ -186,7 +186,7 @@ fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
         let word = screen.paint(Tone::Notable, "gap");
         let path = gap.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
         let what = clean(&format!("{}{path}", gap.reason));
-        screen.line(&format!("{word} since {}: {what}", people::time(&gap.since)))?;
+        screen.line(&format!("{word} since {}: {what}", describe::time(&gap.since)))?;
     }
     Ok(())
 }

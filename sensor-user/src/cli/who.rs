@@ -1,9 +1,8 @@
 //! `holdfast who`: the last changes of a path, from the forensic log.
 
 use super::{
-    doubt,
+    describe, log_errors,
     output::{Output, Screen, Tone, clean, count},
-    people,
     sources::host_path,
 };
 use crate::report::forensic::{self, End, LogEntry};
@@ -128,8 +127,8 @@ pub fn checked(
     number: usize,
 ) -> anyhow::Result<(Vec<Change>, Option<String>)> {
     let end = End::read(state, log);
-    let (entries, found) = forensic::newest_about(log, path, number).map_err(doubt::unreadable)?;
-    let doubt = forensic::doubt(end, &found).map_err(doubt::unreadable)?;
+    let (entries, found) = forensic::newest_about(log, path, number).map_err(log_errors::unreadable)?;
+    let doubt = forensic::doubt(end, &found).map_err(log_errors::unreadable)?;
     Ok((entries.into_iter().map(Change::from).collect(), doubt))
 }
 
@@ -143,18 +142,18 @@ impl Who {
         let report = Report { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
         if self.output.is_json() {
             screen.json(&report)?;
-            return doubt::doubted(doubt, screen);
+            return log_errors::doubted(doubt, screen);
         }
         if report.changes.is_empty() {
             screen.line(&format!("no change of {} is in the log", clean(&report.path)))?;
-            return doubt::doubted(doubt, screen);
+            return log_errors::doubted(doubt, screen);
         }
         for change in &report.changes {
             text(change, screen)?;
         }
         let changes = count(report.changes.len(), "change");
         screen.line(&screen.paint(Tone::Quiet, &format!("{changes}, the newest first")))?;
-        doubt::doubted(doubt, screen)
+        log_errors::doubted(doubt, screen)
     }
 }
 
@@ -170,11 +169,11 @@ pub fn text(change: &Change, screen: &mut Screen) -> std::io::Result<()> {
     };
     let operation = change.operation.as_deref().unwrap_or("no operation");
     let kind = screen.paint(tone, change.kind.as_str());
-    screen.line(&format!("{} {kind} by {}", people::time(&change.time), clean(operation)))?;
-    screen.line(&format!("  {}", people::actor(change.actor.as_ref())))?;
+    screen.line(&format!("{} {kind} by {}", describe::time(&change.time), clean(operation)))?;
+    screen.line(&format!("  {}", describe::actor(change.actor.as_ref())))?;
     let named = change.actor.as_ref().map(|actor| (actor.pid, actor.start_ns));
     for actor in change.actors.iter().filter(|actor| Some((actor.pid, actor.start_ns)) != named) {
-        screen.line(&format!("  beside {}", people::actor(Some(actor))))?;
+        screen.line(&format!("  beside {}", describe::actor(Some(actor))))?;
     }
     for difference in &change.differences {
         screen.line(&format!("  {}", clean(&difference.text)))?;

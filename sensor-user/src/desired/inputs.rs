@@ -1,6 +1,6 @@
 //! What is read, and how.
 
-use super::{last_valid, source::Generation, source::StateSource, unknown::Unknown};
+use super::{last_usable, source::Generation, source::StateSource, unknown::Unknown};
 use sensor_model::waiting::WaitingArgument;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +70,6 @@ impl Inputs {
 
     /// Where the daemon keeps the files that it reads, unless it reads kept ones.
     pub(super) fn kept_in(&self) -> Option<PathBuf> {
-        (!self.is_replaced()).then(|| last_valid::directory(&self.state))
+        (!self.is_replaced()).then(|| last_usable::directory(&self.state))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     error::DesiredError, facts::HostFacts, facts::LabelVersion, facts::complete, files::read, inputs::Inputs,
-    last_valid, manifests::of_files, policies::drift_policies,
+    last_usable, manifests::of_files, policies::drift_policies,
 };
 use sensor_model::{
     compare::Ids,
@@ -91,7 +91,7 @@ fn load_chosen(inputs: &Inputs, host: &dyn HostFacts) -> Result<Whole, DesiredEr
         config_files.clear();
     }
     if let Some(keep) = inputs.keep.as_ref().filter(|_| !nothing || inputs.allow_empty || is_applied)
-        && let Err(error) = last_valid::keep(keep, &config_files, &policy_files)
+        && let Err(error) = last_usable::keep(keep, &config_files, &policy_files)
     {
         tracing::warn!(%error, "The daemon cannot keep the configs for a start that finds unusable ones.");
     }

@@ -6,19 +6,19 @@
 //!
 //! In the order of reading: [`StateSource`] says where a config is; `files` reads bytes; `manifests` and `policies` parse
 //! and merge them; `load` makes expectations; `apart` does the same in a process of its own; `start` falls back to the
-//! configs that [`last_valid`] kept.
+//! configs that [`last_usable`] kept.
 
-pub mod apart;
 mod error;
 mod facts;
 mod files;
 mod generation;
 mod inputs;
-pub(crate) mod last_valid;
+pub(crate) mod last_usable;
 mod load;
 mod manifests;
 mod policies;
 mod pools;
+pub mod reader_process;
 mod source;
 mod start;
 mod unknown;

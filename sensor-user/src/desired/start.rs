@@ -1,7 +1,7 @@
 //! The daemon's start: the desired state, or the last usable one.
 
 use super::{
-    apart, error::DesiredError, facts::HostFacts, inputs::Inputs, last_valid, load::Desired,
+    error::DesiredError, facts::HostFacts, inputs::Inputs, last_usable, load::Desired, reader_process,
     source::MachineConfigs, source::StateSource,
 };
 
@@ -19,15 +19,15 @@ pub fn start(
 ) -> Result<(Desired, Option<DesiredError>), DesiredError> {
     inputs.restore();
     let is_applied = inputs.source.generation().is_some();
-    let kept = last_valid::directory(&inputs.state);
-    let fallback = match last_valid::configs(&kept) {
+    let kept = last_usable::directory(&inputs.state);
+    let fallback = match last_usable::configs(&kept) {
         Some(_) if is_applied => Some(inputs.source.clone()),
         Some(files) if !files.is_empty() => {
             Some(StateSource::MachineConfigs(MachineConfigs::LastUsable(files)))
         }
         _ => None,
     };
-    let refused = match apart::load(inputs, host) {
+    let refused = match reader_process::load(inputs, host) {
         Ok(desired) if desired.nothing && !inputs.allow_empty && !is_applied && fallback.is_some() => {
             DesiredError::DeclaresNothing
         }
@@ -36,9 +36,9 @@ pub fn start(
     };
     let Some(fallback) = fallback else { return Err(refused) };
     let source = std::mem::replace(&mut inputs.source, fallback);
-    let policies = std::mem::replace(&mut inputs.policies, last_valid::policies(&kept));
+    let policies = std::mem::replace(&mut inputs.policies, last_usable::policies(&kept));
     inputs.replaced = Some((source, policies));
-    match apart::load(inputs, host) {
+    match reader_process::load(inputs, host) {
         Ok(desired) => {
             tracing::error!(
                 kept = %kept.display(),

@@ -7,4 +7,4 @@ pub mod http;
 pub mod metrics;
 pub mod picture;
 pub mod reporter;
-pub mod status;
+pub mod status_file;

@@ -5,7 +5,7 @@
 
 use super::forensic;
 use super::metrics::Telemetry;
-use super::status::Numbers;
+use super::status_file::Numbers;
 use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
 use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};

@@ -6,7 +6,7 @@ use super::forensic::{self, ForensicError, ForensicLog, Limits, Writer};
 use super::http::{self, Pages, Readiness};
 use super::metrics::Telemetry;
 use super::picture::Picture;
-use super::status::StatusFile;
+use super::status_file::StatusFile;
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
     AgentEvent, DaemonFacts, NodeCounts, OpenedReports, ReadinessSubject, ReportError, Reports,

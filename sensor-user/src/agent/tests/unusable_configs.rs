@@ -113,7 +113,7 @@ fn with_an_applied_config_the_last_usable_policies_stay_in_force() {
     fs::write(node.path("policy/a.json"), "rubbish").unwrap();
     let (options, _, refused) = load().unwrap();
     assert!(refused.unwrap().contains("a.json"));
-    let kept = last_valid::directory(&node.path("state"));
+    let kept = last_usable::directory(&node.path("state"));
     let in_force = (options.inputs.source.manifests().to_vec(), options.inputs.policies);
     assert_eq!(in_force, (vec![applied.clone()], vec![kept.join("policies/000000/a.json")]));
     assert_eq!(fs::read_dir(kept.join("configs")).unwrap().count(), 0, "the store of applies has them");
@@ -125,7 +125,7 @@ fn with_an_applied_config_the_last_usable_policies_stay_in_force() {
 #[test]
 fn the_kept_files_are_private_and_follow_the_used_ones() {
     let node = node();
-    let kept = last_valid::directory(&node.path("state"));
+    let kept = last_usable::directory(&node.path("state"));
     for content in [DECLARED, "another\n"] {
         node.declare(content);
         load(&node).unwrap();

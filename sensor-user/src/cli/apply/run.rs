@@ -1,10 +1,10 @@
 //! Runs of an apply: a new one, an interrupted one, and one before services start.
 
 use super::{
-    planned::left_out,
-    site::{NO_DRAIN, Site},
-    told::{Outcome, Report},
-    wanted::Wanted,
+    configs::Wanted,
+    options::{NO_DRAIN, Site},
+    report::{Outcome, Report},
+    show_plan::left_out,
 };
 use crate::{
     apply::{Applied, ApplyError, ApplyRequest, Differences, NoActs, Recovered, ResumeLimit},

@@ -5,12 +5,12 @@
 //! that is not what was written. When the disk refuses, the newest records are kept in memory up to a
 //! bound and written later, in order, once. It never rewrites an entry and never holds file contents.
 
-mod doubt;
-mod end;
+mod end_note;
 mod newest;
 mod note_end;
 mod read;
 mod segment;
+mod soundness;
 mod writer;
 
 #[cfg(test)]
@@ -38,13 +38,13 @@ use std::{
     time::Duration,
 };
 
-pub use doubt::{cut, doubt};
-pub use end::{End, EndError, NOTE, Note, Shortfall};
+pub use end_note::{End, EndError, NOTE, Note, Shortfall};
 pub use newest::{Follower, canonical, newest, newest_about};
 pub use read::{
     Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
 };
 pub use sensor_model::chain::LogEntry;
+pub use soundness::{cut, doubt};
 pub use writer::Writer;
 
 /// First pause after a failed write; it doubles up to [`MAXIMUM_BACKOFF`].
@@ -156,7 +156,7 @@ pub struct ForensicLog {
     /// Boot-time nanoseconds of the newest checkpoint, or of the start.
     checkpoint_ns: u64,
     /// Notes where the log ends, once it is asked to.
-    end: Option<end::Keeper>,
+    end: Option<end_note::Keeper>,
 }
 
 impl ForensicLog {

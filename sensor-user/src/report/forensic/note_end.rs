@@ -2,7 +2,7 @@
 //!
 //! In: the place of the chain, the state directory. Out: the note, and a record of what the log lacks of the last one.
 
-use super::end::{End, EndError, Keeper, NOTED, Shortfall, mark};
+use super::end_note::{End, EndError, Keeper, NOTED, Shortfall, mark};
 use super::segment::CURRENT;
 use super::{ForensicLog, detail};
 use crate::clock::rfc3339;

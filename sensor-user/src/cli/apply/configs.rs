@@ -3,7 +3,7 @@
 //! In: files, and the store of applies. Out: both configs. An unknown field in NEW is an error, and so is a NEW that declares
 //! nothing after a config that declared something: both are usually typing errors, and would remove files from the host.
 
-use super::site::Site;
+use super::options::Site;
 use crate::{
     cli::{exit::BadInput, output::say},
     desired::{self, Files, StateSource, Unknown, as_kept, merged, read},

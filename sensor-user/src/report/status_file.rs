@@ -107,5 +107,5 @@ pub fn read(directory: &Path) -> io::Result<NodeStatus> {
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
+#[path = "status_file_tests.rs"]
 mod tests;

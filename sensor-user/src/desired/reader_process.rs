@@ -180,5 +180,5 @@ fn next<'a>(from: &mut impl BufRead, line: &'a mut Vec<u8>) -> Result<&'a [u8], 
 }
 
 #[cfg(test)]
-#[path = "apart_tests.rs"]
+#[path = "reader_process_tests.rs"]
 mod tests;

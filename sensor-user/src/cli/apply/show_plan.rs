@@ -1,6 +1,6 @@
 //! The plan of an apply for people, and what an apply without acts leaves out.
 
-use super::site::{NO_DRAIN, Site};
+use super::options::{NO_DRAIN, Site};
 use crate::cli::{
     exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Screen, Tone, clean, count},

@@ -3,7 +3,7 @@
 //! In: the plan. Out: whether the apply may start. Nothing is written yet, and no lock is held while a person reads: the
 //! engine notices at its start if another apply ended in the meantime.
 
-use super::site::{How, Site};
+use super::options::{How, Site};
 use crate::cli::{
     exit::BadInput,
     output::{Screen, count, say},

@@ -4,7 +4,7 @@
 //! them. The command waits for each write, so that lines keep their order, but only for [`PATIENCE`]. It leaves out lines while
 //! the writer still blocks, and prints their number with the next line that is written.
 
-use super::{lasting::Lasting, text::count};
+use super::{ignore_errors::Lasting, text::count};
 use std::{
     io::{self, Write},
     sync::{

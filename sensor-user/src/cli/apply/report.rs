@@ -2,14 +2,14 @@
 //!
 //! In: the result. Out: the report and the exit code. It changes nothing.
 
-use super::site::Site;
+use super::options::Site;
 use crate::{
     apply::{AfterRollback, Applied, waits},
     cli::{
-        agent,
+        agent, describe,
         exit::{DRIFT, FAILURE, IN_SYNC},
         output::{Screen, Tone, clean},
-        people, who,
+        who,
     },
 };
 use sensor_model::{
@@ -216,5 +216,5 @@ impl Site<'_> {
 fn culprit(problem: &str) -> Option<String> {
     let path = problem.strip_suffix(LEFT)?;
     let changes = who::changes(Path::new(agent::LOG), Path::new(path), 1).ok()?;
-    Some(people::actor(changes.first()?.actor.as_ref()))
+    Some(describe::actor(changes.first()?.actor.as_ref()))
 }
