@@ -1,33 +1,46 @@
 //! Holdfast's daemon and command line, as a library of rooms.
 //!
-//! The rooms stand in the order of the data flow, and each takes only from those above it. A change goes from `kernel` to
-//! `report`; a config goes from `desired` to `disk`.
+//! Each room takes only from those above it in this table.
+//!
+//! A change: [`kernel`] gives a ring record to the loop of [`agent`]. The loop decodes it with [`event`], finds its actor with
+//! [`attribution`], and observes the thing with [`observation`]. It compares, reaches a verdict, and gives that to [`report`]
+//! through a trait.
+//!
+//! A config: [`cli`] passes its files to [`apply`], which reads them with [`desired`] and makes a plan. It journals each step in
+//! [`store`] and writes it with [`disk`].
 //!
 //! | room | what it does |
 //! |---|---|
-//! | [`bounded`], [`clock`], [`systemd`], [`sys`] | reads files up to a limit; tells the time; asks systemd; changes a disk |
+//! | [`bounded`] | reads files up to a limit |
+//! | [`clock`] | gives the time |
+//! | [`systemd`] | asks systemd for the state of a unit |
+//! | [`sys`] | has the system calls that change a disk |
 //! | [`desired`] | reads what the node should be: configs, drift policies, generations |
 //! | [`kernel`] | loads the kernel programs, and reads their ring and maps |
-//! | [`fanotify`] | receives changes where no kernel program can be loaded |
+//! | [`fanotify`] | receives changes if no kernel program can be loaded |
 //! | [`event`] | decodes and checks a ring record |
-//! | [`attribution`] | finds who made a change: process, login, unit, pod |
-//! | [`observation`] | reads what is there |
+//! | [`attribution`] | finds the actor of a change: process, login, unit, pod |
+//! | [`observation`] | observes the things of a host |
 //! | [`labels`] | finds the SELinux label that a path should have |
 //! | [`agent`] | runs the detection protocol in one loop |
+//! | [`diagnosis`] | tests which backend works on a host, and what it cannot see |
 //! | [`report`] | keeps one picture of the node, and writes the forensic log, the metrics and the status from it |
 //! | [`disk`] | writes managed paths; nothing else does |
 //! | [`store`] | keeps generations and the journal of an apply |
-//! | [`repair`] | says what to write where a thing drifted |
+//! | [`repair`] | restores the declared state of a thing |
+//! | [`inspection`] | compares a host with its config without the daemon, and explains one path |
 //! | [`apply`] | brings the host from one config to another |
-//! | [`cli`] | parses flags, calls one function, prints |
+//! | [`cli`] | parses arguments, calls one room, prints the answer |
 
-// Where the reader is gone they panic, which ends the process in the middle of its work: `cli::output::say` does not.
+// The print macros panic if the reader closed the pipe, and end the process in its work. `cli::output::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bounded;
 pub mod clock;
-pub mod sys;
+
 pub mod systemd;
+
+pub mod sys;
 
 pub mod desired;
 
@@ -45,6 +58,8 @@ pub mod labels;
 
 pub mod agent;
 
+pub mod diagnosis;
+
 pub mod report;
 
 pub mod disk;
@@ -52,6 +67,8 @@ pub mod disk;
 pub mod store;
 
 pub mod repair;
+
+pub mod inspection;
 
 pub mod apply;
 

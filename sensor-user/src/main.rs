@@ -1,6 +1,6 @@
 //! The `holdfast` command.
 
-// Where the reader is gone they panic, which ends the process in the middle of its work: `cli::output::say` does not.
+// The print macros panic if the reader closed the pipe, and end the process in its work. `cli::output::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 use holdfast::cli::{self, Command, output};
@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Gives back to the kernel what was used to read configs and kernel types; the C library's allocator keeps it.
+/// Returns the memory that reading configs and kernel types took. The C library's allocator would keep it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let command = cli::parse().command;
-    // A command that answers a question says only what went wrong beside it.
+    // A command other than `agent` logs warnings and errors only.
     let level = if matches!(command, Command::Agent(_)) { LevelFilter::INFO } else { LevelFilter::WARN };
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::builder().with_default_directive(level.into()).from_env_lossy())
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::say_last(&format!("error: {}", cli::told(&error)));
+            output::say_last(&format!("error: {}", cli::error_line(&error)));
             ExitCode::from(cli::exit_code(&error))
         }
     }

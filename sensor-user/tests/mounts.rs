@@ -6,8 +6,8 @@
 use holdfast::{
     clock::Clock,
     observation::Observer,
-    report::forensic::{Durability, ForensicLog, Limits, verify},
-    report::metrics::{BuildInfo, Telemetry},
+    report::forensic::{Durability, ForensicLog, LogLimits, verify},
+    report::metrics::{BuildInfo, Metrics},
 };
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount, umount};
@@ -168,11 +168,11 @@ fn a_full_disk_loses_no_record() {
         object: String::new(),
         kernel: String::new(),
     };
-    let telemetry = Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH));
+    let metrics = Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH));
     let directory = root.path().join("log");
     let shared = Arc::clone(&clock) as Arc<dyn Clock>;
     let mut log =
-        ForensicLog::open(&directory, Limits::default(), shared, "boot".to_owned(), telemetry).unwrap();
+        ForensicLog::open(&directory, LogLimits::default(), shared, "boot".to_owned(), metrics).unwrap();
     let filler = root.path().join("filler");
     let mut next = 0;
     for _ in 0..3 {

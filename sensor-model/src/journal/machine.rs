@@ -21,9 +21,6 @@ use super::{
 };
 use stage::{Pass, Stage};
 
-/// The end of the message about a target that was left unchanged.
-pub const LEFT: &str = ": left as somebody else wrote it";
-
 /// Most steps of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or
 /// beside a process that writes all the time, the steps would never end.
 const STEPS: u8 = 12;
@@ -98,6 +95,8 @@ pub struct Machine {
     reason: String,
     /// Targets that were left, actions that were skipped, and failures during the rollback.
     problems: Vec<String>,
+    /// The paths of the targets that were left.
+    left: Vec<String>,
     /// Failures that must be retried before the rollback can end.
     unfinished: Vec<String>,
     /// The undone change of the OS takes effect with the next boot.
@@ -126,6 +125,7 @@ impl Machine {
             failed: None,
             reason: String::new(),
             problems: Vec::new(),
+            left: Vec::new(),
             unfinished: Vec::new(),
             returns: false,
             returned: 0,
@@ -144,6 +144,11 @@ impl Machine {
     /// Targets left as another process wrote them, skipped actions, and failures during the rollback.
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// The paths of the targets left as another process wrote them.
+    pub fn left(&self) -> &[String] {
+        &self.left
     }
 
     /// The reason of an unplanned reboot; `None` if no action failed with a reboot as its fallback.
@@ -202,7 +207,8 @@ impl Machine {
             }
             Stage::VerifyingBack => MachineRequest::VerifyBack,
             Stage::RolledBack => {
-                MachineRequest::Append(JournalRecord::RolledBack { problems: self.problems.clone() })
+                let (problems, left) = (self.problems.clone(), self.left.clone());
+                MachineRequest::Append(JournalRecord::RolledBack { problems, left })
             }
             Stage::Committing(ended) => MachineRequest::Commit(*ended),
             Stage::Closing(_) => MachineRequest::Close,

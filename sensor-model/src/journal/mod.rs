@@ -398,5 +398,8 @@ pub enum JournalRecord {
     RolledBack {
         /// Targets that keep the state of another process, and actions that failed during the rollback.
         problems: Vec<String>,
+        /// The paths of these targets.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<String>,
     },
 }

@@ -73,7 +73,7 @@ fn records() -> Vec<JournalRecord> {
         JournalRecord::RebootRequested { boot: Boot::of_kernel("b") },
         JournalRecord::RollingBack { reason: "it differs".to_owned() },
         JournalRecord::ReturnRequested { boot: Boot::of_kernel("c") },
-        JournalRecord::RolledBack { problems: vec!["left".to_owned()] },
+        JournalRecord::RolledBack { problems: vec!["left".to_owned()], left: vec!["/etc/a".to_owned()] },
     ]
 }
 
@@ -116,7 +116,11 @@ fn records_in_an_impossible_order_are_refused() {
             JournalRecord::ReturnRequested { boot: Boot::of_kernel("b") },
         ],
         vec![records()[0].clone(), JournalRecord::Written, JournalRecord::Finished { act: 0 }],
-        vec![records()[0].clone(), JournalRecord::RolledBack { problems: Vec::new() }, JournalRecord::Done],
+        vec![
+            records()[0].clone(),
+            JournalRecord::RolledBack { problems: Vec::new(), left: Vec::new() },
+            JournalRecord::Done,
+        ],
     ];
     for records in impossible {
         // The last line is complete, so it is not taken for a cut one.

@@ -93,7 +93,7 @@ impl ApplyTracker {
             None
         });
         let Some((id, path)) = current else { return tracker };
-        if options.inputs.follow((id, path.clone()).into()) {
+        if options.inputs.use_applied((id, path.clone()).into()) {
             tracing::warn!(apply = id, config = %path.display(), "The daemon uses the config that was applied last, not --config.");
         }
         tracker.generation = Some(id);

@@ -6,7 +6,7 @@
 use super::ApplyError;
 use crate::{
     agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
-    desired::Whole,
+    desired::DesiredWithConfig,
     repair::{RepairError, Restored, Restorer, linked_file, order},
     store::Store,
 };
@@ -89,7 +89,7 @@ pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: 
 
 /// The declared other names of the files that are repaired, and of these names again. A repair may give a file a new inode, and
 /// then it has to make its other names anew.
-fn other_names<'a>(whole: &'a Whole, differing: &[Differing]) -> Vec<&'a Expectation> {
+fn other_names<'a>(whole: &'a DesiredWithConfig, differing: &[Differing]) -> Vec<&'a Expectation> {
     let mut paths: BTreeSet<PathBuf> =
         differing.iter().map(|thing| thing.expectation.thing.path().to_path_buf()).collect();
     let names = whole.desired.expectations.iter().filter_map(|expectation| match &expectation.expected {
@@ -121,7 +121,7 @@ fn other_names<'a>(whole: &'a Whole, differing: &[Differing]) -> Vec<&'a Expecta
 pub async fn repair<'a>(
     restorer: &mut Restorer,
     state: &Path,
-    whole: &'a Whole,
+    whole: &'a DesiredWithConfig,
     selection: &'a RepairSelection,
 ) -> Result<Repaired<'a>, Unexpected> {
     let policy = &whole.desired.policy;

@@ -6,9 +6,11 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::desired::{Inputs, choose, state_directory};
 use crate::kernel::object::OBJECT_SHA256;
 use crate::repair::revert::Reverter;
+use crate::report::forensic;
 use crate::report::http::DEFAULT_ADDRESS;
-use crate::report::metrics::{BuildInfo, Telemetry};
+use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
+use crate::report::status_file;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,15 +18,11 @@ use std::time::Duration;
 
 /// The directory in which links and maps are pinned.
 pub const PINS: &str = "/sys/fs/bpf/holdfast";
-/// The directory of the status file.
-pub const RUN: &str = "/run/holdfast";
-/// The directory of the forensic log.
-pub const LOG: &str = "/var/log/holdfast";
 
 /// Arguments.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
-pub struct Agent {
+pub struct AgentCommand {
     /// Run on one host without a cluster.
     #[arg(long, required = true)]
     standalone: bool,
@@ -48,10 +46,10 @@ pub struct Agent {
     #[arg(long, value_name = "DIRECTORY")]
     state: Option<PathBuf>,
     /// Directory of the status file.
-    #[arg(long, default_value = RUN, value_name = "DIRECTORY")]
+    #[arg(long, default_value = status_file::DIRECTORY, value_name = "DIRECTORY")]
     run: PathBuf,
     /// Directory of the forensic log.
-    #[arg(long, default_value = LOG, value_name = "DIRECTORY")]
+    #[arg(long, default_value = forensic::DIRECTORY, value_name = "DIRECTORY")]
     log: PathBuf,
     /// BPF file system directory in which the kernel programs are pinned, so that they run on without the daemon.
     #[arg(long, default_value = PINS, value_name = "DIRECTORY")]
@@ -70,8 +68,8 @@ pub struct Agent {
     canary_every: u64,
 }
 
-impl Agent {
-    /// Runs until a signal ends it.
+impl AgentCommand {
+    /// Runs the daemon until a signal ends it.
     pub fn run(self) -> anyhow::Result<u8> {
         let listen: Option<SocketAddr> = match self.listen.as_str() {
             "none" => None,
@@ -91,14 +89,14 @@ impl Agent {
             policies,
             allow_unknown: self.allow_unknown,
             allow_empty: self.allow_empty,
-            apart: true,
+            own_process: true,
             keep: None,
             waits: waits_or_none,
             replaced: None,
         };
         let places = Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen };
         let services = Services {
-            reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(telemetry()?))),
+            reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),
             write_back: Box::new(Reverter::new(&inputs.root)),
         };
@@ -114,13 +112,13 @@ impl Agent {
     }
 }
 
-/// Metrics that say what runs where.
-fn telemetry() -> anyhow::Result<Telemetry> {
+/// The metrics, with the versions of the daemon and the kernel.
+fn metrics() -> anyhow::Result<Metrics> {
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
         object: OBJECT_SHA256.to_owned(),
         kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
     };
-    Ok(Telemetry::new(build, SystemClock.now()))
+    Ok(Metrics::new(build, SystemClock.now()))
 }

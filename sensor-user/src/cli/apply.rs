@@ -1,21 +1,21 @@
 //! `holdfast apply`: applies a config to this host.
 
-pub(super) mod configs;
 mod consent;
+pub(super) mod host;
 pub mod options;
-pub(super) mod report;
 mod run;
 mod show_plan;
+mod show_report;
 
 use super::output::Screen;
-use configs::Configs;
-use options::{How, Place, Site};
+use host::ApplyRun;
+use options::{ApplyFlags, ConfigOptions, HostOptions};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Apply {
     #[command(flatten)]
-    configs: Configs,
+    configs: ConfigOptions,
     /// Finish an interrupted apply or restore the old config, with a reboot where that needs one; start nothing new.
     #[arg(long, conflicts_with_all = ["dry_run", "force", "current"])]
     resume: bool,
@@ -23,25 +23,25 @@ pub struct Apply {
     #[arg(long, requires = "resume")]
     early: bool,
     #[command(flatten)]
-    how: How,
+    options: ApplyFlags,
     #[command(flatten)]
-    place: Place,
+    host_options: HostOptions,
 }
 
 impl Apply {
     /// Plans, asks, applies and reports.
     ///
     /// # Errors
-    /// Bad input, and why the apply did not start. The report has what happened later.
+    /// Bad input, and why the apply did not start. Later failures are in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let site = Site::open(&self.place, &self.how, screen)?;
+        let run = ApplyRun::open(&self.host_options, &self.options, screen)?;
         if self.early {
-            return site.put_again();
+            return run.put_again();
         }
         if self.resume {
-            return site.resume(screen);
+            return run.resume(screen);
         }
-        let wanted = self.configs.wanted(&site)?;
-        site.apply(screen, wanted)
+        let configs = run.configs(self.configs.wanted())?;
+        run.apply(screen, configs)
     }
 }

@@ -1,4 +1,4 @@
-//! How actors, times and expectations are said to people.
+//! Actors, times, expectations and observations as text.
 
 use super::output::clean;
 use sensor_model::{expectation::Expected, observation::Observation, record::Actor};
@@ -6,9 +6,9 @@ use sensor_model::{expectation::Expected, observation::Observation, record::Acto
 /// Longest command line shown, in characters.
 const COMMAND_LENGTH: usize = 80;
 
-/// Who it was, in one line: `alice as uid 0: /usr/bin/vim (vim /etc/x), pid 7, session 3 on pts/0`.
+/// An actor in one line: `alice as uid 0: /usr/bin/vim (vim /etc/x), pid 7, session 3 on pts/0`.
 pub fn actor(actor: Option<&Actor>) -> String {
-    let Some(actor) = actor else { return "nobody could be named".to_owned() };
+    let Some(actor) = actor else { return "an unknown actor".to_owned() };
     if actor.holdfast {
         return "holdfast itself".to_owned();
     }
@@ -32,13 +32,13 @@ pub fn actor(actor: Option<&Actor>) -> String {
     if let Some(session) = actor.session {
         text.extend([", session ", &session.to_string()]);
     }
-    for (what, value) in
+    for (word, value) in
         [("on", &actor.tty), ("in", &actor.unit), ("container", &actor.container_id), ("pod", &actor.pod_uid)]
     {
         if let Some(value) = value {
             let value: String =
-                if what == "container" { value.chars().take(12).collect() } else { value.clone() };
-            text.extend([" ", what, " ", &value]);
+                if word == "container" { value.chars().take(12).collect() } else { value.clone() };
+            text.extend([" ", word, " ", &value]);
         }
     }
     clean(&text)
@@ -52,12 +52,12 @@ pub fn time(text: &str) -> String {
     }
 }
 
-/// What is expected, as pairs of a word and its value; never contents.
+/// The details of an expectation, each with its name. A content is shown by its digest.
 pub fn expected(expected: &Expected) -> Vec<(&'static str, String)> {
     expected.details().into_iter().map(|(word, value)| (word, clean(&value))).collect()
 }
 
-/// What is there, in a few words.
+/// An observation in a few words.
 pub fn found(observation: &Observation) -> String {
     clean(&observation.summary())
 }

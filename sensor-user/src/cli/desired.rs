@@ -3,7 +3,7 @@
 use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
-    desired::{self, Inputs, MachineConfigs, Refused, StateSource, reader_process::give},
+    desired::{self, Inputs, MachineConfigs, RefusedConfigs, StateSource, reader_process::give},
     observation::Observer,
 };
 use std::path::PathBuf;
@@ -26,29 +26,31 @@ pub struct Read {
     /// Root of the host's file system.
     #[arg(long, value_name = "DIRECTORY")]
     host_root: PathBuf,
-    /// Where it is kept which kernel arguments wait for the next boot.
+    /// State directory: which kernel arguments wait for the next boot.
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
-    /// Warn of unknown fields in configs instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
-    /// Where what was read is kept as the last that could be used.
+    /// Directory in which usable configs are kept.
     #[arg(long, value_name = "DIRECTORY")]
     keep: Option<PathBuf>,
-    /// Keep it also where it declares nothing.
+    /// Keep also configs that declare nothing.
     #[arg(long)]
     allow_empty: bool,
 }
 
 impl Read {
-    /// Writes what is desired, or why that cannot be read.
+    /// Writes the desired state, or why it cannot be read.
     ///
     /// # Errors
-    /// The daemon does not read it.
+    /// The daemon closed the pipe.
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
         let read = match Observer::guarded(&self.host_root) {
-            Ok(observer) => desired::load(&self.inputs(), &observer).map_err(|error| Refused::from(&error)),
-            Err(error) => Err(Refused { reason: error.to_string(), is_input: false }),
+            Ok(observer) => {
+                desired::load(&self.inputs(), &observer).map_err(|error| RefusedConfigs::from(&error))
+            }
+            Err(error) => Err(RefusedConfigs { reason: error.to_string(), is_input: false }),
         };
         give(read, screen.writer())?;
         Ok(IN_SYNC)
@@ -73,7 +75,7 @@ impl Read {
             policies: self.policy,
             allow_unknown: self.allow_unknown,
             allow_empty: self.allow_empty,
-            apart: false,
+            own_process: false,
             keep: self.keep,
             waits: waits_or_none,
             replaced: None,

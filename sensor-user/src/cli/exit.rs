@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, input errors, and the runtime of commands that wait for systemd.
+//! The end of a command: exit codes and input errors. Also the runtime of commands that ask systemd.
 
 use crate::{agent::AgentError, desired::DesiredError};
 use sensor_model::{
@@ -17,25 +17,25 @@ pub const FAILURE: u8 = 3;
 /// A config cannot be applied to a running node.
 pub const NOT_RECONCILABLE: u8 = 4;
 
-/// An input that is wrong: a flag's value, or a file that it names.
+/// A wrong input: the value of an option, or a file that it names.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", told(.0))]
+#[error("{}", error_line(.0))]
 pub struct BadInput(anyhow::Error);
 
 impl BadInput {
-    /// An input is wrong for this reason.
+    /// An input is wrong, for this reason.
     pub fn because(reason: impl Into<String>) -> anyhow::Error {
         Self(anyhow::Error::msg(reason.into())).into()
     }
 
-    /// An error is caused by an input.
+    /// An input caused this error.
     pub fn wrap(error: impl Into<anyhow::Error>) -> anyhow::Error {
         Self(error.into()).into()
     }
 }
 
 /// An error with its causes in one line. A cause that its error already contains is not repeated.
-pub fn told(error: &anyhow::Error) -> String {
+pub fn error_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -77,16 +77,16 @@ mod tests {
     use std::io;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_named_once() {
         let cause = || io::Error::from(io::ErrorKind::NotFound);
         let opened = crate::observation::RootError { root: "/x".into(), source: cause() };
         let error = anyhow::Error::from(opened).context("--host-root");
-        assert_eq!(told(&error), format!("--host-root: cannot open the host root /x: {}", cause()));
-        assert_eq!(told(&anyhow::Error::from(cause()).context("read")), format!("read: {}", cause()));
+        assert_eq!(error_line(&error), format!("--host-root: cannot open the host root /x: {}", cause()));
+        assert_eq!(error_line(&anyhow::Error::from(cause()).context("read")), format!("read: {}", cause()));
     }
 
     #[test]
-    fn only_bad_input_is_the_users_fault() {
+    fn only_bad_input_has_the_exit_code_of_wrong_usage() {
         assert_eq!(exit_code(&BadInput::because("no")), USAGE);
         assert_eq!(exit_code(&BadInput::because("no").context("more")), USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);

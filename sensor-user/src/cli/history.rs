@@ -1,7 +1,7 @@
-//! `holdfast history`: what was applied, when, how and with which result.
+//! `holdfast history`: past applies, and the state of the node's config.
 
 use super::{
-    apply::options::Place,
+    apply::options::HostOptions,
     describe,
     exit::IN_SYNC,
     output::{Screen, Tone, clean},
@@ -10,18 +10,18 @@ use crate::store::{HistoryEntry, Store};
 use sensor_model::{journal::ApplyEnd, node_state::Standing};
 use serde::Serialize;
 
-/// The value of [`Report::schema`].
-pub const SCHEMA: &str = "holdfast.history/v1";
+/// The value of [`HistoryReport::schema`].
+const SCHEMA: &str = "holdfast.history/v1";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct History {
     #[command(flatten)]
-    place: Place,
+    options: HostOptions,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct Report {
+pub(super) struct HistoryReport {
     /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
@@ -34,20 +34,20 @@ pub(super) struct Report {
 }
 
 impl History {
-    /// Reads and prints; changes nothing, also where an apply was interrupted.
+    /// Reads and prints. It changes nothing and does not continue an interrupted apply.
     ///
     /// # Errors
     /// A store that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let Some(store) = Store::open_existing(&self.place.state())? else {
+        let Some(store) = Store::open_existing(&self.options.state())? else {
             let (standing, applies) = (Standing::default(), Vec::new());
-            return self.print(&Report { schema: SCHEMA, current: None, standing, applies }, screen);
+            return self.print(&HistoryReport { schema: SCHEMA, current: None, standing, applies }, screen);
         };
         let mut applies = Vec::new();
         for id in store.generations()?.into_iter().rev() {
             applies.extend(store.history(id)?);
         }
-        let report = Report {
+        let report = HistoryReport {
             schema: SCHEMA,
             current: store.current()?.map(|(id, _)| id),
             standing: store.standing()?.unwrap_or_default(),
@@ -56,8 +56,8 @@ impl History {
         self.print(&report, screen)
     }
 
-    fn print(&self, report: &Report, screen: &mut Screen) -> anyhow::Result<u8> {
-        if self.place.output.is_json() {
+    fn print(&self, report: &HistoryReport, screen: &mut Screen) -> anyhow::Result<u8> {
+        if self.options.output.is_json() {
             screen.json(report)?;
         } else {
             text(report, screen)?;
@@ -66,7 +66,7 @@ impl History {
     }
 }
 
-fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
+fn text(report: &HistoryReport, screen: &mut Screen) -> std::io::Result<()> {
     let standing = &report.standing;
     let mut line = format!("state {}", standing.state.as_str());
     let waits = ["waits for ", &clean(&standing.waiting_for)].concat();
@@ -88,12 +88,12 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let current = if report.current == Some(entry.id) { "current" } else { "" };
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
         let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.as_str()).collect();
-        let mut told = clean(&entry.reason);
+        let mut reason = clean(&entry.reason);
         for taken in &entry.put_again {
             let path = taken.path.display().to_string();
-            let comma = if told.is_empty() { "" } else { "; " };
-            told = format!(
-                "{told}{comma}written again, since the update of the OS replaced it: {}",
+            let comma = if reason.is_empty() { "" } else { "; " };
+            reason = format!(
+                "{reason}{comma}written again, since the update of the OS replaced it: {}",
                 clean(&path)
             );
         }
@@ -107,7 +107,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
                 format!("{} paths", entry.paths),
                 steps.join(" "),
                 current.to_owned(),
-                told,
+                reason,
             ],
         ));
     }

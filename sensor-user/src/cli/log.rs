@@ -1,27 +1,28 @@
-//! `holdfast log`: the forensic log, read and checked.
+//! `holdfast log`: prints and checks the forensic log.
 
 use super::{
+    describe,
     exit::{DRIFT, FAILURE, IN_SYNC},
-    log_errors::{doubted, unreadable},
+    log_errors::{refuse_unsound, unreadable},
     output::{Output, Screen, Tone, clean, count},
     sources::host_path,
-    who::{self, Change},
+    who,
 };
-use crate::report::forensic::{self, End, EndError, Filter, Follower, LogEntry, Verification, canonical};
+use crate::report::forensic::{
+    self, ChainCheck, EndNoteError, Filter, Follower, LogAnswer, LogEntry, LogPlace, LogReport, LogState,
+    PathChange, canonical,
+};
 use anyhow::Context as _;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use jiff::{SignedDuration, Timestamp};
 use sensor_model::record::RecordKind;
-use serde::Serialize;
 use std::{
     io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-/// The value of [`Report::schema`].
-pub const SCHEMA: &str = "holdfast.log-verify/v1";
-
-/// How often a log that is followed is looked at.
+/// Time between two reads of a log that is followed.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Arguments.
@@ -29,11 +30,11 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub struct Log {
     /// The subcommand.
     #[command(subcommand)]
-    command: Command,
+    command: LogCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum LogCommand {
     /// Print the newest entries.
     Tail {
         /// Number of entries.
@@ -43,7 +44,7 @@ enum Command {
         #[arg(short, long)]
         follow: bool,
         #[command(flatten)]
-        place: Place,
+        options: LogOptions,
     },
     /// Print entries.
     Show {
@@ -51,143 +52,112 @@ enum Command {
         #[arg(long, value_parser = host_path)]
         path: Option<PathBuf>,
         /// Only entries of this kind; may be repeated.
-        #[arg(long, value_parser = kind)]
+        #[arg(long, value_parser = kind())]
         kind: Vec<RecordKind>,
         /// Only entries since this time: RFC 3339, or a time span before now such as `90m` or `24h`.
         #[arg(long, value_parser = since, value_name = "TIME")]
         since: Option<Timestamp>,
         #[command(flatten)]
-        place: Place,
+        options: LogOptions,
     },
     /// Check the hash chain, and name the first entry that does not match it.
     Verify {
         #[command(flatten)]
-        place: Place,
+        options: LogOptions,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct LogOptions {
     /// Directory of the forensic log.
-    #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
+    #[arg(long, default_value = forensic::DIRECTORY, value_name = "DIRECTORY")]
     log: PathBuf,
     /// State directory, in which the daemon keeps the number of the log's last entry.
-    #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
+    #[arg(long, default_value = crate::desired::STATE, value_name = "DIRECTORY")]
     state: PathBuf,
     #[command(flatten)]
     output: Output,
 }
 
-impl Place {
-    fn end(&self) -> End {
-        End::read(&self.state, &self.log)
+impl LogOptions {
+    fn place(&self) -> LogPlace {
+        LogPlace::new(&self.log, &self.state)
     }
 }
 
-/// What the check found.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct Report<'a> {
-    /// Name and version of this contract.
-    #[schemars(extend("const" = SCHEMA))]
-    schema: &'static str,
-    /// Whether the log is intact.
-    sound: bool,
-    /// Why it is not intact.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    doubt: Option<String>,
-    /// How many files were read.
-    files: usize,
-    /// How many entries are intact, up to the first that is not.
-    entries: u64,
-    /// Number of the first entry; more than 1 after a rotation that removed older entries.
-    first_seq: Option<u64>,
-    /// Number of the last entry.
-    last_seq: Option<u64>,
-    /// Hash of the last entry, to compare with a checkpoint that is kept elsewhere.
-    last_hash: Option<&'a str>,
-    /// Bytes of an unfinished line at the very end.
-    unfinished: usize,
-    /// The first entry that was changed or is missing; null if there is none.
-    fault: Option<Fault<'a>>,
+/// A record kind by its name.
+fn kind() -> impl clap::builder::TypedValueParser<Value = RecordKind> {
+    PossibleValuesParser::new(RecordKind::ALL.iter().map(|kind| kind.as_str()))
+        .try_map(|name| RecordKind::ALL.iter().copied().find(|kind| kind.as_str() == name).ok_or(UnknownKind))
 }
 
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-struct Fault<'a> {
-    /// The file.
-    file: &'a Path,
-    /// The line in it, from 1.
-    line: Option<u64>,
-    /// Number of the entry.
-    seq: Option<u64>,
-    /// What is wrong with it.
-    reason: &'a str,
+#[derive(Debug, thiserror::Error)]
+#[error("no such kind")]
+struct UnknownKind;
+
+/// A value of `--since` that is no time.
+#[derive(Debug, thiserror::Error)]
+enum SinceError {
+    #[error("neither a time as in RFC 3339 nor a time span such as 90m")]
+    Neither,
+    #[error(transparent)]
+    TooLong(#[from] jiff::Error),
 }
 
-/// A record kind by its word.
-fn kind(word: &str) -> Result<RecordKind, String> {
-    serde_json::from_value(word.into()).map_err(|error| error.to_string())
-}
-
-/// A moment, or how long ago it was.
-fn since(text: &str) -> Result<Timestamp, String> {
+/// A time, or a time span before now.
+fn since(text: &str) -> Result<Timestamp, SinceError> {
     if let Ok(time) = text.parse() {
         return Ok(time);
     }
-    let span: SignedDuration =
-        text.parse().map_err(|_| "neither a time as in RFC 3339 nor a time span such as 90m".to_owned())?;
-    Timestamp::now().checked_sub(span.abs()).map_err(|error| error.to_string())
+    let span: SignedDuration = text.parse().map_err(|_| SinceError::Neither)?;
+    Ok(Timestamp::now().checked_sub(span.abs())?)
 }
 
 impl Log {
     /// Reads and prints.
     ///
     /// # Errors
-    /// A log that cannot be read.
+    /// A log that cannot be read or is not sound.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match &self.command {
-            Command::Tail { lines, follow, place } => {
-                let end = place.end();
-                let (entries, found) = forensic::newest(&place.log, *lines).map_err(unreadable)?;
-                let doubt = forensic::doubt(end, &found).map_err(unreadable)?;
-                // Taken before the entries are printed, so that it misses none that is added meanwhile.
-                let follower = follow.then(|| Follower::after(&place.log, &entries).map_err(unreadable));
-                print(&entries, place.output, screen)?;
+            LogCommand::Tail { lines, follow, options } => {
+                let LogAnswer { found: entries, doubt } =
+                    options.place().newest(*lines).map_err(unreadable)?;
+                // It begins before the entries are printed, so it also sees entries that the daemon writes meanwhile.
+                let follower = follow.then(|| Follower::after(&options.log, &entries).map_err(unreadable));
+                print(&entries, options.output, screen)?;
                 if let Some(follower) = follower {
-                    self::follow(follower?, place.output, screen)?;
+                    self::follow(follower?, options.output, screen)?;
                 }
-                doubted(doubt, screen)
+                refuse_unsound(doubt, screen)
             }
-            Command::Show { path, kind, since, place } => {
-                let end = place.end();
+            LogCommand::Show { path, kind, since, options } => {
                 let filter = Filter { path: path.clone(), kinds: kind.clone(), since: *since };
                 let mut written = Ok(());
-                let found = forensic::show_checked(&place.log, &filter, &mut |entry| {
+                let shown = options.place().show(&filter, &mut |entry| {
                     if written.is_ok() {
-                        written = print(&[entry], place.output, screen);
+                        written = print(&[entry], options.output, screen);
                     }
-                })
-                .map_err(unreadable)?;
+                });
+                let doubt = shown.map_err(unreadable)?;
                 written?;
-                doubted(forensic::doubt(end, &found).map_err(unreadable)?, screen)
+                refuse_unsound(doubt, screen)
             }
-            Command::Verify { place } => {
-                let end = place.end();
-                let mut found = forensic::verify(&place.log).map_err(unreadable)?;
-                let emptied = found.fault.is_none() && found.doubt().is_some();
-                let is_copy = place.log != Path::new(super::agent::LOG);
-                found.compare_with_note(end, is_copy).map_err(|error| match error {
-                    EndError::Log(error) => unreadable(error),
-                    error @ EndError::Note { .. } => error.into(),
+            LogCommand::Verify { options } => {
+                let is_copy = options.log != Path::new(forensic::DIRECTORY);
+                let checked = options.place().check(is_copy).map_err(|error| match error {
+                    EndNoteError::Log(error) => unreadable(error),
+                    error @ EndNoteError::Note { .. } => error.into(),
                 })?;
-                if place.output.is_json() {
-                    screen.json(&report(&found))?;
+                if options.output.is_json() {
+                    screen.json(&LogReport::from(&checked.found))?;
                 } else {
-                    text(&found, screen)?;
+                    text(&checked.found, screen)?;
                 }
-                Ok(match &found.fault {
-                    _ if emptied => FAILURE,
-                    Some(_) => DRIFT,
-                    None => IN_SYNC,
+                Ok(match checked.state {
+                    LogState::Sound => IN_SYNC,
+                    LogState::Broken => DRIFT,
+                    LogState::Empty => FAILURE,
                 })
             }
         }
@@ -198,19 +168,16 @@ impl Log {
 fn follow(mut follower: Follower<'_>, output: Output, screen: &mut Screen) -> anyhow::Result<()> {
     loop {
         screen.flush()?;
-        if screen.is_unheard() {
+        if screen.is_closed() {
             return Ok(());
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a reader beside the daemon has nothing else to wait for"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "this command has nothing else to do meanwhile")]
         std::thread::sleep(PAUSE);
         print(&follower.added().map_err(unreadable)?, output, screen)?;
     }
 }
 
-/// Entries in two lines and more for people, or as the log's own lines.
+/// Prints entries as text, or as the lines of the log.
 fn print(entries: &[LogEntry], output: Output, screen: &mut Screen) -> anyhow::Result<()> {
     for entry in entries {
         if output.is_json() {
@@ -219,10 +186,10 @@ fn print(entries: &[LogEntry], output: Output, screen: &mut Screen) -> anyhow::R
         }
         if let Some(path) = &entry.record.path {
             screen.line(&clean(&format!("#{} {path}", entry.seq)))?;
-            who::text(&Change::from(entry.clone()), screen)?;
+            who::text(&PathChange::from(entry.clone()), screen)?;
             continue;
         }
-        let time = super::describe::time(&entry.record.time);
+        let time = describe::time(&entry.record.time);
         let mut text = format!("#{} {time} {}", entry.seq, entry.record.kind.as_str());
         for (name, value) in &entry.record.detail {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -233,33 +200,13 @@ fn print(entries: &[LogEntry], output: Output, screen: &mut Screen) -> anyhow::R
     Ok(())
 }
 
-fn report(found: &Verification) -> Report<'_> {
-    Report {
-        schema: SCHEMA,
-        sound: found.doubt().is_none(),
-        doubt: found.doubt(),
-        files: found.files,
-        entries: found.entries,
-        first_seq: found.first_seq,
-        last_seq: found.last_seq,
-        last_hash: found.last_hash.as_deref(),
-        unfinished: found.unfinished,
-        fault: found.fault.as_ref().map(|fault| Fault {
-            file: &fault.file,
-            line: fault.line,
-            seq: fault.seq,
-            reason: &fault.reason,
-        }),
-    }
-}
-
-fn text(found: &Verification, screen: &mut Screen) -> io::Result<()> {
+fn text(found: &ChainCheck, screen: &mut Screen) -> io::Result<()> {
     let entries =
         count(usize::try_from(found.entries).unwrap_or(usize::MAX), "entry").replace("entrys", "entries");
     let files = count(found.files, "file");
     if let Some(fault) = &found.fault {
         let word = screen.paint(Tone::Bad, "broken");
-        screen.line(&format!("{word}: {}", clean(&fault.told())))?;
+        screen.line(&format!("{word}: {}", clean(&fault.to_string())))?;
         return screen
             .line(&format!("{entries} before it {} intact", if found.entries == 1 { "is" } else { "are" }));
     }

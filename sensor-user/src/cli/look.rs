@@ -1,4 +1,4 @@
-//! `holdfast look`: looks at things for the daemon, in a process of its own.
+//! `holdfast look`: observes things for the daemon, in a process of its own.
 
 use super::exit::IN_SYNC;
 use crate::observation::worker;

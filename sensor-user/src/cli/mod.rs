@@ -1,7 +1,7 @@
 //! The command line: parsing, and one module for each command.
 //!
-//! In: arguments. Out: text or JSON on standard output, an exit code. Each command reads what it needs, prints what it found and
-//! ends. Only `agent` keeps running, and only `agent`, `repair`, `apply` and `rollback` change the host.
+//! In: arguments. Out: text or JSON on standard output, and an exit code. A command parses its arguments, calls a room, and prints
+//! the answer. Only `agent` keeps running. Only `agent`, `repair`, `apply` and `rollback` change managed paths.
 
 pub mod adopt;
 pub mod agent;
@@ -33,7 +33,7 @@ pub mod who;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use output::Screen;
 
-pub use exit::{BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, USAGE, exit_code, told};
+pub use exit::{BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, USAGE, error_line, exit_code};
 
 /// Node security and drift sensor.
 ///
@@ -50,7 +50,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the daemon.
-    Agent(Box<agent::Agent>),
+    Agent(Box<agent::AgentCommand>),
     /// Compare the host with its configuration once, without the daemon.
     Check(check::Check),
     /// Show the verdict of the running daemon: what has drifted, since when and by whom.
@@ -82,7 +82,7 @@ pub enum Command {
     /// Read configs and policies for the daemon.
     #[command(hide = true)]
     Desired(desired::Read),
-    /// Look at things on file systems that may not answer, for the daemon.
+    /// Observe things on file systems that may not answer, for the daemon.
     #[command(hide = true)]
     Look(look::Look),
 }
@@ -95,7 +95,7 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// Parses the arguments of this process; prints and ends where clap does.
+/// Parses the arguments of this process. For `--help`, `--version` and wrong usage it prints and ends the process.
 pub fn parse() -> Cli {
     let mut command = command();
     match Cli::from_arg_matches(&command.get_matches_mut()) {
@@ -107,7 +107,7 @@ pub fn parse() -> Cli {
 /// Runs a command; gives the exit code.
 ///
 /// # Errors
-/// Why the command has no answer; [`exit_code`] tells input errors from failures.
+/// Why the command has no answer. [`exit_code`] distinguishes input errors from failures.
 pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
     match command {
         Command::Agent(agent) => agent.run(),

@@ -3,7 +3,7 @@
 //! In: texts and values. Out: standard output, with colour on a terminal only. Control characters in text from elsewhere are
 //! shown as escapes and never reach the terminal.
 
-use super::{ignore_errors::Lasting, stderr};
+use super::{ignore_errors::IgnoreErrors, stderr};
 use serde::Serialize;
 use std::{
     cell::Cell,
@@ -15,8 +15,8 @@ pub use super::text::{clean, count};
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Format {
-    /// For people.
+pub enum OutputFormat {
+    /// For people to read.
     #[default]
     Text,
     /// For programs; the schemas are in `docs/schemas`.
@@ -28,13 +28,13 @@ pub enum Format {
 pub struct Output {
     /// Output format.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
 impl Output {
     /// Whether the answer is JSON.
     pub fn is_json(self) -> bool {
-        self.format == Format::Json
+        self.format == OutputFormat::Json
     }
 }
 
@@ -51,22 +51,22 @@ pub enum Tone {
     Quiet,
 }
 
-/// A writer to a pipe that its reader may close, as `head` does. It drops what is written after that, without an error. A full
-/// disk is an error.
-struct Heard<W> {
+/// A writer to a pipe. A reader such as `head` may close the pipe; what is written after that is dropped without an error. A
+/// full disk is an error.
+struct UntilClosed<W> {
     to: W,
-    is_gone: Rc<Cell<bool>>,
+    is_closed: Rc<Cell<bool>>,
 }
 
-impl<W: Write> Heard<W> {
-    /// Calls `act` while there is a reader, and gives `dropped` after that.
-    fn unless_gone<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>, dropped: T) -> io::Result<T> {
-        if self.is_gone.get() {
+impl<W: Write> UntilClosed<W> {
+    /// Calls `act` while the pipe is open, and gives `dropped` after that.
+    fn unless_closed<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>, dropped: T) -> io::Result<T> {
+        if self.is_closed.get() {
             return Ok(dropped);
         }
         match act(&mut self.to) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.is_gone.set(true);
+                self.is_closed.set(true);
                 Ok(dropped)
             }
             done => done,
@@ -74,17 +74,17 @@ impl<W: Write> Heard<W> {
     }
 }
 
-impl<W: Write> Write for Heard<W> {
+impl<W: Write> Write for UntilClosed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.unless_gone(|to| to.write(bytes), bytes.len())
+        self.unless_closed(|to| to.write(bytes), bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.unless_gone(Write::flush, ())
+        self.unless_closed(Write::flush, ())
     }
 }
 
-/// Standard error. After [`Screen::outlive_readers`] a slow reader does not block the command: lines that it does not read in
+/// Standard error. After [`Screen::outlive_readers`] a slow reader does not block the command. Lines that it does not read in
 /// time are left out.
 #[derive(Debug)]
 pub struct Errors;
@@ -105,7 +105,7 @@ pub fn say(line: &str) {
     stderr::write(format!("{}\n", clean(line)).as_bytes(), false);
 }
 
-/// The same at the end of a command: the line is never left out.
+/// Prints the last line of a command on standard error. This line is never left out.
 pub fn say_last(line: &str) {
     stderr::write(format!("{}\n", clean(line)).as_bytes(), true);
 }
@@ -114,7 +114,7 @@ pub fn say_last(line: &str) {
 pub struct Screen {
     to: Box<dyn Write>,
     colour: bool,
-    is_gone: Rc<Cell<bool>>,
+    is_closed: Rc<Cell<bool>>,
 }
 
 impl std::fmt::Debug for Screen {
@@ -127,23 +127,23 @@ impl Screen {
     /// Standard output, with colour on a terminal unless `NO_COLOR` is set. A closed pipe changes no exit code.
     pub fn stdout() -> Self {
         let colour = io::stdout().is_terminal() && wants_colour();
-        Self { colour, ..Self::heard(io::stdout()) }
+        Self { colour, ..Self::pipe(io::stdout()) }
     }
 
     /// A pipe that its reader may close, without colour.
-    fn heard(to: impl Write + 'static) -> Self {
-        let is_gone = Rc::default();
-        Self { to: Box::new(Heard { to, is_gone: Rc::clone(&is_gone) }), colour: false, is_gone }
+    fn pipe(to: impl Write + 'static) -> Self {
+        let is_closed = Rc::default();
+        Self { to: Box::new(UntilClosed { to, is_closed: Rc::clone(&is_closed) }), colour: false, is_closed }
     }
 
     /// Any other writer, without colour.
     pub fn plain(to: Box<dyn Write>) -> Self {
-        Self { to, colour: false, is_gone: Rc::default() }
+        Self { to, colour: false, is_closed: Rc::default() }
     }
 
     /// Whether the reader closed standard output.
-    pub fn is_unheard(&self) -> bool {
-        self.is_gone.get()
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
     }
 
     /// From now on errors of standard output do not end the command, and a slow reader of standard error does not block it. A slow
@@ -151,7 +151,7 @@ impl Screen {
     pub fn outlive_readers(&mut self) {
         stderr::begin();
         let to = std::mem::replace(&mut self.to, Box::new(io::sink()));
-        self.to = Box::new(Lasting(to));
+        self.to = Box::new(IgnoreErrors(to));
     }
 
     /// The writer.
@@ -159,7 +159,7 @@ impl Screen {
         &mut self.to
     }
 
-    /// A word in its colour.
+    /// A word in the colour of its tone.
     pub fn paint(&self, tone: Tone, word: &str) -> String {
         if !self.colour {
             return word.to_owned();
@@ -210,6 +210,22 @@ impl Screen {
         Ok(())
     }
 
+    /// Prints a line of a unified diff, in colour.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn diff_line(&mut self, indent: &str, line: &str) -> io::Result<()> {
+        let tone = match line.as_bytes().first() {
+            Some(b'+') => Some(Tone::Good),
+            Some(b'-') => Some(Tone::Bad),
+            Some(b'@' | b'\\') => Some(Tone::Quiet),
+            _ => None,
+        };
+        let line = clean(line);
+        let line = tone.map_or_else(|| line.clone(), |tone| self.paint(tone, &line));
+        self.line(&format!("{indent}{line}"))
+    }
+
     /// Prints a value as indented JSON.
     ///
     /// # Errors
@@ -238,7 +254,7 @@ pub fn wants_colour() -> bool {
 mod tests {
     use super::*;
 
-    /// A pipe whose reader is gone, and a line that was interrupted before.
+    /// A pipe without a reader. The first write to it is interrupted.
     struct Broken(bool);
 
     impl Write for Broken {
@@ -276,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_no_error_and_a_full_disk_is_one() {
-        let mut screen = Screen::heard(Broken(true));
-        assert!(!screen.is_unheard());
+    fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
+        let mut screen = Screen::pipe(Broken(true));
+        assert!(!screen.is_closed());
         screen.line("a").unwrap();
         screen.json(&["a"]).unwrap();
         screen.flush().unwrap();
-        assert!(screen.is_unheard());
-        let mut screen = Screen::heard(Full);
-        assert!(screen.line("a").is_err() && !screen.is_unheard());
+        assert!(screen.is_closed());
+        let mut screen = Screen::pipe(Full);
+        assert!(screen.line("a").is_err() && !screen.is_closed());
     }
 }

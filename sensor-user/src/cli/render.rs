@@ -24,12 +24,12 @@ pub struct Render {
     allow_unknown: bool,
     /// Output format.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
-    format: Format,
+    format: ManifestFormat,
 }
 
 /// How an object is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Format {
+pub enum ManifestFormat {
     /// For people, and for most tools.
     #[default]
     Yaml,
@@ -46,8 +46,8 @@ impl Render {
         let unknown = Unknown::allowed(self.allow_unknown);
         let rendered = render_pool(&self.path, self.pool.as_deref(), unknown).map_err(BadInput::wrap)?;
         match self.format {
-            Format::Yaml => write!(screen.writer(), "{}", rendered.to_yaml()?)?,
-            Format::Json => screen.json(&rendered.object)?,
+            ManifestFormat::Yaml => write!(screen.writer(), "{}", rendered.to_yaml()?)?,
+            ManifestFormat::Json => screen.json(&rendered.object)?,
         }
         Ok(IN_SYNC)
     }

@@ -1,25 +1,24 @@
-//! `holdfast repair`: writes the expected state back, after asking.
+//! `holdfast repair`: asks, and restores the declared state.
 
 use super::{
     exit::{BadInput, DRIFT, IN_SYNC, runtime},
     output::{Output, Screen, Tone, clean, count},
-    sources::{Loaded, Sources, host_path},
+    sources::{Sources, host_path},
 };
 use crate::{
     apply::repairs::{self, Differing, RepairSelection, Repaired},
     desired::declared_things,
-    repair::Restorer,
+    inspection::DeclaredHost,
 };
 use sensor_model::{difference::Difference, expectation::Expectation, verdict::VerdictKind};
 use serde::Serialize;
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
     path::PathBuf,
-    sync::Arc,
 };
 
-/// The value of [`Report::schema`].
-pub const SCHEMA: &str = "holdfast.repair/v1";
+/// The value of [`RepairReport::schema`].
+const SCHEMA: &str = "holdfast.repair/v1";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -39,9 +38,9 @@ pub struct Repair {
     output: Output,
 }
 
-/// What became of it.
+/// The result of a repair.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct Report {
+pub(super) struct RepairReport {
     /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
@@ -50,7 +49,7 @@ pub(super) struct Report {
     /// Things that were restored.
     repaired: Vec<RepairedThing>,
     /// Things that could not be restored.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedThing>,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
@@ -66,7 +65,7 @@ struct RepairedThing {
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
-struct Refused {
+struct RefusedThing {
     /// Path on the host; for a unit that of its file.
     path: String,
     /// Why it could not be restored.
@@ -74,7 +73,7 @@ struct Refused {
 }
 
 impl Repair {
-    /// Asks, writes, looks again, reports.
+    /// Asks, restores, compares again, and reports.
     ///
     /// # Errors
     /// Bad input, and a question that cannot be asked. What could not be repaired is in the report.
@@ -82,19 +81,19 @@ impl Repair {
         screen.outlive_readers();
         let state = self.sources.state();
         let lock = repairs::keep_applies_away(&state)?;
-        let loaded = self.sources.load()?;
-        let things = self.things(&loaded)?;
+        let host = self.sources.load()?;
+        let things = self.things(&host)?;
         let runtime = runtime()?;
-        let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
-        let selection = runtime.block_on(repairs::select(&mut restorer, things, &loaded.desired().ids));
+        let mut restorer = host.restorer();
+        let selection = runtime.block_on(repairs::select(&mut restorer, things, &host.desired().ids));
         let RepairSelection { differing, .. } = &selection;
         if !differing.is_empty() && !self.yes && !ask(differing)? {
             return Ok(DRIFT);
         }
-        let report = Report::of(runtime.block_on(repairs::repair(
+        let report = RepairReport::of(runtime.block_on(repairs::repair(
             &mut restorer,
             &state,
-            &loaded.whole,
+            &host.whole,
             &selection,
         ))?);
         // A slow reader of the report must not keep applies waiting.
@@ -108,15 +107,15 @@ impl Repair {
     }
 
     /// The things to repair.
-    fn things(&self, loaded: &Loaded) -> anyhow::Result<Vec<Expectation>> {
+    fn things(&self, host: &DeclaredHost) -> anyhow::Result<Vec<Expectation>> {
         if self.all {
-            return Ok(loaded.desired().expectations.clone());
+            return Ok(host.desired().expectations.clone());
         }
-        Ok(declared_things(&loaded.whole, &self.path, &*loaded.observer)?)
+        Ok(declared_things(&host.whole, &self.path, &*host.observer)?)
     }
 }
 
-impl Report {
+impl RepairReport {
     fn of(done: Repaired<'_>) -> Self {
         let repaired = done.restored.into_iter().map(|(expectation, restored)| RepairedThing {
             path: expectation.thing.path().to_string_lossy().into_owned(),
@@ -125,8 +124,8 @@ impl Report {
             source: expectation.source.name().to_owned(),
         });
         let refused = done.refused.into_iter();
-        let refused: Vec<Refused> =
-            refused.map(|(path, error)| Refused { path, reason: error.to_string() }).collect();
+        let refused: Vec<RefusedThing> =
+            refused.map(|(path, error)| RefusedThing { path, reason: error.to_string() }).collect();
         let verdict = if refused.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted };
         Self { schema: SCHEMA, verdict, repaired: repaired.collect(), refused }
     }
@@ -151,7 +150,7 @@ fn ask(drifted: &[Differing]) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
+fn text(report: &RepairReport, screen: &mut Screen) -> io::Result<()> {
     for thing in &report.repaired {
         let word = screen.paint(Tone::Good, "repaired");
         // Another repair restored it already: a closed directory whose undeclared file was removed.

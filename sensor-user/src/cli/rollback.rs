@@ -1,16 +1,11 @@
-//! `holdfast rollback`: applies the config that was there before.
+//! `holdfast rollback`: applies an earlier config again.
 
 use super::{
     apply::{
-        configs::Wanted,
-        options::{How, Place, Site},
+        host::ApplyRun,
+        options::{ApplyFlags, HostOptions},
     },
-    exit::BadInput,
     output::Screen,
-};
-use crate::{
-    apply::rollback_target,
-    desired::{Kept, generation},
 };
 
 /// Arguments.
@@ -20,28 +15,19 @@ pub struct Rollback {
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
     #[command(flatten)]
-    how: How,
+    options: ApplyFlags,
     #[command(flatten)]
-    place: Place,
+    host_options: HostOptions,
 }
 
 impl Rollback {
-    /// Plans the way back and takes it, like any other apply.
+    /// Plans, asks, applies and reports, as for any other config.
     ///
     /// # Errors
-    /// No such config, and why nothing was begun.
+    /// There is no such config, and why the apply did not start.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let site = Site::open(&self.place, &self.how, screen)?;
-        site.recover()?;
-        let store = site.store()?;
-        let Some((current, store)) = site.current()?.map(|(id, _)| id).zip(store) else {
-            return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
-        };
-        let to = rollback_target(&store, current, self.to)
-            .map_err(|error| if error.is_input() { BadInput::wrap(error) } else { error.into() })?;
-        let old = site.there(current)?;
-        let Kept { manifests, rendered: new } = generation((to, store.config(to)).into())?;
-        let previous = Some(current);
-        site.apply(screen, Wanted { manifests, old, previous, new, rollback_to: Some(to) })
+        let run = ApplyRun::open(&self.host_options, &self.options, screen)?;
+        let configs = run.rollback_configs(self.to)?;
+        run.apply(screen, configs)
     }
 }

@@ -1,8 +1,14 @@
 //! The JSON Schemas of what commands print and the daemon writes, made from the types.
 //!
-//! In: the types. Out: schemas, by the names of their files in `docs/schemas`. `cargo xtask generate` writes them.
+//! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
-use super::{apply::report, check, doctor, explain, history, log, plan, repair, who};
+use super::{history::HistoryReport, plan::PlanReport, repair::RepairReport, who::WhoReport};
+use crate::{
+    apply::ApplyReport,
+    diagnosis::Diagnosis,
+    inspection::{CheckReport, ExplainReport},
+    report::forensic::LogReport,
+};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use sensor_model::{chain, status};
 use serde_json::Value;
@@ -10,21 +16,21 @@ use serde_json::Value;
 /// Every schema, with its name.
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
-        of::<report::Report>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
-        of::<check::Report>("check", "What `holdfast check -o json` prints."),
-        of::<doctor::Report>("doctor", "What `holdfast doctor -o json` prints."),
-        of::<explain::Report>("explain", "What `holdfast explain -o json` prints."),
+        of::<ApplyReport>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
+        of::<CheckReport>("check", "What `holdfast check -o json` prints."),
+        of::<Diagnosis>("doctor", "What `holdfast doctor -o json` prints."),
+        of::<ExplainReport>("explain", "What `holdfast explain -o json` prints."),
         of::<chain::LogEntry>(
             "forensic-record",
             "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
         ),
-        of::<history::Report>("history", "What `holdfast history -o json` prints."),
-        of::<log::Report<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
-        of::<plan::Report<'static>>("plan", "What `holdfast plan -o json` prints."),
-        of::<repair::Report>("repair", "What `holdfast repair -o json` prints."),
+        of::<HistoryReport>("history", "What `holdfast history -o json` prints."),
+        of::<LogReport<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
+        of::<PlanReport<'static>>("plan", "What `holdfast plan -o json` prints."),
+        of::<RepairReport>("repair", "What `holdfast repair -o json` prints."),
         of::<status::StatusReport>("status", "What `holdfast status -o json` prints."),
         of::<status::NodeStatus>("status-file", "What the daemon keeps in status.json."),
-        of::<who::Report>("who", "What `holdfast who -o json` prints."),
+        of::<WhoReport>("who", "What `holdfast who -o json` prints."),
     ]
 }
 

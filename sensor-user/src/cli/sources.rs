@@ -1,22 +1,16 @@
-//! Where a command's expectations come from, and the host that they are about.
+//! The options that name configs, policies and a host, for each command that compares.
 
 use super::exit::BadInput;
 use crate::{
-    apply::{Store, waits_or_none},
-    desired::{self, Desired, Inputs, NotChecked, Whole, choose, state_directory},
+    apply::waits_or_none,
+    desired::{self, Inputs, choose, state_directory},
+    inspection::DeclaredHost,
     observation::{Observer, RootError},
+    store::Store,
 };
 use anyhow::Context as _;
-use sensor_model::{
-    drift_policy::DriftDecision,
-    expectation::Expectation,
-    path::{PathError, check_absolute},
-    waiting::WaitingOutput,
-};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use sensor_model::path::{PathError, check_absolute};
+use std::path::{Path, PathBuf};
 
 /// Options of every command that compares.
 #[derive(Debug, clap::Args)]
@@ -40,40 +34,26 @@ pub struct Sources {
     pub state: Option<PathBuf>,
 }
 
-/// The host, and what should be on it.
-#[derive(Debug)]
-pub struct Loaded {
-    /// The host's root.
-    pub root: PathBuf,
-    /// Its files.
-    pub observer: Arc<Observer>,
-    /// The rendered config, and its expectations without those that the policy ignores.
-    pub whole: Whole,
-}
-
 impl Sources {
-    /// Reads everything.
+    /// Reads the configs and policies.
     ///
     /// # Errors
     /// A file that cannot be read or used, with file, field and reason.
-    pub fn load(&self) -> anyhow::Result<Loaded> {
+    pub fn load(&self) -> anyhow::Result<DeclaredHost> {
         self.load_with(Observer::new)
     }
 
-    /// The same with another way to look at the host.
+    /// The same with another observer of the host.
     ///
     /// # Errors
     /// As [`Sources::load`].
     pub fn load_with(
         &self,
-        observe: impl FnOnce(&Path) -> Result<Observer, RootError>,
-    ) -> anyhow::Result<Loaded> {
-        let observer = Arc::new(
-            observe(&self.host_root)
-                .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?,
-        );
-        let whole = desired::load_whole(&self.inputs()?, &*observer).map_err(BadInput::wrap)?;
-        Ok(Loaded { root: self.host_root.clone(), observer, whole })
+        observer: impl FnOnce(&Path) -> Result<Observer, RootError>,
+    ) -> anyhow::Result<DeclaredHost> {
+        let observer = observer(&self.host_root)
+            .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
+        DeclaredHost::load(&self.inputs()?, observer).map_err(BadInput::wrap)
     }
 
     fn inputs(&self) -> anyhow::Result<Inputs> {
@@ -88,7 +68,7 @@ impl Sources {
             policies,
             allow_unknown: self.allow_unknown,
             allow_empty: false,
-            apart: false,
+            own_process: false,
             keep: None,
             waits: waits_or_none,
             replaced: None,
@@ -107,36 +87,6 @@ fn applied(state: &Path) -> anyhow::Result<Option<(u64, PathBuf)>> {
         "without --config, Holdfast uses the config that was applied last, and cannot read which one that is; run this as root, \
          or name a config by --config",
     )
-}
-
-impl Loaded {
-    /// Expectations and the policy.
-    pub fn desired(&self) -> &Desired {
-        &self.whole.desired
-    }
-
-    /// Everything that is declared of a path, also what the policy ignores; with the closed directory that the path is in.
-    ///
-    /// # Errors
-    /// Contents that cannot be decoded.
-    pub fn things_at(&self, path: &Path) -> anyhow::Result<Vec<Expectation>> {
-        Ok(desired::things_at(&self.whole, path, &*self.observer)?)
-    }
-
-    /// What the policy says of drift of a path by somebody unknown.
-    pub fn decision(&self, path: &Path) -> DriftDecision<'_> {
-        self.desired().policy.decide(path, None)
-    }
-
-    /// What waits for the next boot, as outputs have it.
-    pub fn waiting(&self) -> Vec<WaitingOutput> {
-        self.desired().waiting.iter().cloned().map(WaitingOutput::from).collect()
-    }
-
-    /// What the configuration declares and nothing here compares, and why.
-    pub fn not_checked(&self) -> Vec<NotChecked> {
-        desired::not_checked(&self.whole.rendered, &*self.observer)
-    }
 }
 
 /// A path of the host as an argument: absolute and cleaned.

@@ -5,28 +5,19 @@ use super::{
     exit::{DRIFT, FAILURE, IN_SYNC},
     output::{Output, Screen, Tone, clean, count},
 };
-use crate::{
-    clock::boot_id,
-    report::status_file::{self as file, FILE},
-};
-use anyhow::Context as _;
+use crate::report::{last_status::last_status, status_file::DIRECTORY};
 use sensor_model::{
-    node_state::NodeState,
-    status::{self, SCHEMA, StatusReport},
+    node_state::{NodeState, Standing},
+    status::{DriftedThing, OpenGap, StatusReport},
     verdict::VerdictKind,
 };
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io, path::PathBuf};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Status {
     /// Directory of the status file.
-    #[arg(long, default_value = super::agent::RUN, value_name = "DIRECTORY")]
+    #[arg(long, default_value = DIRECTORY, value_name = "DIRECTORY")]
     run: PathBuf,
     /// Where procfs is.
     #[arg(long, default_value = "/proc", value_name = "DIRECTORY", hide = true)]
@@ -36,12 +27,12 @@ pub struct Status {
 }
 
 impl Status {
-    /// Reads and reports.
+    /// Reads the status and prints it.
     ///
     /// # Errors
-    /// A status file that cannot be read, other than because there is none.
+    /// A status file that exists and cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let report = self.report()?;
+        let report = last_status(&self.run, &self.proc)?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
@@ -52,84 +43,6 @@ impl Status {
             VerdictKind::Drifted => DRIFT,
             VerdictKind::Unknown => FAILURE,
         })
-    }
-
-    fn report(&self) -> anyhow::Result<StatusReport> {
-        let read = file::read(&self.run);
-        let (mut status, mut reason) = match read {
-            Ok(status) => (status, None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = self.run.join(FILE);
-                let reason =
-                    format!("there is no {} since boot; see `systemctl status holdfast`", file.display());
-                (nothing_said(), Some(reason))
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("read {}", self.run.join(FILE).display()));
-            }
-        };
-        if reason.is_none() {
-            reason = self.gone(&status).or_else(|| self.stands(&status));
-        }
-        if reason.is_some() {
-            // The status may be outdated.
-            status.verdict = VerdictKind::Unknown;
-        }
-        Ok(StatusReport { running: reason.is_none(), reason, status })
-    }
-
-    /// Why the daemon that wrote the status does not run any more; `None` if it runs.
-    fn gone(&self, status: &status::NodeStatus) -> Option<String> {
-        match boot_id(&self.proc) {
-            Ok(boot) if boot != status.boot_id => return Some("its status is from another boot".to_owned()),
-            Ok(_) => {}
-            Err(error) => return Some(format!("the boot id cannot be read: {error}")),
-        }
-        (!is_holdfast(&self.proc, status.pid)).then(|| format!("process {} is gone", status.pid))
-    }
-
-    /// Why the status of a running daemon is outdated: the daemon was stopped, or hangs.
-    fn stands(&self, status: &status::NodeStatus) -> Option<String> {
-        if status.beat_seconds == 0 {
-            return None;
-        }
-        let patience = file::patience(Duration::from_secs(status.beat_seconds));
-        match file::age(&self.run) {
-            Ok(age) if age <= patience => None,
-            Ok(age) => Some(format!(
-                "process {} has not updated its status for {} seconds",
-                status.pid,
-                age.as_secs()
-            )),
-            Err(error) => Some(format!("the age of its status is not known: {error}")),
-        }
-    }
-}
-
-/// Whether a process is Holdfast's: the kernel may have given its number to another one.
-fn is_holdfast(proc: &Path, pid: u32) -> bool {
-    let comm = fs::read_to_string(proc.join(pid.to_string()).join("comm"));
-    comm.is_ok_and(|comm| comm.trim_end().starts_with("holdfast"))
-}
-
-fn nothing_said() -> status::NodeStatus {
-    status::NodeStatus {
-        schema: SCHEMA.to_owned(),
-        verdict: VerdictKind::Unknown,
-        degraded: false,
-        backend: String::new(),
-        capabilities: Vec::new(),
-        time: String::new(),
-        pid: 0,
-        boot_id: String::new(),
-        beat_seconds: 0,
-        sources: Vec::new(),
-        config_refused: None,
-        drifted: Vec::new(),
-        gaps: Vec::new(),
-        node: None,
-        waiting: Vec::new(),
-        counters: BTreeMap::new(),
     }
 }
 
@@ -160,33 +73,42 @@ fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!("{word}; the last usable one is in force: {}", clean(reason)))?;
     }
     if let Some(node) = status.node.as_ref().filter(|node| node.state != NodeState::Done) {
-        let word = screen.paint(Tone::Notable, node.state.as_str());
-        let waits = Some(format!("waits for {}", node.waiting_for)).filter(|_| !node.waiting_for.is_empty());
-        let told = [Some(node.reason.clone()).filter(|reason| !reason.is_empty()), waits];
-        let told = told.into_iter().flatten().collect::<Vec<_>>().join("; ");
-        screen.line(&format!("{word} since {}: {}", describe::time(&node.since), clean(&told)))?;
+        standing(node, screen)?;
     }
     for thing in &status.drifted {
-        let word = screen.paint(Tone::Bad, "drifted");
-        screen.line(&format!(
-            "{word} {} since {} ({})",
-            clean(&thing.path),
-            describe::time(&thing.since),
-            clean(&thing.source)
-        ))?;
-        for difference in &thing.differences {
-            screen.line(&format!("  {}", clean(&difference.text)))?;
-        }
-        screen.line(&format!("  by {}", describe::actor(thing.actor.as_ref())))?;
+        drifted(thing, screen)?;
     }
     for waits in &status.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
     }
-    for gap in status.gaps.iter().filter(|gap| gap.until.is_none()) {
-        let word = screen.paint(Tone::Notable, "gap");
-        let path = gap.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
-        let what = clean(&format!("{}{path}", gap.reason));
-        screen.line(&format!("{word} since {}: {what}", describe::time(&gap.since)))?;
+    for open in status.gaps.iter().filter(|gap| gap.until.is_none()) {
+        gap(open, screen)?;
     }
     Ok(())
+}
+
+/// The state of the node's config.
+fn standing(node: &Standing, screen: &mut Screen) -> io::Result<()> {
+    let word = screen.paint(Tone::Notable, node.state.as_str());
+    let waits = Some(format!("waits for {}", node.waiting_for)).filter(|_| !node.waiting_for.is_empty());
+    let parts = [Some(node.reason.clone()).filter(|reason| !reason.is_empty()), waits];
+    let parts = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+    screen.line(&format!("{word} since {}: {}", describe::time(&node.since), clean(&parts)))
+}
+
+fn drifted(thing: &DriftedThing, screen: &mut Screen) -> io::Result<()> {
+    let word = screen.paint(Tone::Bad, "drifted");
+    let (path, since) = (clean(&thing.path), describe::time(&thing.since));
+    screen.line(&format!("{word} {path} since {since} ({})", clean(&thing.source)))?;
+    for difference in &thing.differences {
+        screen.line(&format!("  {}", clean(&difference.text)))?;
+    }
+    screen.line(&format!("  by {}", describe::actor(thing.actor.as_ref())))
+}
+
+fn gap(open: &OpenGap, screen: &mut Screen) -> io::Result<()> {
+    let word = screen.paint(Tone::Notable, "gap");
+    let path = open.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
+    let what = clean(&format!("{}{path}", open.reason));
+    screen.line(&format!("{word} since {}: {what}", describe::time(&open.since)))
 }

@@ -1,10 +1,10 @@
-//! Lines on standard error that do not block an apply.
+//! Standard error that does not block an apply.
 //!
-//! In: bytes for a writer that may block: a terminal stopped with Ctrl-S, or a full pipe without a reader. Out: a thread writes
-//! them. The command waits for each write, so that lines keep their order, but only for [`PATIENCE`]. It leaves out lines while
-//! the writer still blocks, and prints their number with the next line that is written.
+//! In: lines for a writer that may block: a terminal stopped with Ctrl-S, or a full pipe without a reader. Out: a thread writes
+//! them. The command waits for each write, so that lines keep their order, but only for [`PATIENCE`]. While the writer still
+//! blocks, the command leaves lines out. It prints their number with the next line that is written.
 
-use super::{ignore_errors::Lasting, text::count};
+use super::{ignore_errors::IgnoreErrors, text::count};
 use std::{
     io::{self, Write},
     sync::{
@@ -22,14 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LESS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Standard error of a command that must not block; `None` for all others, which write without a thread.
-static ERRORS: Mutex<Option<Aside>> = Mutex::new(None);
+static ERRORS: Mutex<Option<WriterThread>> = Mutex::new(None);
 
-/// From now on standard error does not block this process.
+/// Starts the thread. From now on standard error does not block this process.
 pub(super) fn begin() {
     let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
     if errors.is_none() {
-        // If no thread can be started, writes go on without one.
-        *errors = Aside::new(io::stderr()).ok();
+        // Without a thread, a write may block.
+        *errors = WriterThread::new(io::stderr()).ok();
     }
 }
 
@@ -37,21 +37,21 @@ pub(super) fn begin() {
 pub(super) fn write(bytes: &[u8], to_end: bool) {
     let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
     match errors.as_mut() {
-        Some(aside) if to_end => aside.write(bytes, None),
-        Some(aside) => {
-            let patience = if aside.has_blocked { LESS_PATIENCE } else { PATIENCE };
-            aside.write(bytes, Some(patience));
+        Some(writer) if to_end => writer.write(bytes, None),
+        Some(writer) => {
+            let patience = if writer.has_blocked { LESS_PATIENCE } else { PATIENCE };
+            writer.write(bytes, Some(patience));
         }
         None => {
-            // `Lasting` never fails.
-            let _ = Lasting(io::stderr()).write_all(bytes);
+            // `IgnoreErrors` never fails.
+            let _ = IgnoreErrors(io::stderr()).write_all(bytes);
         }
     }
 }
 
 /// A writer on a thread of its own.
 #[derive(Debug)]
-struct Aside {
+struct WriterThread {
     bytes: Sender<Vec<u8>>,
     written: Receiver<()>,
     /// The thread still writes the last line.
@@ -61,14 +61,14 @@ struct Aside {
     left_out: usize,
 }
 
-impl Aside {
+impl WriterThread {
     fn new(to: impl Write + Send + 'static) -> io::Result<Self> {
         let (bytes, given) = mpsc::channel::<Vec<u8>>();
         let (done, written) = mpsc::channel();
         thread::Builder::new().name("output".to_owned()).spawn(move || {
-            let mut to = Lasting(to);
+            let mut to = IgnoreErrors(to);
             for bytes in given {
-                // `Lasting` never fails.
+                // `IgnoreErrors` never fails.
                 let _ = to.write_all(&bytes);
                 if done.send(()).is_err() {
                     return;
@@ -78,7 +78,7 @@ impl Aside {
         Ok(Self { bytes, written, is_busy: false, has_blocked: false, left_out: 0 })
     }
 
-    /// Writes a line, or leaves it out. Without a patience it waits until the line is written.
+    /// Writes a line, or leaves it out. Without a `patience` it waits until the line is written.
     fn write(&mut self, line: &[u8], patience: Option<Duration>) {
         if self.is_busy {
             let is_done = match patience {
@@ -94,11 +94,11 @@ impl Aside {
         let mut bytes = Vec::new();
         if self.left_out > 0 {
             let lines = count(self.left_out, "line");
-            bytes.extend(format!("{lines} left out: nobody read them in time\n").into_bytes());
+            bytes.extend(format!("{lines} left out: the reader was too slow\n").into_bytes());
         }
         bytes.extend_from_slice(line);
         self.left_out = 0;
-        // A thread that ended counts as one that blocks for ever.
+        // If the thread ended, the writer counts as blocked.
         let is_given = self.bytes.send(bytes).is_ok();
         self.is_busy = !is_given
             || match patience {
@@ -114,16 +114,16 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Blocks in each write until it is let on.
+    /// Blocks in each write until the test sends something.
     struct Stopped {
-        on: Receiver<()>,
+        go_on: Receiver<()>,
         text: Arc<Mutex<String>>,
     }
 
     impl Write for Stopped {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Where nobody lets it on any more it blocks no more.
-            let _ = self.on.recv();
+            // Once the test drops the sender, it does not block any more.
+            let _ = self.go_on.recv();
             self.text.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
             Ok(bytes.len())
         }
@@ -134,36 +134,36 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_blocks_holds_nothing_up_and_what_was_left_out_is_counted() {
-        let (let_on, on) = mpsc::channel();
+    fn a_blocked_writer_does_not_block_the_command_and_left_out_lines_are_counted() {
+        let (sender, go_on) = mpsc::channel();
         let text = Arc::new(Mutex::new(String::new()));
-        let mut aside = Aside::new(Stopped { on, text: Arc::clone(&text) }).unwrap();
+        let mut writer = WriterThread::new(Stopped { go_on, text: Arc::clone(&text) }).unwrap();
         for line in ["a\n", "b\n", "c\n"] {
-            aside.write(line.as_bytes(), Some(Duration::ZERO));
+            writer.write(line.as_bytes(), Some(Duration::ZERO));
         }
         assert_eq!(*text.lock().unwrap(), "");
-        drop(let_on);
-        aside.write(b"d\n", None);
-        aside.write(b"e\n", None);
-        assert_eq!(*text.lock().unwrap(), "a\n2 lines left out: nobody read them in time\nd\ne\n");
+        drop(sender);
+        writer.write(b"d\n", None);
+        writer.write(b"e\n", None);
+        assert_eq!(*text.lock().unwrap(), "a\n2 lines left out: the reader was too slow\nd\ne\n");
     }
 
     #[test]
-    fn lines_are_written_in_their_order_before_anything_goes_on() {
-        let (let_on, on) = mpsc::channel();
-        drop(let_on);
+    fn each_line_is_written_before_the_command_continues() {
+        let (sender, go_on) = mpsc::channel();
+        drop(sender);
         let text = Arc::new(Mutex::new(String::new()));
-        let mut aside = Aside::new(Stopped { on, text: Arc::clone(&text) }).unwrap();
+        let mut writer = WriterThread::new(Stopped { go_on, text: Arc::clone(&text) }).unwrap();
         let mut wanted = String::new();
         for number in 0..1000 {
             let line = format!("{number}\n");
-            aside.write(line.as_bytes(), Some(PATIENCE));
+            writer.write(line.as_bytes(), Some(PATIENCE));
             wanted.push_str(&line);
             assert_eq!(*text.lock().unwrap(), wanted);
         }
     }
 
-    /// A reader that is gone.
+    /// A pipe without a reader.
     struct Broken;
 
     impl Write for Broken {
@@ -177,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_holds_nothing_up_either() {
-        let mut aside = Aside::new(Broken).unwrap();
-        aside.write(b"a\n", None);
-        aside.write(b"b\n", None);
-        assert_eq!((aside.is_busy, aside.left_out), (false, 0));
+    fn a_pipe_without_a_reader_does_not_block_the_command() {
+        let mut writer = WriterThread::new(Broken).unwrap();
+        writer.write(b"a\n", None);
+        writer.write(b"b\n", None);
+        assert_eq!((writer.is_busy, writer.left_out), (false, 0));
     }
 }

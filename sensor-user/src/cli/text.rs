@@ -1,8 +1,8 @@
-//! Texts for people.
+//! Safe text for a terminal, and numbers with their nouns.
 
 use std::fmt::Write as _;
 
-/// Text from elsewhere with its control characters escaped: a file name or an argument may hold sequences that move the
+/// A text with its control characters escaped. A file name or an argument of a process may contain sequences that move the
 /// terminal's cursor.
 pub fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_elsewhere_cannot_drive_the_terminal() {
+    fn control_characters_in_a_text_do_not_reach_the_terminal() {
         assert_eq!(clean("/etc/\x1b[2Jx\n\u{202e}y"), "/etc/\\u{1b}[2Jx\\u{a}\\u{202e}y");
         assert_eq!(clean("/etc/grüße"), "/etc/grüße");
     }

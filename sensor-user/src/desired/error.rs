@@ -1,7 +1,7 @@
 //! Why the expected state cannot be read.
 //!
-//! Every text names the object, the field, the reason, and what to do next where that is not plain. Each is complete: none
-//! has a cause that would have to be printed with it.
+//! Every text names the object, the field, the reason, and the next step if that is not obvious. Each text is complete: no cause
+//! has to be printed after it.
 
 use sensor_model::{
     drift_policy::DriftPolicyError,
@@ -61,7 +61,7 @@ pub enum DesiredError {
         .0.display()
     )]
     NoneOfService(PathBuf),
-    /// A config that nobody named cannot be used.
+    /// A config that Holdfast chose by itself cannot be used.
     #[error("without --config, {chosen}: {error}")]
     Chosen {
         /// Which config Holdfast chose.
@@ -120,12 +120,12 @@ pub enum DesiredError {
     },
     /// Configs declare nothing after others that declared something.
     #[error(
-        "the configs declare nothing, and those before declared something; `--allow-empty` if that is meant"
+        "the configs declare nothing, and the configs before them declared something; add `--allow-empty` if that is intended"
     )]
     DeclaresNothing,
     /// The process that reads the configs cannot use them.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] RefusedConfigs),
     /// The process that reads the configs did not do its work.
     #[error("the process that reads the configs {0}")]
     Reader(ReaderError),
@@ -141,10 +141,10 @@ pub enum DesiredError {
     },
 }
 
-/// Something cannot be read or used, by the process that tried.
+/// Why the process that reads the configs cannot use them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refused {
+pub struct RefusedConfigs {
     /// File, field and reason.
     pub reason: String,
     /// The mistake is in the input, and not on the host.
@@ -154,7 +154,7 @@ pub struct Refused {
 /// How the process that reads the configs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
-    /// Its output is not there.
+    /// It has no output.
     #[error("has no output")]
     NoOutput,
     /// Its output ends too early.
@@ -189,7 +189,7 @@ impl DesiredError {
         Self::Read { path: path.to_owned(), error }
     }
 
-    /// Whether the mistake is in what a person wrote, and not on the host.
+    /// Whether the mistake is in a config, a policy or an argument, and not on the host.
     pub fn is_input(&self) -> bool {
         match self {
             Self::Manifest(_)
@@ -218,7 +218,7 @@ impl DesiredError {
     }
 }
 
-impl From<&DesiredError> for Refused {
+impl From<&DesiredError> for RefusedConfigs {
     fn from(error: &DesiredError) -> Self {
         Self { reason: error.to_string(), is_input: error.is_input() }
     }

@@ -1,7 +1,7 @@
-//! What only the host can say of expectations.
+//! Facts of a host that expectations need.
 //!
-//! In: expectations. Out: the same with the host's labels, and the ids that they name. This room asks for these facts
-//! through a trait, and the rooms that look at the host implement it.
+//! In: expectations. Out: the same with the host's labels, and the ids that they name. This room asks for the facts through a
+//! trait, and the rooms that observe the host implement it.
 
 use sensor_model::{
     compare::Ids,
@@ -19,13 +19,13 @@ pub trait HostFacts {
     /// Number of a group of the host.
     fn group_id(&self, name: &str) -> Option<u32>;
 
-    /// Why nothing is expected of a thing on this host; `None` where it is compared.
+    /// Why a thing is not compared on this host; `None` if it is compared.
     fn unchecked(&self, thing: &Thing) -> Option<String>;
 
-    /// The SELinux policy as it is now.
+    /// The version of the SELinux policy now.
     fn label_version(&self) -> LabelVersion;
 
-    /// Sets the label that each expectation has by the SELinux policy. Gives the types that the policy lets anybody choose.
+    /// Sets the label of each expectation by the SELinux policy. Gives the types that the policy allows any user to choose.
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String>;
 }
 
@@ -34,7 +34,7 @@ pub trait HostFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelVersion(pub(crate) Vec<Option<(u64, u64, i128, i128)>>);
 
-/// Completes expectations with what only the host knows; gives the ids that they name.
+/// Completes expectations with facts of the host. Gives the ids that they name.
 pub(crate) fn complete(expectations: &mut [Expectation], policy: &DriftPolicy, host: &dyn HostFacts) -> Ids {
     let customizable = host.label(expectations, policy);
     Ids { customizable, ..ids(expectations, host) }

@@ -1,6 +1,6 @@
 //! Manifests as the store of applies keeps them.
 //!
-//! In: files that were read, or the directory of a generation. Out: the names under which they are kept, or what they say.
+//! In: files that were read, or the directory of a generation. Out: the names under which they are kept, or their rendered config.
 
 use super::{
     error::DesiredError,
@@ -16,17 +16,17 @@ use std::path::Path;
 
 /// A config that is kept.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptConfig {
     /// Names and bytes of its files.
     pub manifests: Files,
-    /// What they say together.
+    /// Their merge.
     pub rendered: Rendered,
 }
 
-/// Files under names that keep their order.
+/// Files under names that sort in their order.
 pub fn as_kept(files: Files) -> Files {
     let name = |(number, (path, bytes)): (usize, (String, Vec<u8>))| {
-        // A directory is read by endings of names.
+        // In a directory only files with a known ending are read.
         let ending = if has_known_ending(Path::new(&path)) { "" } else { ".yaml" };
         (format!("{number:03}-{}{ending}", file_name(&path)), bytes)
     };
@@ -36,8 +36,8 @@ pub fn as_kept(files: Files) -> Files {
 /// Reads a config that is kept.
 ///
 /// # Errors
-/// A damaged config, which is no mistake in any input.
-pub fn generation(generation: Generation) -> Result<Kept, DesiredError> {
+/// A damaged config. This is no mistake in an input.
+pub fn generation(generation: Generation) -> Result<KeptConfig, DesiredError> {
     let path = generation.manifests.clone();
     let source = StateSource::applied(generation);
     let load = || {
@@ -45,7 +45,7 @@ pub fn generation(generation: Generation) -> Result<Kept, DesiredError> {
         // An apply accepted it, perhaps by another version of Holdfast.
         let rendered = manifests::merged(&files, Purpose::Verify, Unknown::Warn)?;
         let manifests = files.into_iter().map(|(path, bytes)| (file_name(&path), bytes)).collect();
-        Ok(Kept { manifests, rendered })
+        Ok(KeptConfig { manifests, rendered })
     };
     load().map_err(|error: DesiredError| DesiredError::Generation { path, error: Box::new(error) })
 }

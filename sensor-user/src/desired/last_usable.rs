@@ -1,8 +1,7 @@
 //! The last usable configs and policies, for a start that finds unusable ones.
 //!
 //! In: the files of each successful read of `--config` and `--policy`. Out: copies of them in the state directory, which only
-//! root may read. The store of applies keeps the configs that `holdfast apply` applied; beside those only policies are kept
-//! here.
+//! root may read. The store of applies keeps applied configs, so for those this module keeps only the policies.
 
 use super::{error::DesiredError, files::Files};
 use crate::bounded;
@@ -16,12 +15,12 @@ const DIRECTORY: &str = "last-config";
 const CONFIGS: &str = "configs";
 const POLICIES: &str = "policies";
 
-/// Where they are in a state directory.
+/// Their directory in a state directory.
 pub(crate) fn directory(state: &Path) -> PathBuf {
     state.join(DIRECTORY)
 }
 
-/// Keeps files as the last usable ones; all of them or none.
+/// Keeps files as the last usable ones: all of them or none.
 pub(super) fn keep(directory: &Path, configs: &Files, policies: &Files) -> Result<(), DesiredError> {
     let wanted: Vec<(PathBuf, &[u8])> = [(CONFIGS, configs), (POLICIES, policies)]
         .into_iter()

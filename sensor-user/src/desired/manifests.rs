@@ -1,7 +1,7 @@
-//! MachineConfigs and Ignition configs: what they say one by one, and what they say together.
+//! MachineConfigs and Ignition configs: parsed one by one, and merged.
 //!
-//! In: paths, or bytes that were read already. Out: objects, or the rendered config. Each warning about a MachineConfig is
-//! logged and is no error.
+//! In: paths, or bytes that were read already. Out: objects, or the rendered config. A warning about a MachineConfig is logged and
+//! is no error.
 
 use super::{error::DesiredError, files, files::Files, source::StateSource, unknown::Unknown};
 use sensor_model::{
@@ -50,7 +50,7 @@ pub fn compared(path: &Path, unknown: Unknown) -> Result<Rendered, DesiredError>
     merge_all(&files, Purpose::Compare, unknown, || vec![path.display().to_string()])
 }
 
-/// The name of one side of a comparison: its MachineConfig's, or its file's where there are several.
+/// The name of one side of a comparison: that of its MachineConfig, or that of its file if there are several.
 pub fn side_name(side: &Rendered, path: &Path) -> String {
     match &side.sources[..] {
         [source, ..] if side.sources.iter().all(|other| other.origin == source.origin) => {
@@ -60,7 +60,7 @@ pub fn side_name(side: &Rendered, path: &Path) -> String {
     }
 }
 
-/// The merge of files, which an error calls by these names.
+/// The merge of files. Errors use these names for them.
 fn merge_all(
     files: &Files,
     purpose: Purpose,

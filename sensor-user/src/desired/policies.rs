@@ -30,7 +30,7 @@ pub fn drift_policies(files: &Files) -> Result<DriftPolicy, DesiredError> {
     Ok(DriftPolicy::merge(&parsed?)?)
 }
 
-/// The drift policy of a host's service; the default where it has none.
+/// The drift policy of a host's service, or the default if it has none.
 ///
 /// # Errors
 /// A file that cannot be read or used.
@@ -39,7 +39,7 @@ pub fn service_policy(root: &Path) -> Result<DriftPolicy, DesiredError> {
     if of_service.is_dir() { drift_policy(&[of_service]) } else { Ok(DriftPolicy::default()) }
 }
 
-/// The drift policy that says which contents may be shown: the shipped one where none is named.
+/// The drift policy that decides which contents may be shown: the shipped one if none is named.
 ///
 /// # Errors
 /// A file that cannot be read or used.
@@ -66,7 +66,7 @@ pub fn disruption_policies(paths: &[PathBuf]) -> Result<Vec<DisruptionPolicyFile
 /// The disruption policy for the nodes of a pool.
 ///
 /// # Errors
-/// Files that contradict each other, and a policy for certain pools where the pool is not known.
+/// Files that contradict each other, and a policy for certain pools if the pool is not known.
 pub fn disruption_policy(
     files: &[DisruptionPolicyFile],
     pool: Option<&str>,

@@ -1,11 +1,10 @@
-//! Configs and policies, read by a process of its own.
+//! The process that reads configs and policies for the daemon.
 //!
-//! In: where they are. Out: the desired state as JSON: a line with everything but the expectations, then a line for each
-//! expectation. To read configs takes many times the memory of what stays of them, and what stays is scattered in it. The
-//! process returns all of that memory when it ends.
+//! In: their paths. Out: the desired state as JSON: a line with everything but the expectations, then a line for each expectation.
+//! Reading configs takes many times the memory of the result. The process returns all of that memory when it ends.
 
 use super::{
-    error::DesiredError, error::ReaderError, error::Refused, facts::HostFacts, facts::LabelVersion,
+    error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::HostFacts, facts::LabelVersion,
     inputs::Inputs, load::Desired, load::load as read_here, unknown::Unknown,
 };
 use sensor_model::compare::Ids;
@@ -34,9 +33,9 @@ const BUFFER: usize = 64 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum First {
-    /// All but the expectations.
+    /// Everything but the expectations.
     Desired {
-        /// As many lines follow.
+        /// The number of lines that follow.
         expectations: usize,
         ids: Ids,
         policy: Box<DriftPolicy>,
@@ -45,15 +44,15 @@ enum First {
         labels: LabelVersion,
         nothing: bool,
     },
-    Refused(Refused),
+    Refused(RefusedConfigs),
 }
 
-/// Reads configs and policies as the inputs say, in a process of its own where they ask for one.
+/// Reads configs and policies, in a process of its own if the inputs ask for one.
 ///
 /// # Errors
-/// What cannot be read or used, with file, field and reason.
+/// A file that cannot be read or used, with file, field and reason.
 pub(crate) fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, DesiredError> {
-    if inputs.apart {
+    if inputs.own_process {
         match spawn(inputs) {
             Ok(child) => return take(child),
             Err(error) => {
@@ -64,11 +63,11 @@ pub(crate) fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, Des
     read_here(&Inputs { keep: inputs.kept_in(), ..inputs.clone() }, host)
 }
 
-/// Writes what the process has read.
+/// Writes the result of the process.
 ///
 /// # Errors
-/// The daemon does not read it.
-pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> io::Result<()> {
+/// The daemon closed the pipe.
+pub fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
         Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing }) => {
@@ -136,7 +135,7 @@ fn unreadable(error: impl Into<io::Error>) -> DesiredError {
     DesiredError::Reader(ReaderError::Output { error: error.into(), status: None })
 }
 
-/// What [`give`] wrote.
+/// Reads what [`give`] wrote.
 fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;

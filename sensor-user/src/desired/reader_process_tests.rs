@@ -6,7 +6,7 @@ use serde_json::json;
 use std::fs;
 use std::sync::Arc;
 
-/// One of everything.
+/// A desired state with every kind of thing.
 fn desired() -> Desired {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, value: &serde_json::Value| {
@@ -76,7 +76,7 @@ fn desired() -> Desired {
         policies: policies.to_vec(),
         allow_unknown: false,
         allow_empty: false,
-        apart: false,
+        own_process: false,
         keep: None,
         waits: |_| Vec::new(),
         replaced: None,
@@ -84,14 +84,14 @@ fn desired() -> Desired {
     desired::load(&inputs, &observer).unwrap()
 }
 
-fn given(desired: Result<Desired, Refused>) -> Vec<u8> {
+fn given(desired: Result<Desired, RefusedConfigs>) -> Vec<u8> {
     let mut bytes = Vec::new();
     give(desired, &mut bytes).unwrap();
     bytes
 }
 
 #[test]
-fn what_another_process_reads_is_what_the_daemon_would_read() {
+fn the_daemon_receives_exactly_what_the_process_read() {
     let mut read = desired();
     let link = |thing: &Thing| matches!(thing, Thing::Link { .. });
     assert!(read.expectations.iter().any(|expectation| link(&expectation.thing)));
@@ -131,7 +131,7 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
 }
 
 #[test]
-fn all_that_one_manifest_says_shares_its_name() {
+fn expectations_of_one_manifest_share_the_text_of_its_name() {
     let received = received(&*given(Ok(desired()))).unwrap();
     let of = |name: &str| {
         let named = |expectation: &&Expectation| expectation.source.name() == name;
@@ -147,9 +147,9 @@ fn all_that_one_manifest_says_shares_its_name() {
 }
 
 #[test]
-fn what_is_refused_is_refused_with_its_reason_and_whose_fault_it_is() {
+fn a_refusal_arrives_with_its_reason_and_whether_the_input_is_wrong() {
     for is_input in [false, true] {
-        let refused = Refused { reason: "a.yaml: spec.x: is wrong".to_owned(), is_input };
+        let refused = RefusedConfigs { reason: "a.yaml: spec.x: is wrong".to_owned(), is_input };
         let error = received(&*given(Err(refused.clone()))).unwrap_err();
         let DesiredError::Refused(received) = error else { panic!("{error}") };
         assert_eq!(received, refused);
@@ -157,7 +157,7 @@ fn what_is_refused_is_refused_with_its_reason_and_whose_fault_it_is() {
 }
 
 #[test]
-fn less_than_was_announced_is_never_taken_for_everything() {
+fn an_output_that_was_cut_off_is_an_error() {
     let all = given(Ok(desired()));
     let ends = (0..all.len()).filter(|end| *end < 64 || all[end - 1] == b'\n' || end % 97 == 0);
     for end in ends {

@@ -1,7 +1,7 @@
 //! Where the expected state of a node is declared.
 //!
-//! In: what the command line names, and the config that was applied last. Out: the configs in force. This module reads
-//! nothing.
+//! In: the paths of the command line, and the config that was applied last. Out: the configs in force. This module reads no
+//! file.
 
 use super::error::DesiredError;
 use std::{
@@ -12,7 +12,7 @@ use std::{
 /// The state directory below the host's root.
 pub const STATE: &str = "/var/lib/holdfast";
 
-/// The service's configs below its host's root. They are in force where no config is named and none was applied.
+/// The service's configs below its host's root. They are in force if no config is named and none was applied.
 const CONFIGS: &str = "etc/holdfast/machine-configs";
 
 /// The service's policies below its host's root.
@@ -75,7 +75,7 @@ impl StateSource {
         }
     }
 
-    /// The number of the apply that applied the config; `None` where it comes from elsewhere.
+    /// The number of the apply that applied the config; `None` for other configs.
     pub fn generation(&self) -> Option<u64> {
         match self {
             Self::MachineConfigs(MachineConfigs::Applied(generation)) => Some(generation.number),
@@ -93,7 +93,7 @@ impl StateSource {
         matches!(self, Self::MachineConfigs(MachineConfigs::Applied(_) | MachineConfigs::LastUsable(_)))
     }
 
-    /// Says in an error which config Holdfast chose where nobody named one.
+    /// Adds to an error which config Holdfast chose, if the command line names none.
     pub(super) fn explain(&self, error: DesiredError) -> DesiredError {
         let Self::MachineConfigs(configs) = self;
         let chosen = match configs {
@@ -114,9 +114,9 @@ impl StateSource {
     }
 }
 
-/// The configs and policies in force: those that are named, else the config that was applied last, else those of the service
-/// of the host at `root`. The service's policies are never used with configs that are named, so that an answer about a
-/// config does not depend on the machine.
+/// The configs and policies in force: the named ones, else the config that was applied last, else those of the service of the
+/// host at `root`. The service's policies are never used with named configs, so an answer about a config does not depend on the
+/// machine.
 pub fn choose(
     root: &Path,
     configs: &[PathBuf],
@@ -136,8 +136,7 @@ pub fn choose(
     (StateSource::MachineConfigs(configs), policies)
 }
 
-/// The state directory: the one that is named, or that of the host at `root`, so that the applies of two hosts are never
-/// mixed up.
+/// The state directory: the named one, or that of the host at `root`. So the applies of two hosts are never mixed up.
 pub fn state_directory(named: Option<&Path>, root: &Path) -> PathBuf {
     named.map_or_else(|| root.join(STATE.trim_start_matches('/')), Path::to_owned)
 }
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn without_configs_those_of_the_service_are_in_force() {
+    fn without_named_configs_those_of_the_service_are_in_force() {
         for (root, path) in
             [(ROOT, "/etc/holdfast/machine-configs"), ("/mnt", "/mnt/etc/holdfast/machine-configs")]
         {
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_applied_config_comes_before_the_services_and_after_those_that_are_named() {
+    fn the_applied_config_is_preferred_to_the_services_and_named_configs_to_both() {
         let applied = Generation { number: 1, manifests: PathBuf::from("generations/1/config") };
         let named = [PathBuf::from("a.yaml")];
         let chosen = choose(ROOT.as_ref(), &[], &[], Some(applied.clone())).0;
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_that_of_the_host_that_is_worked_on() {
+    fn the_state_directory_is_that_of_the_host_at_the_root() {
         assert_eq!(state_directory(None, Path::new("/")), Path::new("/var/lib/holdfast"));
         assert_eq!(state_directory(None, Path::new("/mnt")), Path::new("/mnt/var/lib/holdfast"));
         assert_eq!(state_directory(Some(Path::new("/state")), Path::new("/mnt")), Path::new("/state"));

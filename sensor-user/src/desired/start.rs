@@ -1,4 +1,6 @@
-//! The daemon's start: the desired state, or the last usable one.
+//! The desired state at the daemon's start.
+//!
+//! In: the inputs. Out: the desired state, from the last usable files if those of the inputs cannot be used.
 
 use super::{
     error::DesiredError, facts::HostFacts, inputs::Inputs, last_usable, load::Desired, reader_process,
@@ -8,11 +10,11 @@ use super::{
 /// The subject for which a daemon without usable configs is not ready.
 pub const CONFIG: &str = "config";
 
-/// Reads what the inputs name. Where that cannot be used, reads the last usable files, and the inputs name those from then on;
-/// then the daemon is not ready, for the reason that comes with the desired state.
+/// Reads the files that the inputs name. If these cannot be used, it reads the last usable files, and the inputs name those from
+/// then on. The error that comes with the desired state is then why the daemon is not ready.
 ///
 /// # Errors
-/// Neither can be used: what is wrong with what the inputs named.
+/// Neither can be used: what is wrong with the files that the inputs named.
 pub fn start(
     inputs: &mut Inputs,
     host: &dyn HostFacts,

@@ -1,4 +1,4 @@
-//! Fields that a config's format does not have.
+//! Fields that the format of a config does not have.
 
 use sensor_model::machine_config::{Manifest, ManifestError};
 
@@ -14,7 +14,7 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// By a flag that allows such fields.
+    /// What an option that allows such fields asks for.
     pub fn allowed(allow: bool) -> Self {
         if allow { Self::Warn } else { Self::Refuse }
     }

@@ -1,10 +1,10 @@
 //! The page of metrics and the two health pages, over HTTP.
 //!
-//! In: a listening socket, the metrics and the readiness. Out: `/metrics`, `/healthz` and `/readyz`, from a thread of their
-//! own: neither do readers of the pages delay detection, nor does a long verification delay the pages.
-//! It answers `GET` and `HEAD` only, takes no input beyond the path, and never changes anything.
+//! In: a listening socket, the metrics and the readiness. Out: `/metrics`, `/healthz` and `/readyz`. A thread of its own serves
+//! them, so readers of the pages do not delay detection, and a long verification does not delay the pages. The server answers
+//! `GET` and `HEAD` only, reads nothing of a request but the path, and changes nothing.
 
-use crate::report::metrics::{CONTENT_TYPE, Telemetry};
+use crate::report::metrics::{CONTENT_TYPE, Metrics};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -32,33 +32,33 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Where the server listens by default: reachable from this host only.
+/// Where the server listens by default. Only this host can reach it.
 pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
-/// Connections served at once. One more ends the oldest one of the peer that has most of them, so that connections on
-/// which nothing is asked cannot keep others out.
+/// Most connections at once. One more ends the oldest connection of the peer that has most of them, so idle connections do not
+/// block other peers.
 const MAXIMUM_CONNECTIONS: usize = 64;
 
-/// Longest time for all requests of a connection: Prometheus asks again after it with a new one.
+/// Longest time of a connection. Prometheus then makes a new one.
 const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A client that has not sent its request by then is disconnected.
+/// Longest time until a client has sent its request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The thread renders one page at a time.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long open connections may take to finish after the shutdown.
+/// Longest time for open connections to end at the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the daemon is not ready, shared by all that set a reason. Without a reason it is ready.
+/// Why the daemon is not ready, shared by all parts that set a reason. Without a reason it is ready.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
     reasons: Arc<Mutex<BTreeMap<&'static str, String>>>,
 }
 
 impl Readiness {
-    /// Not ready because of `subject`, with a text for people. Replaces an earlier text of the subject.
+    /// The daemon is not ready because of `subject`, for this reason. It replaces an earlier reason of the subject.
     pub fn not_ready(&self, subject: &'static str, reason: impl Into<String>) {
         self.lock().insert(subject, reason.into());
     }
@@ -79,17 +79,17 @@ impl Readiness {
     }
 }
 
-/// What the pages are made of.
+/// The contents of the pages.
 #[derive(Debug, Clone)]
 pub struct Pages {
     /// The metrics.
-    pub telemetry: Arc<Telemetry>,
+    pub metrics: Arc<Metrics>,
     /// The readiness.
     pub readiness: Readiness,
 }
 
-/// Serves the pages until `shutdown` is done, then lets open connections finish. Errors of single
-/// connections are their clients' affair; only a listener that is broken for good ends it early.
+/// Serves the pages until `shutdown` is done, and then lets open connections end. An error of one connection ends only that
+/// connection. A listener that fails for good ends the server early.
 pub async fn serve(
     listener: TcpListener,
     pages: Pages,
@@ -137,12 +137,12 @@ async fn serve_for(
     Ok(())
 }
 
-/// Serves the pages from a thread of its own, until the sender of `shutdown` says so or is gone. The thread's handle ends
-/// when open connections have finished.
+/// Serves the pages from a thread of its own, until the sender of `shutdown` sends `true` or is dropped. The thread ends when
+/// open connections have ended.
 ///
 /// # Errors
 /// No thread or runtime can be made.
-pub fn serve_apart(
+pub fn serve_in_thread(
     listener: std::net::TcpListener,
     pages: Pages,
     mut shutdown: watch::Receiver<bool>,
@@ -175,8 +175,8 @@ impl Peers {
         self.0.retain(|(_, connection)| connection.id() != id);
     }
 
-    /// Ends the oldest connection of the peer that has most, where there is no room for one more; of several such peers, of the
-    /// one that came first. Whoever came last may be the one that asks how the node is.
+    /// Ends a connection if there is no room for one more: the oldest of the peer that has most. Of several such peers it takes the
+    /// one that connected first, since the last one may be a monitor of the node.
     fn make_room(&mut self) {
         if self.0.len() < MAXIMUM_CONNECTIONS {
             return;
@@ -191,7 +191,7 @@ impl Peers {
     }
 }
 
-/// Whether accepting may work again later: the client went away, or descriptors ran short.
+/// Whether accepting may work again later: the client disconnected, or the process has too many descriptors.
 fn is_passing(error: &io::Error) -> bool {
     use nix::errno::Errno;
     let passing =
@@ -237,7 +237,7 @@ fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> 
         return response;
     }
     match path {
-        "/metrics" => match pages.telemetry.page() {
+        "/metrics" => match pages.metrics.page() {
             Ok(text) => page(StatusCode::OK, CONTENT_TYPE, text),
             Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("metrics: {error}\n")),
         },
@@ -251,7 +251,7 @@ fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> 
                 reasons.into_iter().map(|(subject, reason)| format!("{subject}: {reason}\n")).collect();
             page(StatusCode::SERVICE_UNAVAILABLE, TEXT, lines.concat())
         }
-        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n".to_owned()),
+        _ => page(StatusCode::NOT_FOUND, TEXT, "the pages are /metrics, /healthz and /readyz\n".to_owned()),
     }
 }
 

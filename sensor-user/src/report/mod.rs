@@ -1,9 +1,21 @@
-//! The picture of the node, for everybody who reports it: the forensic record, the metrics, the status.
+//! What the daemon reports, from one picture of the node: the forensic log, the metrics and the status.
 //!
 //! In: the events of the loop. Out: a hash-chained log, the pages `/metrics`, `/healthz` and `/readyz`, and `status.json`.
+//!
+//! | who reports | reads |
+//! |---|---|
+//! | the daemon itself | [`picture::Picture`], which `reporter` keeps: verdict, open drifts, gaps, state of the config |
+//! | another process on the node | [`last_status::last_status`] for the state now, [`forensic::Follower`] for each record |
+//!
+//! Both give the types of [`sensor_model::status`] and [`sensor_model::record`]. A reporter needs nothing else of this crate.
+//!
+//! `reporter` implements the trait of the loop. It gives each event to `picture` at once, which counts it in `metrics`. At the end
+//! of a turn it gives the records to the writer of the `forensic` log, whose thread syncs them, and writes the picture to
+//! `status_file`. `http` serves the pages. `last_status` and `forensic::LogPlace` read the files again, for commands.
 
 pub mod forensic;
 pub mod http;
+pub mod last_status;
 pub mod metrics;
 pub mod picture;
 pub mod reporter;

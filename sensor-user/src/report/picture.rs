@@ -1,11 +1,11 @@
-//! The picture of the node: the verdict, the open drifts and gaps, and how the node stands with its config.
+//! The picture of the node: the verdict, the open drifts and gaps, and the state of its config.
 //!
-//! In: the events of the loop. Out: the status, and what the metrics show of drift. Every other way to report the node reads this
-//! and nothing else. It decides nothing.
+//! In: the events of the loop, and the numbers of each turn. Out: the status. Each event also goes to the metrics from here. Every
+//! way to report the node reads this picture and nothing else. It decides nothing.
 
 use super::forensic;
-use super::metrics::Telemetry;
-use super::status_file::Numbers;
+use super::metrics::Metrics;
+use super::status_file::VerdictCounts;
 use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
 use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};
@@ -18,7 +18,7 @@ use sensor_model::status::{DriftedThing, NodeStatus, OpenGap, SCHEMA};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
 
-/// How the node is.
+/// The picture of the node.
 #[derive(Debug)]
 pub struct Picture {
     daemon: DaemonFacts,
@@ -30,7 +30,7 @@ pub struct Picture {
     /// By their numbers, and so the oldest first.
     gaps: BTreeMap<u32, OpenGap>,
     node: Option<Standing>,
-    /// The status shows something else.
+    /// The status has changed since [`Picture::has_changed`] was last called.
     changed: bool,
 }
 
@@ -63,17 +63,17 @@ impl Default for Picture {
 }
 
 impl Picture {
-    /// A daemon starts, with the drifts that the log says are open.
+    /// A daemon starts, with the open drifts of the log.
     pub(super) fn open(
         &mut self,
         daemon: DaemonFacts,
-        drifts: BTreeMap<ThingName, forensic::OpenDrift>,
-        telemetry: &Telemetry,
+        drifts: BTreeMap<ThingName, forensic::LoggedDrift>,
+        metrics: &Metrics,
     ) {
         self.daemon = daemon;
-        self.drifts = drifts.into_iter().map(|(name, logged)| (name, restored(logged))).collect();
+        self.drifts = drifts.into_iter().map(|(name, logged)| (name, from_log(logged))).collect();
         self.last_drift = self.drifts.iter().map(|(_, open)| open.since).max();
-        telemetry.open_drifts(&self.drifts, self.last_drift);
+        metrics.open_drifts(&self.drifts, self.last_drift);
     }
 
     /// The open drifts.
@@ -86,69 +86,69 @@ impl Picture {
         self.counts = *counts;
     }
 
-    /// How many things stand how.
-    pub(super) fn numbers(&self) -> Numbers {
+    /// The verdict of the node, and how many things have which verdict.
+    pub(super) fn counts(&self) -> VerdictCounts {
         let NodeCounts { verdict, compliant, drifted, unknown, .. } = self.counts;
-        (verdict, [compliant, drifted, unknown])
+        VerdictCounts { verdict, compliant, drifted, unknown }
     }
 
-    /// Whether the status shows something else since the last call.
+    /// Whether the status has changed since the last call.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
     /// Takes an event, and counts it in the metrics.
-    pub(super) fn take(&mut self, event: AgentEvent<'_>, telemetry: &Telemetry, clock: &dyn Clock) {
+    pub(super) fn take(&mut self, event: AgentEvent<'_>, metrics: &Metrics, clock: &dyn Clock) {
         match event {
             AgentEvent::RunBegan(run) => {
                 self.run = run;
                 self.gaps.clear();
                 self.drifts.unconfirm();
                 self.changed = true;
-                telemetry.begins();
+                metrics.run_begins();
             }
             AgentEvent::RunEnded | AgentEvent::NotReady(..) | AgentEvent::Ready(_) => {}
-            AgentEvent::BackendRuns(mode, unseen) => telemetry.backend(mode, unseen),
-            AgentEvent::Hook { name, mode, attached } => telemetry.hook(name, mode, attached),
-            AgentEvent::ConfigsRead(successful) => telemetry.reloaded(successful),
-            AgentEvent::ChangeReceived(operation) => telemetry.event(operation),
-            AgentEvent::ChangesLost(stage, reason, count) => telemetry.lost(stage, reason, count),
-            AgentEvent::CanarySeen => telemetry.canary(clock.now()),
-            AgentEvent::ThingVerified(took) => telemetry.verified(took),
+            AgentEvent::BackendRuns(mode, unseen) => metrics.backend(mode, unseen),
+            AgentEvent::Hook { name, mode, attached } => metrics.hook(name, mode, attached),
+            AgentEvent::ConfigsRead(successful) => metrics.reloaded(successful),
+            AgentEvent::ChangeReceived(operation) => metrics.event(operation),
+            AgentEvent::ChangesLost(stage, reason, count) => metrics.lost(stage, reason, count),
+            AgentEvent::CanarySeen => metrics.canary(clock.now()),
+            AgentEvent::ThingVerified(took) => metrics.verified(took),
             AgentEvent::AllVerified(things, took) => {
-                telemetry.verified_all(things, took, clock.now());
+                metrics.verified_all(things, took, clock.now());
                 self.changed = true;
             }
-            AgentEvent::Verdict(verdict, latency) => telemetry.verdict(verdict, latency),
-            AgentEvent::Drifted(name, open) => self.drifted(name, *open, telemetry, clock.now()),
+            AgentEvent::Verdict(verdict, latency) => metrics.verdict(verdict, latency),
+            AgentEvent::Drifted(name, open) => self.drifted(name, *open, metrics, clock.now()),
             AgentEvent::DriftConfirmed(name, action) => {
                 self.drifts.confirm(name, action);
                 self.changed = true;
             }
-            AgentEvent::Touched(path, actor) => telemetry.touched(path, actor),
+            AgentEvent::Touched(path, actor) => metrics.touched(path, actor),
             AgentEvent::Recovered(name) => {
                 self.changed = true;
                 if self.drifts.remove(name).is_some() {
-                    telemetry.recovered(name);
-                    telemetry.open_drifts(&self.drifts, self.last_drift);
+                    metrics.recovered(name);
+                    metrics.open_drifts(&self.drifts, self.last_drift);
                 }
             }
             AgentEvent::GapOpened(gap, name) => {
-                telemetry.gap_opened(gap.reason);
+                metrics.gap_opened(gap.reason);
                 self.gaps.insert(gap.number, open_gap(gap, name, clock));
                 self.changed = true;
             }
             AgentEvent::GapClosed(gap) => {
-                telemetry.gap_closed(gap.reason);
+                metrics.gap_closed(gap.reason);
                 self.gaps.remove(&gap.number);
                 self.changed = true;
             }
-            AgentEvent::Reverted(path, result) => telemetry.reverted(path, result),
-            AgentEvent::Counted(kind, count) => telemetry.folded(kind, count),
+            AgentEvent::Reverted(path, result) => metrics.reverted(path, result),
+            AgentEvent::Counted(kind, count) => metrics.without_record(kind, count),
             AgentEvent::NodeState(standing) => {
                 let is_new = standing != self.node;
                 if let Some(standing) = &standing {
-                    telemetry.node_state(standing.state, standing.wait);
+                    metrics.node_state(standing.state, standing.wait);
                     if is_new {
                         tracing::info!(
                             state = standing.state.as_str(),
@@ -164,18 +164,18 @@ impl Picture {
         }
     }
 
-    fn drifted(&mut self, name: ThingName, open: OpenDrift, telemetry: &Telemetry, now: Timestamp) {
-        if telemetry.drift(&name, self.drifts.get(&name), &open) {
+    fn drifted(&mut self, name: ThingName, open: OpenDrift, metrics: &Metrics, now: Timestamp) {
+        if metrics.drift(&name, self.drifts.get(&name), &open) {
             self.last_drift = self.last_drift.max(Some(now));
         }
         self.drifts.insert(name, open);
         self.changed = true;
-        telemetry.open_drifts(&self.drifts, self.last_drift);
+        metrics.open_drifts(&self.drifts, self.last_drift);
     }
 
-    /// What the status file says now.
+    /// The status of the node now.
     pub fn status(&self, clock: &dyn Clock) -> NodeStatus {
-        // Drifts that no look of this run has confirmed are open, too: no look has seen them recover.
+        // Drifts of an earlier run that this run has not observed yet are still open.
         let drifted = self.drifts.iter().map(|(name, open)| DriftedThing {
             path: name.path.clone(),
             thing: Some(name.kind),
@@ -223,8 +223,8 @@ fn open_gap(gap: &Gap, name: Option<ThingName>, clock: &dyn Clock) -> OpenGap {
     }
 }
 
-/// What the log says of a drift.
-fn restored(forensic::OpenDrift { since, last }: forensic::OpenDrift) -> OpenDrift {
+/// An open drift as the log has it.
+fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> OpenDrift {
     OpenDrift {
         allowed: last.detail.get("allowed").is_some_and(|allowed| *allowed == true),
         differences: last.differences,

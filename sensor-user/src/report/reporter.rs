@@ -1,10 +1,11 @@
-//! Takes what the loop reports, and keeps it: in the picture of the node, the forensic log, the metrics and the status file.
+//! The daemon's reporter, which implements the loop's trait [`Reports`].
 //!
-//! In: events, and the records of each turn. Out: a hash-chained log, `status.json`, and the pages of metrics and health.
+//! In: events, and the records of each turn. Out: each event goes to the picture at once. At the end of a turn the records go to
+//! the forensic log, and the picture to `status.json`. The pages of metrics and health run in their own thread.
 
-use super::forensic::{self, ForensicError, ForensicLog, Limits, Writer};
+use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
 use super::http::{self, Pages, Readiness};
-use super::metrics::Telemetry;
+use super::metrics::Metrics;
 use super::picture::Picture;
 use super::status_file::StatusFile;
 use crate::agent::open_drift::OpenDrifts;
@@ -23,10 +24,10 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
 
-/// The subject for which the node is not ready while the forensic log cannot be written.
+/// The subject of the page `/readyz` while the forensic log cannot be written.
 const LOG: &str = "forensic-log";
 
-/// Where reports go.
+/// Where the reports are written.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Directory of the forensic log.
@@ -39,47 +40,47 @@ pub struct Places {
     pub listen: Option<SocketAddr>,
 }
 
-/// A report cannot be kept or shown.
+/// A report cannot be written or shown.
 #[derive(Debug, thiserror::Error)]
 enum ReporterError {
-    /// Another process has the address, or there is none such.
+    /// Another process listens on the address, or the host does not have it.
     #[error("cannot listen on {address} for the pages of metrics and health: {source}")]
     Listen { address: SocketAddr, source: io::Error },
-    /// No thread.
+    /// The thread of the pages cannot be started.
     #[error("cannot start the thread of the pages of metrics and health: {0}")]
     Thread(io::Error),
     /// The log cannot be used.
     #[error(transparent)]
     Forensic(#[from] ForensicError),
-    /// A thread that was waited for has panicked.
+    /// The thread that writes the log has panicked.
     #[error("the thread that writes the forensic log ended early: {0}")]
     Join(#[from] tokio::task::JoinError),
 }
 
-/// Keeps and shows what the loop reports.
+/// Writes and shows the events of the loop.
 #[derive(Debug)]
 pub struct Reporter {
     places: Places,
     clock: Arc<dyn Clock>,
     picture: Picture,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     readiness: Readiness,
     status: StatusFile,
     /// `None` before the log is open, and after it is closed.
-    writer: Option<Writer>,
+    writer: Option<LogWriter>,
     listener: Option<TcpListener>,
     pages: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
 impl Reporter {
-    /// Keeps nothing before [`Reports::open`].
-    pub fn new(places: Places, clock: Arc<dyn Clock>, telemetry: Arc<Telemetry>) -> Self {
+    /// A reporter that writes nothing before [`Reports::open`].
+    pub fn new(places: Places, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         Self {
             status: StatusFile::new(&places.run),
             places,
             clock,
             picture: Picture::default(),
-            telemetry,
+            metrics,
             readiness: Readiness::default(),
             writer: None,
             listener: None,
@@ -87,7 +88,7 @@ impl Reporter {
         }
     }
 
-    /// How the node is.
+    /// The picture of the node.
     pub fn picture(&self) -> &Picture {
         &self.picture
     }
@@ -97,7 +98,7 @@ impl Reporter {
         self.readiness.clone()
     }
 
-    fn opened(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReporterError> {
+    fn open_log(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReporterError> {
         let open = forensic::open_drifts(&self.places.log).unwrap_or_else(|error| {
             // A log that does not exist yet is no error; for any other reason, opening it fails below.
             tracing::warn!(%error, "Cannot read the open drifts from the forensic log: they are reported anew.");
@@ -105,43 +106,43 @@ impl Reporter {
         });
         let mut log = ForensicLog::open(
             &self.places.log,
-            Limits::default(),
+            LogLimits::default(),
             Arc::clone(&self.clock),
             facts.boot_id.clone(),
-            Arc::clone(&self.telemetry),
+            Arc::clone(&self.metrics),
         )?;
-        self.picture.open(facts, open, &self.telemetry);
+        self.picture.open(facts, open, &self.metrics);
         let log_is_cut = log.note_end(&self.places.state).is_some();
-        self.writer = Some(Writer::new(log));
-        self.begins();
+        self.writer = Some(LogWriter::new(log));
+        self.not_verified_yet();
         if let Some(listener) = self.listener.take() {
-            let pages = Pages { telemetry: Arc::clone(&self.telemetry), readiness: self.readiness.clone() };
+            let pages = Pages { metrics: Arc::clone(&self.metrics), readiness: self.readiness.clone() };
             let (stop, stopped) = watch::channel(false);
-            let thread = http::serve_apart(listener, pages, stopped).map_err(ReporterError::Thread)?;
+            let thread = http::serve_in_thread(listener, pages, stopped).map_err(ReporterError::Thread)?;
             self.pages = Some((stop, thread));
         }
         Ok(OpenedReports { log_is_cut })
     }
 
-    /// Not ready before everything was verified under the config of this run.
-    fn begins(&self) {
+    /// Not ready before the first full verification with the config of this run.
+    fn not_verified_yet(&self) {
         self.readiness
             .not_ready(ReadinessSubject::Verification.name(), "the first full verification is not finished");
     }
 
-    /// Not ready while the records of what happened cannot be written.
+    /// Not ready while the forensic log cannot be written.
     fn show_log(&self) {
-        match self.writer.as_ref().and_then(Writer::degraded) {
+        match self.writer.as_ref().and_then(LogWriter::degraded) {
             Some(reason) => self.readiness.not_ready(LOG, reason),
             None => self.readiness.ready(LOG),
         }
     }
 
     fn write_status(&mut self) {
-        self.status.write(self.picture.numbers(), &self.picture.status(&*self.clock));
+        self.status.write(self.picture.counts(), &self.picture.status(&*self.clock));
     }
 
-    async fn closed(&mut self) -> Result<(), ReporterError> {
+    async fn close_log(&mut self) -> Result<(), ReporterError> {
         if let Some((stop, thread)) = self.pages.take() {
             stop.send_replace(true);
             // Connections have a few seconds to finish.
@@ -174,7 +175,7 @@ impl Reports for Reporter {
     }
 
     fn open(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReportError> {
-        self.opened(facts).map_err(ReportError::new)
+        self.open_log(facts).map_err(ReportError::new)
     }
 
     fn report(&mut self, event: AgentEvent<'_>) {
@@ -184,19 +185,19 @@ impl Reports for Reporter {
                 for subject in [ReadinessSubject::Canary, ReadinessSubject::Config] {
                     self.readiness.ready(subject.name());
                 }
-                self.begins();
+                self.not_verified_yet();
                 if let Some(reason) = &run.refused {
                     self.readiness.not_ready(ReadinessSubject::Config.name(), reason.as_str());
                 }
             }
-            AgentEvent::RunEnded => self.begins(),
+            AgentEvent::RunEnded => self.not_verified_yet(),
             AgentEvent::NotReady(subject, reason) => {
                 self.readiness.not_ready(subject.name(), reason.as_str());
             }
             AgentEvent::Ready(subject) => self.readiness.ready(subject.name()),
             _ => {}
         }
-        self.picture.take(event, &self.telemetry, &*self.clock);
+        self.picture.take(event, &self.metrics, &*self.clock);
     }
 
     fn drifts(&self) -> &OpenDrifts {
@@ -211,8 +212,8 @@ impl Reports for Reporter {
         if self.picture.has_changed() {
             self.status.outdate();
         }
-        // A thing can be decided without an event: the status has to follow all the same.
-        if self.status.is_due(self.picture.numbers(), !counts.is_verifying) {
+        // A thing can get its verdict without an event, which changes only the counts.
+        if self.status.is_due(self.picture.counts(), !counts.is_verifying) {
             self.write_status();
         }
         self.show_log();
@@ -226,7 +227,7 @@ impl Reports for Reporter {
     }
 
     fn is_full(&self) -> bool {
-        self.writer.as_ref().is_some_and(Writer::is_full)
+        self.writer.as_ref().is_some_and(LogWriter::is_full)
     }
 
     fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>> {
@@ -237,6 +238,6 @@ impl Reports for Reporter {
     }
 
     fn close(&mut self) -> Pin<Box<dyn Future<Output = Result<(), ReportError>> + '_>> {
-        Box::pin(async { self.closed().await.map_err(ReportError::new) })
+        Box::pin(async { self.close_log().await.map_err(ReportError::new) })
     }
 }

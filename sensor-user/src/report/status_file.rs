@@ -1,8 +1,7 @@
-//! The daemon's status, as a file that `holdfast status` reads: no socket, no protocol, and readable
-//! when the daemon is dead, which the reader then says.
+//! The status file, which `holdfast status` and other reporters read. It is readable also when the daemon does not run.
 //!
-//! In: the detector's state. Out: `status.json`, replaced atomically when something is new, and touched at each beat of the
-//! loop, so that its age shows whether the loop still works.
+//! In: the status that [`super::picture`] makes. Out: `status.json`. The daemon replaces it when something is new, in one rename. It touches the
+//! file at each beat of the loop, so the file's age shows whether the loop still works.
 
 use crate::bounded;
 use sensor_model::status::NodeStatus;
@@ -12,31 +11,40 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Name of the file in the run directory.
+/// The directory of the status file.
+pub const DIRECTORY: &str = "/run/holdfast";
+
+/// Name of the file in its directory.
 pub const FILE: &str = "status.json";
 
-/// Replaces the status file. It is gone after a reboot, so it needs no fsync.
+/// Replaces the status file. It does not outlive a reboot, so it needs no fsync.
 pub fn write(directory: &Path, status: &NodeStatus) -> io::Result<()> {
     let temporary = directory.join(".status.json.new");
-    // In one go: written straight to the file, each of its words would be a system call.
+    // A serializer that writes to the file makes a system call for each word.
     let mut text = serde_json::to_vec_pretty(status)?;
     text.push(b'\n');
     File::create(&temporary)?.write_all(&text)?;
     fs::rename(temporary, directory.join(FILE))
 }
 
-/// The verdict of the node, and how many things are compliant, drifted and unknown.
-pub(crate) type Numbers = (VerdictKind, [usize; 3]);
+/// The verdict of the node, and how many things have which verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VerdictCounts {
+    pub(crate) verdict: VerdictKind,
+    pub(crate) compliant: usize,
+    pub(crate) drifted: usize,
+    pub(crate) unknown: usize,
+}
 
 /// The status file of a running daemon.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     directory: PathBuf,
-    /// How things stood when it was last written.
-    written: Option<Numbers>,
-    /// It does not say what is so now.
+    /// The counts that the file has.
+    written: Option<VerdictCounts>,
+    /// The status has changed since it was written.
     outdated: bool,
-    /// Why it could not be written when that was last tried.
+    /// Why the last attempt to write it failed.
     failed: Option<String>,
 }
 
@@ -46,21 +54,21 @@ impl StatusFile {
         Self { directory: directory.to_owned(), written: None, outdated: true, failed: None }
     }
 
-    /// The status shows something else than the numbers.
+    /// The status has changed in more than its counts.
     pub(crate) fn outdate(&mut self) {
         self.outdated = true;
     }
 
-    /// Whether it has to be written. `steady`: no full verification goes on; its numbers are written at its end.
-    pub(crate) fn is_due(&self, standing: Numbers, steady: bool) -> bool {
-        self.failed.is_none() && (self.outdated || (steady && self.written != Some(standing)))
+    /// Whether it has to be written. `steady`: no full verification is under way; its counts are written at its end.
+    pub(crate) fn is_due(&self, counts: VerdictCounts, steady: bool) -> bool {
+        self.failed.is_none() && (self.outdated || (steady && self.written != Some(counts)))
     }
 
-    /// Writes it. What fails is tried again at the next beat.
-    pub(crate) fn write(&mut self, standing: Numbers, status: &NodeStatus) {
+    /// Writes it. The next beat repeats a write that fails.
+    pub(crate) fn write(&mut self, counts: VerdictCounts, status: &NodeStatus) {
         match write(&self.directory, status) {
             Ok(()) => {
-                (self.written, self.outdated) = (Some(standing), false);
+                (self.written, self.outdated) = (Some(counts), false);
                 if self.failed.take().is_some() {
                     tracing::info!("The status is written again.");
                 }
@@ -75,8 +83,8 @@ impl StatusFile {
         }
     }
 
-    /// The loop turns: what the file says is so now. `true` when it has to be written, since it could not be, or is not
-    /// there any more.
+    /// Touches the file: the loop works, and what the file says is current. `true` if the file has to be written, because an
+    /// attempt failed or another process removed it.
     pub(crate) fn beat(&mut self) -> bool {
         let file = File::options().write(true).open(self.directory.join(FILE));
         let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
@@ -85,16 +93,15 @@ impl StatusFile {
     }
 }
 
-/// How long ago the loop last turned, by the file's time: a status that is older than it may be says nothing of now. A time
-/// in the future means as little: the clock was set.
+/// How long ago the daemon touched the file. A time in the future counts like one in the past: the clock was set.
 pub fn age(directory: &Path) -> io::Result<Duration> {
     let modified = fs::metadata(directory.join(FILE))?.modified()?;
     let now = SystemTime::now();
     Ok(now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration()))
 }
 
-/// How old a status may be whose daemon beats so often.
-pub fn patience(beat: Duration) -> Duration {
+/// The age from which a status does not count as current, by the daemon's time between two beats.
+pub fn longest_age(beat: Duration) -> Duration {
     const BEATS: u32 = 3;
     /// A busy node's disk may take as long for one group of records.
     const LEAST: Duration = Duration::from_secs(15);

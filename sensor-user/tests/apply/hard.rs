@@ -78,7 +78,7 @@ fn the_host_is_reported_to_match_the_old_config_only_if_the_comparison_found_no_
         }
         let said = world.resume("");
         assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
-        let claims = said.out.contains("the host is as the old config says");
+        let claims = said.out.contains("the host matches the old config");
         assert_eq!(claims, !tampered, "{}", said.out);
         let differs = said.out.contains("differs from the old config")
             && said.out.contains("content mismatch for file \"/etc/app/stays\"");

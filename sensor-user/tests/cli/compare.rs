@@ -7,7 +7,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
 };
 
-/// Content, mode, target, an undeclared drop-in, a disabled unit.
+/// Changes a content, a mode and a link's target, adds an undeclared drop-in, and disables a unit.
 fn tamper(world: &World) {
     fs::write(world.host("/etc/app/app.conf"), "key=other\n").unwrap();
     world.mode("/etc/app/secret", 0o666);
@@ -19,8 +19,8 @@ fn tamper(world: &World) {
 #[test]
 fn check_reports_that_everything_is_in_sync_and_what_it_did_not_check() {
     let world = World::in_sync();
-    let said = world.run(&["check", "CONFIG"]);
-    assert_snapshot!(said.golden());
+    let result = world.run(&["check", "CONFIG"]);
+    assert_snapshot!(result.golden());
     let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
     assert_eq!(report["verdict"], "compliant");
     assert_eq!(report["drifted"].as_array().unwrap().len(), 0);
@@ -30,8 +30,8 @@ fn check_reports_that_everything_is_in_sync_and_what_it_did_not_check() {
 fn check_names_every_difference_of_every_thing() {
     let world = World::in_sync();
     tamper(&world);
-    let said = world.run(&["check", "CONFIG"]);
-    assert_snapshot!(said.golden());
+    let result = world.run(&["check", "CONFIG"]);
+    assert_snapshot!(result.golden());
     let report = world.run(&["check", "-o", "json", "CONFIG"]);
     assert_eq!(report.code, 1);
     assert_eq!(report.json("check")["drifted"].as_array().unwrap().len(), 5);
@@ -42,15 +42,15 @@ fn check_compares_kernel_arguments_where_a_kernel_runs() {
     let world = World::in_sync();
     fs::create_dir_all(world.host("/proc")).unwrap();
     fs::write(world.host("/proc/cmdline"), "root=/dev/vda quiet\n").unwrap();
-    let said = world.run(&["check", "CONFIG"]);
-    assert_eq!((said.code, said.out.contains("not checked")), (0, false), "{}{}", said.out, said.err);
+    let result = world.run(&["check", "CONFIG"]);
+    assert_eq!((result.code, result.out.contains("not checked")), (0, false), "{}{}", result.out, result.err);
     fs::write(world.host("/proc/cmdline"), "root=/dev/vda quietly\n").unwrap();
-    let said = world.run(&["check", "CONFIG"]);
-    assert_eq!(said.code, 1);
-    assert!(said.out.contains("missing expected kernel arguments: [quiet]"), "{}", said.out);
+    let result = world.run(&["check", "CONFIG"]);
+    assert_eq!(result.code, 1);
+    assert!(result.out.contains("missing expected kernel arguments: [quiet]"), "{}", result.out);
     let explained = world.run(&["explain", "/proc/cmdline", "-o", "json", "CONFIG"]);
     assert_eq!(explained.json("explain")["things"][0]["thing"]["type"], "kernel-arguments");
-    // It is not a file, so nothing can write it back.
+    // Kernel arguments are no file, so no repair can write them.
     let repaired = world.run(&["repair", "--all", "--yes", "CONFIG"]);
     assert_eq!(repaired.code, 1, "{}{}", repaired.out, repaired.err);
     assert!(
@@ -70,22 +70,26 @@ fn check_takes_many_files_in_one_option() {
     );
     let other = world.at("other.yaml").display().to_string();
     let root = world.at("root").display().to_string();
-    let said = world.run(&["check", "--config", &config, &other, "--host-root", &root]);
-    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
-    assert!(said.out.contains("/etc/x"), "{}", said.out);
+    let result = world.run(&["check", "--config", &config, &other, "--host-root", &root]);
+    assert_eq!(result.code, 1, "{}{}", result.out, result.err);
+    assert!(result.out.contains("/etc/x"), "{}", result.out);
 }
 
 #[test]
-fn an_unreadable_path_is_unknown_and_a_failure_and_no_drift() {
+fn an_unreadable_path_is_unknown_and_not_drifted_and_check_fails() {
     let world = World::in_sync();
     // Root can read everything except an endless link.
     fs::remove_dir_all(world.host("/etc/app")).unwrap();
     symlink("app", world.host("/etc/app")).unwrap();
-    let said = world.run(&["check", "CONFIG"]);
-    assert_eq!(said.code, 3, "{}", said.golden());
-    assert!(said.out.contains("unknown /etc/app/app.conf"), "{}", said.golden());
-    assert!(said.out.contains("could not read file \"/etc/app/app.conf\": "), "{}", said.golden());
-    assert!(!said.out.contains("in sync") && said.out.contains("could not be read"), "{}", said.golden());
+    let result = world.run(&["check", "CONFIG"]);
+    assert_eq!(result.code, 3, "{}", result.golden());
+    assert!(result.out.contains("unknown /etc/app/app.conf"), "{}", result.golden());
+    assert!(result.out.contains("could not read file \"/etc/app/app.conf\": "), "{}", result.golden());
+    assert!(
+        !result.out.contains("in sync") && result.out.contains("could not be read"),
+        "{}",
+        result.golden()
+    );
     let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
     let paths = report["unreadable"].as_array().unwrap().iter().map(|thing| thing["path"].as_str().unwrap());
     assert!(paths.clone().any(|path| path == "/etc/app/app.conf"), "{report:#}");
@@ -95,8 +99,8 @@ fn an_unreadable_path_is_unknown_and_a_failure_and_no_drift() {
 fn repair_restores_everything_and_then_finds_nothing_to_do() {
     let world = World::in_sync();
     tamper(&world);
-    let said = world.run(&["repair", "--all", "--yes", "CONFIG"]);
-    assert_snapshot!(said.golden());
+    let result = world.run(&["repair", "--all", "--yes", "CONFIG"]);
+    assert_snapshot!(result.golden());
     assert_snapshot!(world.run(&["repair", "--all", "--yes", "CONFIG"]).golden());
     assert_eq!(world.run(&["check", "CONFIG"]).code, 0);
 }
@@ -105,23 +109,23 @@ fn repair_restores_everything_and_then_finds_nothing_to_do() {
 fn repair_of_one_path_leaves_the_others_and_reports_as_json() {
     let world = World::in_sync();
     tamper(&world);
-    let said = world.run(&["repair", "/etc/app/app.conf", "--yes", "-o", "json", "CONFIG"]);
-    let report = said.json("repair");
-    assert_eq!((said.code, &report["repaired"][0]["actions"][0]), (0, &"content written".into()));
-    assert!(!said.out.contains("key="), "no content is shown: {}", said.out);
+    let result = world.run(&["repair", "/etc/app/app.conf", "--yes", "-o", "json", "CONFIG"]);
+    let report = result.json("repair");
+    assert_eq!((result.code, &report["repaired"][0]["actions"][0]), (0, &"content written".into()));
+    assert!(!result.out.contains("key="), "no content is shown: {}", result.out);
     let mode = fs::metadata(world.host("/etc/app/secret")).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode, 0o666);
 }
 
 #[test]
-fn repair_says_why_it_did_not_repair() {
+fn repair_names_the_reason_for_each_refusal() {
     let world = World::in_sync();
     let path = world.host("/etc/app/app.conf");
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     fs::write(path.join("kept"), "").unwrap();
-    let said = world.run(&["repair", "/etc/app/app.conf", "--yes", "CONFIG"]);
-    assert_snapshot!(said.golden());
+    let result = world.run(&["repair", "/etc/app/app.conf", "--yes", "CONFIG"]);
+    assert_snapshot!(result.golden());
     assert!(path.join("kept").exists());
 }
 
@@ -134,7 +138,7 @@ fn repair_without_a_terminal_asks_for_yes_and_changes_nothing() {
 }
 
 #[test]
-fn repair_does_not_take_a_whole_directory_for_one_file_in_it() {
+fn repair_of_an_undeclared_file_names_the_command_for_its_directory() {
     let world = World::in_sync();
     let path = "/etc/systemd/system/app.service.d/99-evil.conf";
     fs::write(world.host(path), "").unwrap();
@@ -148,10 +152,10 @@ fn explain_shows_expectation_state_policy_and_last_change() {
     tamper(&world);
     crate::forensic::log(&world);
     assert_snapshot!(world.run(&["explain", "/etc/app/app.conf", "LOG", "CONFIG"]).golden());
-    let said = world.run(&["explain", "/etc/app/secret", "-o", "json", "LOG", "CONFIG"]);
-    let report = said.json("explain");
-    assert_eq!((said.code, &report["policy"]["action"]), (1, &"revert".into()));
-    assert!(!said.out.contains("hunter2"), "no content is shown");
+    let result = world.run(&["explain", "/etc/app/secret", "-o", "json", "LOG", "CONFIG"]);
+    let report = result.json("explain");
+    assert_eq!((result.code, &report["policy"]["action"]), (1, &"revert".into()));
+    assert!(!result.out.contains("hunter2"), "no content is shown");
 }
 
 #[test]
@@ -175,20 +179,20 @@ fn explain_shows_an_undeclared_path_and_what_closes_its_directory() {
 fn adopt_prints_a_manifest_under_which_the_present_state_is_in_sync() {
     let world = World::in_sync();
     tamper(&world);
-    let said = world.run(&["adopt", "/etc/app/app.conf", "--name", "99-zz", "CONFIG"]);
-    assert_snapshot!(said.golden());
-    world.write("config/zz.yaml", &said.out);
+    let result = world.run(&["adopt", "/etc/app/app.conf", "--name", "99-zz", "CONFIG"]);
+    assert_snapshot!(result.golden());
+    world.write("config/zz.yaml", &result.out);
     let check = world.run(&["check", "CONFIG"]);
     assert!(!check.out.contains("/etc/app/app.conf"), "{}", check.out);
 }
 
 #[test]
-fn adopt_leaves_out_what_the_policy_calls_secret_until_told_otherwise() {
+fn adopt_leaves_out_secret_contents_unless_asked_for_them() {
     let world = World::in_sync();
-    let said = world.run(&["adopt", "/etc/app/secret", "CONFIG"]);
-    assert_snapshot!(said.golden());
-    let told = world.run(&["adopt", "/etc/app/secret", "--secrets", "CONFIG"]);
-    assert!(told.code == 0 && told.out.contains("aHVudGVyMg"), "{}", told.golden());
+    let result = world.run(&["adopt", "/etc/app/secret", "CONFIG"]);
+    assert_snapshot!(result.golden());
+    let result = world.run(&["adopt", "/etc/app/secret", "--secrets", "CONFIG"]);
+    assert!(result.code == 0 && result.out.contains("aHVudGVyMg"), "{}", result.golden());
 }
 
 fn status(world: &World, boot: &str, pid: u32) {
@@ -215,8 +219,8 @@ fn status_shows_what_the_running_daemon_wrote() {
     let world = World::new();
     status(&world, "boot-1", 7);
     let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
-    let said = world.run(&["status", "--run", &run, "--proc", &proc]);
-    assert_snapshot!(said.golden());
+    let result = world.run(&["status", "--run", &run, "--proc", &proc]);
+    assert_snapshot!(result.golden());
     let report = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]).json("status");
     assert_eq!((&report["running"], &report["verdict"]), (&true.into(), &"drifted".into()));
 }
@@ -230,9 +234,9 @@ fn status_shows_that_the_config_is_not_in_use() {
     written["config_refused"] = "a.yaml: spec.confg: unknown field".into();
     world.write("run/status.json", &written.to_string());
     let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
-    let said = world.run(&["status", "--run", &run, "--proc", &proc]);
+    let result = world.run(&["status", "--run", &run, "--proc", &proc]);
     let line = "config refused; the last usable one is in force: a.yaml: spec.confg: unknown field";
-    assert!(said.out.lines().any(|told| told == line), "{}", said.golden());
+    assert!(result.out.lines().any(|printed| printed == line), "{}", result.golden());
     let report = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]).json("status");
     assert_eq!(report["config_refused"], "a.yaml: spec.confg: unknown field");
 }
@@ -248,10 +252,10 @@ fn status_of_a_daemon_that_has_ended_is_unknown() {
     // The process exists, and is stopped or hangs.
     status(&world, "boot-1", 7);
     let path = world.at("run/status.json");
-    let mut said: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    said["beat_seconds"] = 5.into();
-    said["verdict"] = "compliant".into();
-    world.write("run/status.json", &said.to_string());
+    let mut result: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    result["beat_seconds"] = 5.into();
+    result["verdict"] = "compliant".into();
+    world.write("run/status.json", &result.to_string());
     let code = || world.run(&arguments).code;
     assert_eq!(code(), 0);
     let before = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
@@ -259,16 +263,16 @@ fn status_of_a_daemon_that_has_ended_is_unknown() {
     assert_eq!(code(), 3);
     // Another process has this number now.
     status(&world, "boot-1", 8);
-    let said = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]);
-    assert_eq!((said.code, &said.json("status")["verdict"]), (3, &"unknown".into()));
+    let result = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]);
+    assert_eq!((result.code, &result.json("status")["verdict"]), (3, &"unknown".into()));
 }
 
 #[test]
 fn doctor_reports_by_its_schema_whatever_the_kernel() {
     let world = World::new();
-    let said = world.run(&["doctor", "-o", "json"]);
-    let report = said.json("doctor");
-    assert_eq!(said.code == 0, report["healthy"] == true, "{}", said.out);
+    let result = world.run(&["doctor", "-o", "json"]);
+    let report = result.json("doctor");
+    assert_eq!(result.code == 0, report["healthy"] == true, "{}", result.out);
     let modes: Vec<&str> =
         report["modes"].as_array().unwrap().iter().filter_map(|mode| mode["mode"].as_str()).collect();
     assert_eq!(modes, ["lsm", "fentry", "fanotify"]);
@@ -280,10 +284,10 @@ fn doctor_reports_by_its_schema_whatever_the_kernel() {
 fn completions_know_every_command() {
     let world = World::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let said = world.run(&["completions", shell]);
-        assert_eq!(said.code, 0);
+        let result = world.run(&["completions", shell]);
+        assert_eq!(result.code, 0);
         for command in ["agent", "check", "status", "who", "explain", "log", "repair", "adopt", "doctor"] {
-            assert!(said.out.contains(command), "{shell}: {command}");
+            assert!(result.out.contains(command), "{shell}: {command}");
         }
     }
 }

@@ -31,14 +31,14 @@ fn a_bad_policy_is_refused_by_file_field_and_reason() {
 }
 
 #[test]
-fn the_daemon_refuses_the_same_with_the_same_code() {
+fn the_daemon_refuses_a_bad_manifest_with_the_same_code() {
     let world = World::new();
     world.write(
         "config/bad.yaml",
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: bad}\nspec: {config: {ignition: {version: 3.4.0}, storage: {files: [{path: etc/x}]}}}\n",
     );
     let at = |path: &str| world.at(path).display().to_string();
-    let said = world.run(&[
+    let result = world.run(&[
         "agent",
         "--standalone",
         "--config",
@@ -55,8 +55,8 @@ fn the_daemon_refuses_the_same_with_the_same_code() {
         "--listen",
         "none",
     ]);
-    assert_eq!(said.code, 2, "{}", said.golden());
-    assert!(said.err.contains("bad.yaml"), "{}", said.err);
+    assert_eq!(result.code, 2, "{}", result.golden());
+    assert!(result.err.contains("bad.yaml"), "{}", result.err);
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
     let _lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).unwrap();
     for (state, run) in [("state", "run"), ("other", "state")] {
         let arguments = arguments(state, run);
-        let said = world.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let result = world.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let holder = format!("process {}", std::process::id());
-        assert!(said.code == 3 && said.err.contains(&holder), "{}", said.golden());
+        assert!(result.code == 3 && result.err.contains(&holder), "{}", result.golden());
     }
     UnixStream::connect(directory.join("apply/daemon.sock")).expect("the first daemon's socket is there");
     drop(socket);
@@ -115,9 +115,13 @@ fn wrong_usage_and_failure_have_different_exit_codes() {
         &["completions", "tcsh"],
         &["nonsense"],
     ] {
-        let said = world.run(arguments);
-        assert_eq!(said.code, 2, "{arguments:?}: {}", said.golden());
-        assert!(said.out.is_empty() && said.err.starts_with("error:"), "{arguments:?}: {}", said.golden());
+        let result = world.run(arguments);
+        assert_eq!(result.code, 2, "{arguments:?}: {}", result.golden());
+        assert!(
+            result.out.is_empty() && result.err.starts_with("error:"),
+            "{arguments:?}: {}",
+            result.golden()
+        );
     }
 }
 
@@ -133,18 +137,18 @@ fn a_reader_that_exits_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let status = child.wait().unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+    let mut result = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut result).unwrap();
+    assert_eq!((status.code(), result.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn the_exit_code_is_the_same_when_the_reader_exits() {
     let world = World::in_sync();
     crate::forensic::log(&world);
-    let unheard = |arguments: &[&str]| {
-        let gone: Stdio = io::pipe().unwrap().1.into();
-        world.command(arguments).stdout(gone).stderr(Stdio::null()).status().unwrap().code()
+    let code_with_closed_pipe = |arguments: &[&str]| {
+        let closed: Stdio = io::pipe().unwrap().1.into();
+        world.command(arguments).stdout(closed).stderr(Stdio::null()).status().unwrap().code()
     };
     let run = world.at("run").display().to_string();
     let questions = [
@@ -158,13 +162,13 @@ fn the_exit_code_is_the_same_when_the_reader_exits() {
         &["log", "verify", "LOG"],
         &["status", "--run", &run],
     ];
-    assert_eq!(questions.map(unheard), [0, 0, 0, 0, 0, 0, 0, 0, 3].map(Some));
+    assert_eq!(questions.map(code_with_closed_pipe), [0, 0, 0, 0, 0, 0, 0, 0, 3].map(Some));
     fs::write(world.host("/etc/app/app.conf"), "drift").unwrap();
-    assert_eq!(questions.map(unheard), [1, 1, 1, 0, 0, 0, 0, 0, 3].map(Some));
+    assert_eq!(questions.map(code_with_closed_pipe), [1, 1, 1, 0, 0, 0, 0, 0, 3].map(Some));
     let path = world.at("log/forensic.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"pid\":4711", "\"pid\":4712")).unwrap();
-    assert_eq!(questions.map(unheard), [1, 1, 3, 3, 3, 3, 3, 1, 3].map(Some));
+    assert_eq!(questions.map(code_with_closed_pipe), [1, 1, 3, 3, 3, 3, 3, 1, 3].map(Some));
 }
 
 #[test]
@@ -175,25 +179,29 @@ fn a_host_is_not_compared_with_another_config_if_the_applied_one_is_unreadable()
     let (root, state) = (world.at("root").display().to_string(), world.at("state"));
     let check = ["check", "--host-root", &root, "--state", state.to_str().unwrap()];
     fs::create_dir(&state).unwrap();
-    let said = world.run(&check);
-    assert_eq!(said.code, 0, "nothing was applied: {}", said.golden());
-    let is_told = |path: &str| {
-        let said = world.run(&check);
+    let result = world.run(&check);
+    assert_eq!(result.code, 0, "nothing was applied: {}", result.golden());
+    let fails_and_names = |path: &str| {
+        let result = world.run(&check);
         let path = format!("[HERE]/state/{path}: ");
         let hint = "name a config by --config";
-        assert!(said.code == 3 && said.err.contains(&path) && said.err.contains(hint), "{}", said.golden());
+        assert!(
+            result.code == 3 && result.err.contains(&path) && result.err.contains(hint),
+            "{}",
+            result.golden()
+        );
     };
     std::os::unix::fs::symlink("apply", state.join("apply")).unwrap();
-    is_told("apply");
+    fails_and_names("apply");
     fs::remove_file(state.join("apply")).unwrap();
     world.write("state/apply/generations/1/config/a.yaml", &config);
     world.write("state/apply/current", "no link");
-    is_told("apply/current");
+    fails_and_names("apply/current");
     fs::remove_file(state.join("apply/current")).unwrap();
     std::os::unix::fs::symlink("elsewhere", state.join("apply/current")).unwrap();
-    is_told("apply/current");
+    fails_and_names("apply/current");
     fs::remove_file(state.join("apply/current")).unwrap();
     std::os::unix::fs::symlink("generations/1/config", state.join("apply/current")).unwrap();
-    let said = world.run(&check);
-    assert_eq!(said.code, 0, "{}", said.golden());
+    let result = world.run(&check);
+    assert_eq!(result.code, 0, "{}", result.golden());
 }

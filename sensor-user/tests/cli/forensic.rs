@@ -3,8 +3,8 @@
 use crate::world::World;
 use holdfast::{
     clock::{Clock, SystemClock},
-    report::forensic::{ForensicLog, Limits},
-    report::metrics::{BuildInfo, Telemetry},
+    report::forensic::{ForensicLog, LogLimits},
+    report::metrics::{BuildInfo, Metrics},
 };
 use insta::assert_snapshot;
 use sensor_model::{
@@ -22,8 +22,8 @@ use std::{
 fn open(world: &World) -> ForensicLog {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let build = BuildInfo { version: "1".into(), commit: "c".into(), object: "o".into(), kernel: "k".into() };
-    let telemetry = Arc::new(Telemetry::new(build, clock.now()));
-    ForensicLog::open(&world.at("log"), Limits::default(), clock, "boot-1".into(), telemetry).unwrap()
+    let metrics = Arc::new(Metrics::new(build, clock.now()));
+    ForensicLog::open(&world.at("log"), LogLimits::default(), clock, "boot-1".into(), metrics).unwrap()
 }
 
 fn record(log: &ForensicLog, kind: RecordKind, path: Option<&str>, second: u32) -> Record {
@@ -73,7 +73,7 @@ fn who_names_the_login_behind_a_change_and_only_changes_of_this_path() {
     let report = world.run(&["who", "/etc/app/app.conf", "-n", "1", "-o", "json", "LOG"]).json("who");
     assert_eq!(report["changes"].as_array().unwrap().len(), 1);
     assert_eq!(report["changes"][0]["kind"], "recovered");
-    assert_snapshot!("nobody", world.run(&["who", "/etc/other", "LOG"]).golden());
+    assert_snapshot!("no_change", world.run(&["who", "/etc/other", "LOG"]).golden());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn log_shows_the_requested_entries() {
 }
 
 #[test]
-fn log_lines_as_json_are_those_that_were_written() {
+fn log_prints_as_json_the_very_lines_of_the_file() {
     let world = World::new();
     log(&world);
     let written = fs::read_to_string(world.at("log/forensic.jsonl")).unwrap();
@@ -99,20 +99,20 @@ fn log_lines_as_json_are_those_that_were_written() {
 fn log_verify_names_the_first_changed_entry() {
     let world = World::new();
     log(&world);
-    let said = world.run(&["log", "verify", "-o", "json", "LOG"]);
-    let report = said.json("log-verify");
-    assert_eq!((said.code, &report["sound"], &report["entries"]), (0, &true.into(), &4.into()));
+    let result = world.run(&["log", "verify", "-o", "json", "LOG"]);
+    let report = result.json("log-verify");
+    assert_eq!((result.code, &report["sound"], &report["entries"]), (0, &true.into(), &4.into()));
     let path = world.at("log/forensic.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"pid\":4711", "\"pid\":4712")).unwrap();
-    let said = world.run(&["log", "verify", "LOG"]);
+    let result = world.run(&["log", "verify", "LOG"]);
     // The hashes in the reason depend on this run's clock.
     assert!(
-        said.code == 1 && said.out.starts_with("broken: [HERE]/log/forensic.jsonl, line 2, entry 2: "),
+        result.code == 1 && result.out.starts_with("broken: [HERE]/log/forensic.jsonl, line 2, entry 2: "),
         "{}",
-        said.golden()
+        result.golden()
     );
-    assert!(said.out.ends_with("1 entry before it is intact\n"), "{}", said.golden());
+    assert!(result.out.ends_with("1 entry before it is intact\n"), "{}", result.golden());
     let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
     assert_eq!((&report["fault"]["line"], &report["fault"]["seq"]), (&2.into(), &2.into()));
 }
@@ -128,18 +128,18 @@ fn log_verify_finds_that_the_newest_entries_were_cut_off() {
     written.close();
     let state = world.at("");
     let verify = ["log", "verify", "--state", state.to_str().unwrap(), "LOG"];
-    let said = world.run(&verify);
-    assert_eq!(said.code, 0, "{}", said.golden());
+    let result = world.run(&verify);
+    assert_eq!(result.code, 0, "{}", result.golden());
     let path = world.at("log/forensic.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.split_inclusive('\n').take(4).collect::<String>()).unwrap();
-    let said = world.run(&verify);
+    let result = world.run(&verify);
     let expected = "broken: [HERE]/forensic-end.json, entry 5: the log ends with entry 4, but entry 5 was on the disk at ";
-    assert!(said.code == 1 && said.out.starts_with(expected), "{}", said.golden());
+    assert!(result.code == 1 && result.out.starts_with(expected), "{}", result.golden());
 }
 
 #[test]
-fn log_tail_follows_what_is_written() {
+fn log_tail_prints_entries_as_they_are_added() {
     let world = World::new();
     log(&world);
     let mut child =
@@ -156,7 +156,7 @@ fn log_tail_follows_what_is_written() {
 }
 
 #[test]
-fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
+fn an_answer_from_a_damaged_log_is_printed_and_the_command_fails() {
     let world = World::new();
     log(&world);
     let path = world.at("log/forensic.jsonl");
@@ -169,7 +169,7 @@ fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
         &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
         &["explain", "/etc/app/app.conf", "-o", "json", "LOG", "CONFIG"],
     ];
-    // Another process's name; a missing entry; a line that is no JSON.
+    // A changed process number; a missing entry; a line that is no JSON.
     let second = text.lines().nth(1).unwrap();
     for damaged in [
         text.replace("\"pid\":4711", "\"pid\":4712"),
@@ -178,17 +178,17 @@ fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
     ] {
         fs::write(&path, damaged).unwrap();
         for question in questions {
-            let said = world.run(question);
-            assert_eq!(said.code, 3, "{question:?}: {}", said.golden());
+            let result = world.run(question);
+            assert_eq!(result.code, 3, "{question:?}: {}", result.golden());
             let reason = "the log is not sound, so this answer may be false or not all of it: [HERE]/log/forensic.jsonl, line 2";
-            assert!(said.err.contains(reason), "{question:?}: {}", said.golden());
-            assert!(said.out.contains("recovered"), "what there is is shown all the same: {}", said.golden());
+            assert!(result.err.contains(reason), "{question:?}: {}", result.golden());
+            assert!(result.out.contains("recovered"), "the entries are shown, too: {}", result.golden());
         }
     }
 }
 
 #[test]
-fn an_emptied_log_is_not_intact_and_has_no_answer() {
+fn an_emptied_log_is_not_sound() {
     let world = World::new();
     log(&world);
     fs::write(world.at("log/forensic.jsonl"), "").unwrap();
@@ -199,17 +199,17 @@ fn an_emptied_log_is_not_intact_and_has_no_answer() {
         &["log", "verify", "LOG"],
         &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
     ] {
-        let said = world.run(question);
-        assert_eq!(said.code, 3, "{question:?}: {}", said.golden());
-        let all = format!("{}{}", said.out, said.err);
-        assert!(all.contains("there is no entry in it"), "{question:?}: {}", said.golden());
+        let result = world.run(question);
+        assert_eq!(result.code, 3, "{question:?}: {}", result.golden());
+        let all = format!("{}{}", result.out, result.err);
+        assert!(all.contains("there is no entry in it"), "{question:?}: {}", result.golden());
     }
     let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
     assert_eq!((&report["sound"], report["doubt"].is_string()), (&false.into(), true), "{report}");
 }
 
 #[test]
-fn an_answer_from_a_log_whose_end_was_cut_off_is_a_failure_and_so_is_one_without_the_note() {
+fn a_command_fails_if_the_end_of_the_log_was_cut_off_or_its_note_was_removed() {
     let world = World::new();
     let (state, note) = (world.at("state"), world.at("state/forensic-end.json"));
     fs::create_dir(&state).unwrap();
@@ -229,8 +229,8 @@ fn an_answer_from_a_log_whose_end_was_cut_off_is_a_failure_and_so_is_one_without
         &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
     ];
     for (question, code) in questions.into_iter().zip([0, 0, 0, 1]) {
-        let said = ask(question);
-        assert_eq!((said.code, said.err.as_str()), (code, ""), "{question:?}: {}", said.golden());
+        let result = ask(question);
+        assert_eq!((result.code, result.err.as_str()), (code, ""), "{question:?}: {}", result.golden());
     }
     let path = world.at("log/forensic.jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -246,27 +246,27 @@ fn an_answer_from_a_log_whose_end_was_cut_off_is_a_failure_and_so_is_one_without
         hide(&note).unwrap();
         let reason = format!("[HERE]/state/forensic-end.json: {reason}");
         for question in questions {
-            let said = ask(question);
-            assert!(said.code == 3 && said.err.contains(&reason), "{question:?}: {}", said.golden());
-            assert!(said.out.contains("drift"), "what there is is shown all the same: {}", said.golden());
+            let result = ask(question);
+            assert!(result.code == 3 && result.err.contains(&reason), "{question:?}: {}", result.golden());
+            assert!(result.out.contains("drift"), "the entries are shown, too: {}", result.golden());
         }
-        let said = ask(&["log", "verify", "LOG"]);
-        assert!(said.code == 1 && said.out.contains("forensic-end.json"), "{}", said.golden());
+        let result = ask(&["log", "verify", "LOG"]);
+        assert!(result.code == 1 && result.out.contains("forensic-end.json"), "{}", result.golden());
     }
     fs::remove_dir_all(world.at("log")).unwrap();
     fs::write(&note, "{").unwrap();
-    let said = ask(questions[3]);
-    assert!(said.code == 3 && said.out.ends_with("last change: not known\n"), "{}", said.golden());
+    let result = ask(questions[3]);
+    assert!(result.code == 3 && result.out.ends_with("last change: not known\n"), "{}", result.golden());
 }
 
 #[test]
-fn explain_from_a_log_that_cannot_be_read_says_so_and_without_a_log_it_answers() {
+fn explain_fails_for_an_unreadable_log_and_not_without_a_log() {
     let world = World::in_sync();
     let log = |path: &str| world.at(path).display().to_string();
-    let said =
+    let result =
         world.run(&["explain", "/etc/app/app.conf", "CONFIG", "--log", &log("config/99-worker-app.yaml")]);
-    assert!(said.code == 3 && said.out.ends_with("last change: not known\n"), "{}", said.golden());
-    assert!(said.err.contains("99-worker-app.yaml"), "{}", said.golden());
-    let said = world.run(&["explain", "/etc/app/app.conf", "CONFIG", "--log", &log("nowhere")]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.golden());
+    assert!(result.code == 3 && result.out.ends_with("last change: not known\n"), "{}", result.golden());
+    assert!(result.err.contains("99-worker-app.yaml"), "{}", result.golden());
+    let result = world.run(&["explain", "/etc/app/app.conf", "CONFIG", "--log", &log("nowhere")]);
+    assert_eq!((result.code, result.err.as_str()), (0, ""), "{}", result.golden());
 }

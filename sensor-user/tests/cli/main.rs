@@ -1,5 +1,5 @@
-//! The command line from the user's side: the built program on a host root of its own, its output as golden files, its
-//! JSON by the schemas in `docs/schemas`, its exit codes.
+//! The command line as a user sees it: output as golden files, JSON by the schemas in `docs/schemas`, exit codes. Each test runs
+//! the built program on a host root of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 

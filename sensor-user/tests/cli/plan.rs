@@ -29,7 +29,7 @@ fn one_file(path: &str, text: &str) -> Value {
 }
 
 /// Runs `plan` on two configs, with more arguments.
-fn plan(world: &World, old: &Value, new: &Value, more: &[&str]) -> crate::world::Said {
+fn plan(world: &World, old: &Value, new: &Value, more: &[&str]) -> crate::world::RunResult {
     world.write("old.json", &config(1, old));
     world.write("new.json", &config(2, new));
     let at = |name: &str| world.at(name).display().to_string();
@@ -72,29 +72,29 @@ fn both() -> (Value, Value) {
 fn it_shows_every_change_with_its_reason_and_the_steps_and_no_secret() {
     let world = World::new();
     let (old, new) = both();
-    let said = plan(&world, &old, &new, &[]);
-    assert!(!said.out.contains("hunter") && !said.out.contains("AAAA"), "{}", said.out);
-    assert_snapshot!(said.golden());
+    let result = plan(&world, &old, &new, &[]);
+    assert!(!result.out.contains("hunter") && !result.out.contains("AAAA"), "{}", result.out);
+    assert_snapshot!(result.golden());
 }
 
 #[test]
 fn it_shows_secret_contents_only_when_asked_and_keys_never() {
     let world = World::new();
     let (old, new) = both();
-    let said = plan(&world, &old, &new, &["--secrets"]);
-    assert!(said.out.contains("+huntera") || said.out.contains("-huntera"), "{}", said.out);
-    assert!(!said.out.contains("$6$") && !said.out.contains("AAAA"), "{}", said.out);
+    let result = plan(&world, &old, &new, &["--secrets"]);
+    assert!(result.out.contains("+huntera") || result.out.contains("-huntera"), "{}", result.out);
+    assert!(!result.out.contains("$6$") && !result.out.contains("AAAA"), "{}", result.out);
     world.write(
         "drift.yaml",
         "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: a}\nspec: {rules: [\
          {path: /etc/chrony.conf, action: degrade}, {path: /etc/containers/, action: degrade, secret: false}]}\n",
     );
     let drift = world.at("drift.yaml").display().to_string();
-    let said = plan(&world, &old, &new, &["--drift-policy", &drift]);
+    let result = plan(&world, &old, &new, &["--drift-policy", &drift]);
     assert!(
-        !said.out.contains("server a") && said.out.contains("+++ /etc/containers/policy.json"),
+        !result.out.contains("server a") && result.out.contains("+++ /etc/containers/policy.json"),
         "{}",
-        said.out
+        result.out
     );
 }
 
@@ -102,9 +102,9 @@ fn it_shows_secret_contents_only_when_asked_and_keys_never() {
 fn it_prints_a_plan_that_keeps_its_schema() {
     let world = World::new();
     let (old, new) = both();
-    let said = plan(&world, &old, &new, &["-o", "json"]);
-    assert_eq!(said.code, 1, "{}", said.err);
-    let value = said.json("plan");
+    let result = plan(&world, &old, &new, &["-o", "json"]);
+    assert_eq!(result.code, 1, "{}", result.err);
+    let value = result.json("plan");
     assert_eq!(value["pool"], "worker");
     let words: Vec<&str> =
         value["steps"].as_array().unwrap().iter().map(|step| step["action"].as_str().unwrap()).collect();
@@ -134,11 +134,11 @@ fn it_prints_a_plan_that_keeps_its_schema() {
 fn no_change_is_reported_with_exit_code_zero() {
     let world = World::new();
     let (old, _) = both();
-    let said = plan(&world, &old, &old, &[]);
-    assert_snapshot!(said.golden());
-    let said = plan(&world, &old, &old, &["-o", "json"]);
-    assert_eq!(said.code, 0);
-    let value = said.json("plan");
+    let result = plan(&world, &old, &old, &[]);
+    assert_snapshot!(result.golden());
+    let result = plan(&world, &old, &old, &["-o", "json"]);
+    assert_eq!(result.code, 0);
+    let value = result.json("plan");
     assert_eq!(
         (&value["changes"], &value["steps"], &value["reconcilable"]),
         (&json!([]), &json!([]), &json!(true))
@@ -157,11 +157,11 @@ fn a_change_that_is_not_reconcilable_is_four_with_every_reason_in_both_outputs()
         "passwd": { "users": [{ "name": "bob" }] },
     }));
     new["fips"] = json!(true);
-    let said = plan(&world, &old, &new, &[]);
-    assert_snapshot!(said.golden());
-    let said = plan(&world, &old, &new, &["-o", "json"]);
-    assert_eq!(said.code, 4);
-    let value = said.json("plan");
+    let result = plan(&world, &old, &new, &[]);
+    assert_snapshot!(result.golden());
+    let result = plan(&world, &old, &new, &["-o", "json"]);
+    assert_eq!(result.code, 4);
+    let value = result.json("plan");
     assert_eq!(value["reasons"].as_array().unwrap().len(), 4);
     assert_eq!((&value["reconcilable"], &value["steps"]), (&json!(false), &json!([])));
 }
@@ -219,14 +219,14 @@ fn bad_input_names_file_field_and_reason_and_ends_with_two() {
     );
     let at = |name: &str| world.at(name).display().to_string();
     let good = at("good.json");
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for name in ["bad.json", "empty.yaml", "broken.yaml", "pool.yaml", "missing.yaml"] {
-        told.push(world.run(&["plan", &good, &at(name)]).golden());
-        told.push(world.run(&["plan", &at(name), &good, "-o", "json"]).golden());
+        results.push(world.run(&["plan", &good, &at(name)]).golden());
+        results.push(world.run(&["plan", &at(name), &good, "-o", "json"]).golden());
     }
-    told.push(world.run(&["plan", &good, &good, "--policy", &at("explode.yaml")]).golden());
-    told.push(world.run(&["plan", &good, &good, "--policy", &at("good.json")]).golden());
-    assert_snapshot!(told.join("\n"));
+    results.push(world.run(&["plan", &good, &good, "--policy", &at("explode.yaml")]).golden());
+    results.push(world.run(&["plan", &good, &good, "--policy", &at("good.json")]).golden());
+    assert_snapshot!(results.join("\n"));
 }
 
 #[test]
@@ -274,8 +274,8 @@ fn the_duration_of_the_last_applies_is_shown_if_known() {
     }
     world.write("state/apply/generations/13/history.json", "{");
     let state = world.at("state").display().to_string();
-    let said = plan(&world, &old, &new, &["--state", &state]);
-    assert!(said.out.ends_with("took, the newest first: 20 s, 40 s, 50 s\n"), "{}", said.out);
+    let result = plan(&world, &old, &new, &["--state", &state]);
+    assert!(result.out.ends_with("took, the newest first: 20 s, 40 s, 50 s\n"), "{}", result.out);
     let value = plan(&world, &old, &new, &["--state", &state, "-o", "json"]).json("plan");
     assert_eq!(value["last_seconds"], json!([20, 40, 50]));
 }

@@ -58,16 +58,16 @@ fn json_is_the_same_object() {
 }
 
 #[test]
-fn which_pool_is_asked_for_where_there_are_several() {
+fn the_error_lists_the_pools_if_there_are_several() {
     let world = world();
     let path = world.at("config").display().to_string();
     world.write("none/a.yaml", INFRA);
     let none = world.at("none").display().to_string();
-    let told = [
+    let results = [
         world.run(&["render", &path]),
         world.run(&["render", &path, "--pool", "gpu"]),
         world.run(&["render", &none]),
         world.run(&["render", &world.at("missing").display().to_string()]),
     ];
-    assert_snapshot!(told.map(|said| said.golden()).join("\n"));
+    assert_snapshot!(results.map(|result| result.golden()).join("\n"));
 }

@@ -55,13 +55,13 @@ pub(crate) struct World {
 }
 
 /// The program's output and exit code.
-pub(crate) struct Said {
+pub(crate) struct RunResult {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl RunResult {
     /// Output, errors and exit code as one golden text.
     pub(crate) fn golden(&self) -> String {
         let err = if self.err.is_empty() { String::new() } else { format!("--- stderr\n{}", self.err) };
@@ -101,8 +101,8 @@ impl World {
     /// The same root, completely compliant.
     pub(crate) fn in_sync() -> Self {
         let world = Self::new();
-        let said = world.run(&["repair", "--all", "--yes", "CONFIG"]);
-        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        let result = world.run(&["repair", "--all", "--yes", "CONFIG"]);
+        assert_eq!(result.code, 0, "{}{}", result.out, result.err);
         world
     }
 
@@ -152,10 +152,10 @@ impl World {
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> RunResult {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
         let here = self.directory.path().to_str().unwrap().to_owned();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&here, "[HERE]");
-        Said { code: status.code().unwrap(), out: text(stdout), err: text(stderr) }
+        RunResult { code: status.code().unwrap(), out: text(stdout), err: text(stderr) }
     }
 }

@@ -8,7 +8,7 @@ use super::{
         Target, TargetKind,
         target_step::{Side, TargetState, TargetStep, next_step},
     },
-    LEFT, Machine, MachineAnswer,
+    Machine, MachineAnswer,
     stage::{Pass, Stage},
 };
 
@@ -71,7 +71,9 @@ impl Machine {
                     // The final comparison reports it, if a config declares the path.
                     TargetStep::Foreign if matches!(pass, Pass::Again(_)) => self.next_target(pass, at),
                     TargetStep::Foreign if pass == Pass::Returning => {
-                        self.problems.push(format!("{}{LEFT}", self.names[target]));
+                        let name = &self.names[target];
+                        self.problems.push(format!("{name}: left as somebody else wrote it"));
+                        self.left.push(name.clone());
                         self.next_target(pass, at)
                     }
                     TargetStep::Foreign => self

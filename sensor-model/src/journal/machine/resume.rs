@@ -47,8 +47,9 @@ impl Machine {
                     machine.returned = machine.returned.saturating_add(1);
                     if asked.is_over(boot, brings) { Stage::VerifyingBack } else { Stage::Rebooting }
                 }
-                JournalRecord::RolledBack { problems } => {
+                JournalRecord::RolledBack { problems, left } => {
                     machine.problems.clone_from(problems);
+                    machine.left.clone_from(left);
                     Stage::Committing(ApplyEnd::RolledBack)
                 }
             };

@@ -44,7 +44,7 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
             serde_json::from_slice(&fs::read(node.path("run/status.json")).unwrap()).unwrap();
         assert_eq!(status["node"]["wait"], wait.as_str());
         assert_eq!(status["node"]["waiting_for"], standing.waiting_for);
-        let page = node.telemetry.page().unwrap();
+        let page = node.metrics.page().unwrap();
         for &other in Wait::ALL {
             let line =
                 format!("holdfast_node_waiting{{wait=\"{}\"}} {}", other.as_str(), u8::from(other == wait));

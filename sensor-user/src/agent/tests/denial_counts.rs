@@ -62,7 +62,7 @@ async fn a_users_denials_fill_one_budget_of_the_log_and_all_are_counted() {
     let folded =
         u64::from(LOGINS * EACH + 1) - recorded.iter().filter(|record| !is_counted(record)).count() as u64;
     let line = format!("holdfast_forensic_folded_total{{kind=\"denied\"}} {folded}");
-    assert!(node.telemetry.page().unwrap().lines().any(|found| found == line), "{line}");
+    assert!(node.metrics.page().unwrap().lines().any(|found| found == line), "{line}");
 }
 
 #[tokio::test]

@@ -26,9 +26,9 @@ use crate::observation::Observer;
 use crate::repair::revert::Reverter;
 use crate::report::forensic::{self, Filter, LogEntry};
 use crate::report::http::Readiness;
-use crate::report::metrics::{BuildInfo, Telemetry};
+use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
-use crate::report::status_file as status;
+use crate::report::status_file;
 use jiff::Timestamp;
 use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
@@ -63,7 +63,7 @@ impl Clock for TestClock {
 struct Node {
     directory: TempDir,
     clock: Arc<TestClock>,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     /// The file has no fanotify mark.
     unwatched: Cell<bool>,
 }
@@ -90,7 +90,7 @@ impl Node {
         let node = Self {
             directory: tempfile::tempdir().unwrap(),
             clock: Arc::new(TestClock(AtomicU64::new(1_000_000_000))),
-            telemetry: Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH)),
+            metrics: Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH)),
             unwatched: Cell::new(false),
         };
         for directory in ["root/etc/systemd/system", "state", "run", "config", "policy"] {
@@ -152,7 +152,7 @@ impl Node {
         let places =
             Places { log: self.path("log"), state: self.path("state"), run: self.path("run"), listen: None };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let mut reporter = Reporter::new(places, clock, Arc::clone(&self.telemetry));
+        let mut reporter = Reporter::new(places, clock, Arc::clone(&self.metrics));
         let facts = DaemonFacts { boot_id: "boot".to_owned(), ..DaemonFacts::default() };
         reporter.open(facts).unwrap();
         reporter
@@ -160,7 +160,7 @@ impl Node {
 
     /// The status file.
     fn status(&self) -> NodeStatus {
-        status::read(&self.path("run")).unwrap()
+        status_file::read(&self.path("run")).unwrap()
     }
 
     fn options(&self) -> AgentOptions {
@@ -172,7 +172,7 @@ impl Node {
                 policies: vec![self.path("policy")],
                 allow_unknown: false,
                 allow_empty: false,
-                apart: false,
+                own_process: false,
                 keep: None,
                 waits: crate::apply::waits_or_none,
                 replaced: None,

@@ -236,6 +236,7 @@ impl Engine {
             is_fallback,
             reason,
             problems,
+            left: machine.left().to_vec(),
             tolerated,
             after_rollback,
         }

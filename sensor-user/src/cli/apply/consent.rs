@@ -3,7 +3,7 @@
 //! In: the plan. Out: whether the apply may start. Nothing is written yet, and no lock is held while a person reads: the
 //! engine notices at its start if another apply ended in the meantime.
 
-use super::options::{How, Site};
+use super::{host::ApplyRun, options::ApplyFlags};
 use crate::cli::{
     exit::BadInput,
     output::{Screen, count, say},
@@ -24,11 +24,11 @@ struct Missing {
 }
 
 impl Missing {
-    fn of(how: &How, plan: &Plan) -> Self {
-        let says = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+    fn of(options: &ApplyFlags, plan: &Plan) -> Self {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
         Self {
-            yes: !how.yes && !says(YES),
-            reboot: plan.reboot && !how.no_acts && !how.reboot && !says(REBOOT),
+            yes: !options.yes && !is_set(YES),
+            reboot: plan.reboot && !options.no_acts && !options.reboot && !is_set(REBOOT),
         }
     }
 
@@ -56,10 +56,10 @@ fn question(plan: &Plan, reboots: bool) -> String {
     format!("Apply this ({changes}{what}){then}? [y/N] ")
 }
 
-impl Site<'_> {
+impl ApplyRun<'_> {
     /// Whether the apply may start. Without a terminal and the options, it prints the plan and refuses.
     pub(super) fn may_begin(&self, screen: &mut Screen, plan: &Plan) -> anyhow::Result<bool> {
-        let missing = Missing::of(self.how, plan);
+        let missing = Missing::of(self.options, plan);
         if !missing.yes && !missing.reboot {
             return Ok(true);
         }
@@ -69,7 +69,7 @@ impl Site<'_> {
         }
         // Standard output holds the report only.
         self.text(&mut Screen::plain(Box::new(io::stderr())), plan)?;
-        let question = question(plan, plan.reboot && !self.how.no_acts);
+        let question = question(plan, plan.reboot && !self.options.no_acts);
         let yes = ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())?;
         if !yes {
             say("nothing was started");

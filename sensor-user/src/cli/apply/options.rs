@@ -1,37 +1,15 @@
-//! The host on which an apply works, and the options of the apply.
+//! The options of `apply` and `rollback`.
 
 use crate::{
-    apply::{
-        ActRunner, ApplyError, ApplyOptions, Engine, FORCE_FILE, Interrupts, NoActs, Systemd, foreseen,
-        present_config, removed_by_force,
-    },
-    cli::{
-        exit::BadInput,
-        output::{Output, Screen, say},
-    },
-    desired::{disruption_policies, disruption_policy, state_directory},
-    observation::{Observer, node},
-    store::{Store, StoreError},
+    apply::{HostApplyOptions, NewConfig},
+    cli::output::Output,
+    desired::{Unknown, state_directory},
 };
-use anyhow::Context as _;
-use sensor_model::{
-    expectations::expectations,
-    merge::Rendered,
-    node_disruption::DisruptionPolicy,
-    plan::{Plan, plan},
-    reconcile,
-};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::PathBuf;
 
-/// The note on a step that only a cluster can take.
-pub(super) const NO_DRAIN: &str = "on a single host Holdfast does not drain; move workloads away first";
-
-/// The host, and its state directory.
+/// Options for the host, and the output format.
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct HostOptions {
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
@@ -43,7 +21,7 @@ pub struct Place {
     pub output: Output,
 }
 
-impl Place {
+impl HostOptions {
     /// The state directory.
     pub fn state(&self) -> PathBuf {
         state_directory(self.state.as_deref(), &self.host_root)
@@ -53,7 +31,7 @@ impl Place {
 /// Options of an apply.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct ApplyFlags {
     /// Disruption policies (`MachineConfiguration` or `DisruptionPolicy`): a file, or a directory of them; may be repeated.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
@@ -84,99 +62,47 @@ pub struct How {
     pub beside_mco: bool,
 }
 
-/// The host, and the options of the apply.
-pub(in crate::cli) struct Site<'a> {
-    pub(super) observer: Arc<Observer>,
-    pub(super) state: PathBuf,
-    pub(super) how: &'a How,
-    pub(super) place: &'a Place,
-    pub(super) interrupts: Interrupts,
+impl ApplyFlags {
+    /// The same for the room that applies.
+    pub(super) fn for_host(&self, host: &HostOptions) -> HostApplyOptions {
+        HostApplyOptions {
+            root: host.host_root.clone(),
+            state: host.state(),
+            disruption_policies: self.policy.clone(),
+            drift_policies: self.drift_policy.clone(),
+            pool: self.pool.clone(),
+            force: self.force,
+            act: !self.no_acts,
+            beside_mco: self.beside_mco,
+        }
+    }
 }
 
-impl<'a> Site<'a> {
-    pub(in crate::cli) fn open(place: &'a Place, how: &'a How, screen: &mut Screen) -> anyhow::Result<Self> {
-        // The exit code is that of the apply, also where the reader closes standard output.
-        screen.outlive_readers();
-        let observer = Observer::new(&place.host_root)
-            .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
-        let interrupts = Interrupts::heed(say).context("take signals")?;
-        Ok(Self { observer: Arc::new(observer), state: place.state(), how, place, interrupts })
-    }
+/// The options that name configs.
+#[derive(Debug, clap::Args)]
+pub(super) struct ConfigOptions {
+    /// The new config: MachineConfig manifests or Ignition configs, files or directories of them.
+    #[arg(required_unless_present = "resume", conflicts_with = "resume", value_name = "NEW")]
+    new: Vec<PathBuf>,
+    /// The present config of a host to which none was applied yet; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    current: Vec<PathBuf>,
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Apply a config that declares nothing, which removes everything that the present config declares.
+    #[arg(long)]
+    allow_empty: bool,
+}
 
-    /// The engine of applies. It makes its directories.
-    pub(super) fn engine(&self) -> Result<Engine, ApplyError> {
-        let options = ApplyOptions {
-            root: self.place.host_root.clone(),
-            state: self.state.clone(),
-            beside_mco: self.how.beside_mco,
-            asks_daemon: true,
-        };
-        let engine = Engine::new(options, &self.observer)?.heeding(&self.interrupts);
-        Ok(engine.with_policies(&self.how.drift_policy))
-    }
-
-    /// The store of applies; `None` where nothing was applied yet.
-    pub(in crate::cli) fn store(&self) -> Result<Option<Store>, StoreError> {
-        Store::open_existing(&self.state)
-    }
-
-    /// The current config, and its number.
-    pub(in crate::cli) fn current(&self) -> Result<Option<(u64, PathBuf)>, StoreError> {
-        Store::current_in(&self.state)
-    }
-
-    /// The present state of the host: the current config, and of the OS the last one that was applied with acts, unless the current
-    /// one is booted.
-    ///
-    /// # Errors
-    /// A damaged config in the store.
-    pub(in crate::cli) fn there(&self, id: u64) -> anyhow::Result<Rendered> {
-        match self.store()? {
-            Some(store) => Ok(present_config(&store, id, &self.observer)?),
-            None => Ok(Rendered::default()),
+impl ConfigOptions {
+    /// The same for the room that applies.
+    pub(super) fn wanted(&self) -> NewConfig<'_> {
+        NewConfig {
+            new: &self.new,
+            current: &self.current,
+            unknown: Unknown::allowed(self.allow_unknown),
+            allow_empty: self.allow_empty,
         }
-    }
-
-    pub(super) async fn actor(&self) -> Box<dyn ActRunner> {
-        if self.how.no_acts {
-            return Box::new(NoActs);
-        }
-        let mut systemd = Systemd::new(&self.place.host_root);
-        systemd.inhibit("Holdfast applies a config").await;
-        Box::new(systemd)
-    }
-
-    /// The disruption policy for the pool of the new config.
-    pub(super) fn policy(&self, new: &Rendered) -> anyhow::Result<DisruptionPolicy> {
-        let files = disruption_policies(&self.how.policy).map_err(BadInput::wrap)?;
-        let pool = self.how.pool.as_deref().or_else(|| new.pool());
-        disruption_policy(&files, pool).map_err(BadInput::wrap)
-    }
-
-    /// The plan from one config to another, on this host.
-    pub(super) fn plan(&self, old: &Rendered, new: &Rendered) -> anyhow::Result<Plan> {
-        let mut plan = plan(Some(old), Some(new), &self.policy(new)?).context("plan")?;
-        if self.place.host_root == Path::new("/") {
-            let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
-            plan.refuse(&reconcile::against_node(&facts, new));
-        }
-        if self.forced() {
-            plan.force();
-            let (old, new) = (expectations(old).context("plan")?, expectations(new).context("plan")?);
-            plan.removed_by_force = removed_by_force(&self.observer, &old, &new)?;
-        }
-        if !self.how.no_acts && plan.brings_an_image() {
-            let declared = expectations(new).context("plan")?;
-            plan.put_again = foreseen(&self.observer, &declared);
-        }
-        Ok(plan)
-    }
-
-    pub(super) fn force_file(&self) -> PathBuf {
-        self.place.host_root.join(FORCE_FILE.trim_start_matches('/'))
-    }
-
-    pub(super) fn forced(&self) -> bool {
-        self.how.force || self.force_file().exists()
     }
 }

@@ -1,6 +1,6 @@
-//! The plan of an apply for people, and what an apply without acts leaves out.
+//! The plan of an apply as text, and what an apply without acts leaves out.
 
-use super::options::{NO_DRAIN, Site};
+use super::host::{ApplyRun, NO_DRAIN};
 use crate::cli::{
     exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Screen, Tone, clean, count},
@@ -14,12 +14,12 @@ const TAKEN_BACK: &str =
 /// The note on what a forced apply removes although no config declares it.
 const FORCED: &str = "not declared, and the apply is forced";
 
-impl Site<'_> {
-    /// The plan; `open` where an earlier apply has to be finished before.
+impl ApplyRun<'_> {
+    /// Prints the plan; gives the exit code. `open`: an earlier apply has to be finished first.
     pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
         let nothing = plan.is_empty() && plan.steps.is_empty();
         let forced = plan.forced_removals();
-        if self.place.output.is_json() {
+        if self.host_options.output.is_json() {
             screen.json(plan)?;
         } else {
             self.text(screen, plan)?;
@@ -39,7 +39,7 @@ impl Site<'_> {
         })
     }
 
-    /// The plan for people, with removals first, since they lose data.
+    /// Prints the plan as text, with removals first, since they lose data.
     pub(super) fn text(&self, screen: &mut Screen, plan: &Plan) -> std::io::Result<()> {
         for removed in &plan.removed_by_force {
             let path = clean(&removed.path.display().to_string());
@@ -69,7 +69,7 @@ impl Site<'_> {
         for path in &plan.put_again {
             screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
         }
-        if self.forced() {
+        if self.host.is_forced() {
             screen.line("forced: every declared path is written, whether or not it has drifted")?;
         }
         Ok(())

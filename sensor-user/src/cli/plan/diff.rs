@@ -1,9 +1,9 @@
-//! What a content becomes, as a unified diff, or as digests where it may not be shown.
+//! The change of a content, as a unified diff or as digests.
 //!
-//! In: a change, and both configs. Out: lines. A drift policy says which contents may be shown; everything
-//! else is told by size and digest. Keys and password hashes have no content here at all.
+//! In: a change, and both configs. Out: lines. A drift policy decides which contents are shown. For the others the lines have
+//! sizes and digests. Keys and password hashes have no content here at all.
 
-use crate::cli::output::{Screen, Tone, clean, count};
+use crate::cli::output::{Screen, clean, count};
 use sensor_model::{
     changes::ChangeKind, drift_policy::DriftPolicy, expectation::SYSTEMD_DIRECTORY,
     expectations::expected_bytes, merge::Rendered, plan::PlannedChange,
@@ -12,23 +12,23 @@ use sha2::{Digest as _, Sha256};
 use similar::TextDiff;
 use std::{collections::BTreeSet, path::Path};
 
-/// Lines of one diff that are printed.
+/// Most lines of one diff that are printed.
 const MOST_LINES: usize = 200;
-/// Larger contents are told by size and digest.
+/// A larger content is shown by size and digest.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Tells contents apart.
+/// Compares the contents of two configs.
 pub(super) struct Differ<'a> {
     pub(super) old: &'a Rendered,
     pub(super) new: &'a Rendered,
-    /// What may be shown.
+    /// Which contents may be shown.
     pub(super) policy: DriftPolicy,
-    /// Everything may.
+    /// Whether secret contents are shown, too.
     pub(super) secrets: bool,
 }
 
 impl Differ<'_> {
-    /// Prints what the contents of a change become.
+    /// Prints how the contents of a change differ.
     pub(super) fn show(&self, change: &PlannedChange, screen: &mut Screen) -> anyhow::Result<()> {
         match change.kind {
             ChangeKind::File => self.path(&change.name, screen),
@@ -93,15 +93,7 @@ fn unified(before: &str, after: &str, old: &str, new: &str, screen: &mut Screen)
     let text = diff.unified_diff().context_radius(3).header(old, new).to_string();
     let lines: Vec<&str> = text.lines().collect();
     for line in lines.iter().take(MOST_LINES) {
-        let line = clean(line);
-        let tone = match line.as_bytes().first() {
-            Some(b'+') => Some(Tone::Good),
-            Some(b'-') => Some(Tone::Bad),
-            Some(b'@') => Some(Tone::Quiet),
-            _ => None,
-        };
-        let line = tone.map_or_else(|| line.clone(), |tone| screen.paint(tone, &line));
-        screen.line(&format!("  {line}"))?;
+        screen.diff_line("  ", line)?;
     }
     if lines.len() > MOST_LINES {
         screen.line(&format!("  … and {} more", count(lines.len() - MOST_LINES, "line")))?;

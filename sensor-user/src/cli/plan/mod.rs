@@ -58,9 +58,9 @@ pub struct PlanCommand {
     output: Output,
 }
 
-/// A plan, and what it is of. `apply --dry-run` prints the plan alone, so the other fields are not required.
+/// A plan and its two configs. `apply --dry-run` prints the plan alone, so the other fields are not required.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct Report<'a> {
+pub(super) struct PlanReport<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
     /// The old config.
@@ -95,7 +95,7 @@ impl PlanCommand {
             let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
             plan.refuse(&reconcile::against_node(&facts, &new));
         }
-        let report = Report {
+        let report = PlanReport {
             plan: &plan,
             from: side_name(&old, &self.old),
             to: side_name(&new, &self.new),
@@ -121,7 +121,7 @@ impl PlanCommand {
     }
 }
 
-fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
+fn text(report: &PlanReport<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
     let plan = report.plan;
     if plan.is_empty() {
         let word = screen.paint(Tone::Good, "no change");

@@ -1,8 +1,7 @@
-//! Where the log ends, noted in a place of its own.
+//! The note of the log's last entry, a small file in the state directory.
 //!
-//! In: the place of the chain after each write. Out: a small file in the state directory that names the last entry, and
-//! at the next start what the log lacks of it. The chain alone cannot show that its newest entries were cut off.
-//! It never changes the log.
+//! In: the end of the chain after each write. Out: the note, and at the next start the entries that the log lacks by it. The
+//! chain alone cannot show that its newest entries were cut off. This module never changes the log.
 
 use super::read::{self, Filter, show};
 use nix::{
@@ -14,6 +13,7 @@ use sensor_model::{chain::ChainPlace, record::RecordKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
+    fmt,
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -23,11 +23,11 @@ use std::{
 /// Name of the note in the state directory.
 pub const NOTE: &str = "forensic-end.json";
 
-/// The value of [`Note::schema`].
+/// The value of [`EndNote::schema`].
 const SCHEMA: &str = "holdfast.forensic-end/v1";
 
-/// The field in the detail of `start` and `checkpoint` that names the log and the note of its end. By it a note that was
-/// removed is missed; in logs of versions that kept none it is not there.
+/// The field in the detail of `start` and `checkpoint` that names the log and its note. It shows that a note was removed. Logs
+/// of versions without notes do not have it.
 pub(super) const NOTED: &str = "end_noted";
 
 /// Shortest time between two notes while entries are written.
@@ -36,11 +36,11 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// A note has about 300 bytes; a path may have 4096.
 const MAXIMUM_BYTES: u64 = 16 << 10;
 
-/// What the note says: this entry was on the disk.
+/// The last entry that was on the disk when the note was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct EndNote {
     schema: String,
-    /// The log's directory: a note about another log says nothing of this one.
+    /// The log's directory. A note about another log does not count.
     log: PathBuf,
     /// Number of the last entry; 0 for a log without entries.
     pub seq: u64,
@@ -50,17 +50,17 @@ pub struct Note {
     pub time: String,
 }
 
-impl Note {
+impl EndNote {
     /// A note about the last entry before `place`.
     fn of(log: &Path, place: &ChainPlace, time: String) -> Self {
         let seq = place.seq.saturating_sub(1);
         Self { schema: SCHEMA.to_owned(), log: real(log), seq, hash: place.previous_hash.clone(), time }
     }
 
-    /// Reads the note about a log; `None` where there is none, or where it is about another log.
+    /// Reads the note about a log; `None` if there is none, or if it is about another log.
     ///
     /// # Errors
-    /// The note cannot be read, or is none.
+    /// The note cannot be read, or is damaged.
     pub fn read(state: &Path, log: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match open(&state.join(NOTE), flags, Mode::empty()) {
@@ -73,7 +73,7 @@ impl Note {
         Ok((note.log == real(log)).then_some(note))
     }
 
-    /// Replaces the note; it is on the disk when this returns.
+    /// Replaces the note, and returns when it is on the disk.
     fn write(&self, state: &Path) -> io::Result<()> {
         let temporary = state.join(format!(".{NOTE}.new"));
         let mut text = serde_json::to_vec(self)?;
@@ -85,7 +85,7 @@ impl Note {
         File::open(state)?.sync_all()
     }
 
-    /// What a log that ends with entry `last` lacks of what the note in `file` names.
+    /// Compares a log that ends with entry `last` with the note in `file`.
     fn compare(self, file: PathBuf, log: &Path, last: u64) -> Result<Option<Shortfall>, read::ReadError> {
         if self.seq == 0 {
             return Ok(None);
@@ -117,27 +117,27 @@ impl Note {
     }
 }
 
-/// A directory by one name, however it was named.
+/// A directory without links and `..` in its path, so that each has one name.
 fn real(directory: &Path) -> PathBuf {
     fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned())
 }
 
-/// The field that names a log and the note of its end.
+/// The value of [`NOTED`].
 pub(super) fn mark(state: &Path, log: &Path) -> Value {
     json!({ "log": real(log).to_string_lossy(), "note": real(state).join(NOTE).to_string_lossy() })
 }
 
-/// What is noted of a log's end.
+/// The note of a log, if there is one, as it was before the log was read.
 #[derive(Debug)]
-pub struct End {
+pub struct NotedEnd {
     state: PathBuf,
     log: PathBuf,
-    noted: io::Result<Option<Note>>,
+    noted: io::Result<Option<EndNote>>,
 }
 
-/// A log could not be compared with the note of its end.
+/// A log cannot be compared with its note.
 #[derive(Debug, thiserror::Error)]
-pub enum EndError {
+pub enum EndNoteError {
     /// The note cannot be read.
     #[error(
         "{}: the note of the log's last entry cannot be read, so a cut end would not show: {source}",
@@ -154,30 +154,30 @@ pub enum EndError {
     Log(#[from] read::ReadError),
 }
 
-impl End {
+impl NotedEnd {
     /// Reads the note. The caller reads the log after it: a daemon may write both in between, the note last.
     pub fn read(state: &Path, log: &Path) -> Self {
-        Self { state: state.to_owned(), log: log.to_owned(), noted: Note::read(state, log) }
+        Self { state: state.to_owned(), log: log.to_owned(), noted: EndNote::read(state, log) }
     }
 
-    /// What a log that ends with entry `last` (0 for none) lacks of what was noted. A note that is not there although the log
-    /// names it, or is not what was written, is a shortfall, too: it may have been removed to hide a cut.
+    /// Compares a log that ends with entry `last` (0 for none) with its note. A missing note that the log names is a shortfall,
+    /// and so is a damaged one: somebody may have removed it to hide a cut.
     ///
     /// # Errors
     /// The note or the log cannot be read.
-    pub fn compare(self, last: u64) -> Result<Option<Shortfall>, EndError> {
+    pub fn compare(self, last: u64) -> Result<Option<Shortfall>, EndNoteError> {
         let file = self.state.join(NOTE);
         let reason = match self.noted {
             Ok(Some(note)) => return Ok(note.compare(file, &self.log, last)?),
             Ok(None) => match named_by(&self.state, &self.log)? {
-                // The first note of all is written before the entry that names it, and may be newer than the first look.
-                Some(seq) if !matches!(Note::read(&self.state, &self.log), Ok(Some(_))) => format!(
+                // The first note is written before the entry that names it. It may be newer than the read of the note above.
+                Some(seq) if !matches!(EndNote::read(&self.state, &self.log), Ok(Some(_))) => format!(
                     "entry {seq} names this note of the log's end, and there is none about this log: somebody removed it, and \
                      may have cut off the log's newest entries"
                 ),
                 _ => return Ok(None),
             },
-            // What a parser says, as an error of input and output.
+            // These are the errors of the parser.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
@@ -186,7 +186,7 @@ impl End {
                      {error}"
                 )
             }
-            Err(source) => return Err(EndError::Note { file, source }),
+            Err(source) => return Err(EndNoteError::Note { file, source }),
         };
         Ok(Some(Shortfall { missing: 1, reason, file, note: None }))
     }
@@ -208,44 +208,43 @@ fn named_by(state: &Path, log: &Path) -> Result<Option<u64>, read::ReadError> {
     }
 }
 
-/// What a log lacks.
+/// What a log lacks by its note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Entries that are not there any more, or not what they were; 1 where their number is not known.
+    /// How many entries are missing or changed; 1 if the number is not known.
     pub missing: u64,
-    /// What is wrong, for people.
+    /// What is wrong.
     pub reason: String,
     /// The note's file.
     pub file: PathBuf,
-    /// What was noted, where that can still be read.
-    pub note: Option<Note>,
+    /// The note, if it can be read.
+    pub note: Option<EndNote>,
 }
 
-impl Shortfall {
-    /// The note's file and what is wrong.
-    pub fn told(&self) -> String {
-        format!("{}: {}", self.file.display(), self.reason)
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.reason)
     }
 }
 
-/// Keeps the note while the log is written.
+/// Writes the note while the log grows.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct EndNoteWriter {
     pub(super) state: PathBuf,
     /// Number of the last entry that is noted.
     noted: u64,
     /// Boot-time nanoseconds before which no further note is written.
     due_ns: u64,
-    /// There is a note about the log, so entries may say so.
+    /// There is a note about the log, so entries may name it.
     pub(super) is_kept: bool,
 }
 
-impl Keeper {
+impl EndNoteWriter {
     pub(super) fn new(state: &Path) -> Self {
         Self { state: state.to_owned(), noted: 0, due_ns: 0, is_kept: false }
     }
 
-    /// How long after now a note is due; `None` while the last one still names the last entry.
+    /// How long after now a note is due; `None` while the last note names the last entry.
     pub(super) fn due_in(&self, place: &ChainPlace, now_ns: u64) -> Option<Duration> {
         (place.seq.saturating_sub(1) != self.noted)
             .then(|| Duration::from_nanos(self.due_ns.saturating_sub(now_ns)))
@@ -254,23 +253,22 @@ impl Keeper {
     /// Writes the note, to the disk and to the daemon's own log, which systemd keeps in the host's journal.
     pub(super) fn write(&mut self, log: &Path, place: &ChainPlace, now_ns: u64, time: String) {
         self.due_ns = now_ns.saturating_add(u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX));
-        let note = Note::of(log, place, time);
+        let note = EndNote::of(log, place, time);
         self.noted = note.seq;
         self.put(&note);
         tracing::info!(seq = note.seq, hash = note.hash, "The forensic log ends with this entry.");
     }
 
-    /// Makes sure that there is a note before an entry says so: one that was never written would be missed as one that was
-    /// removed.
+    /// Writes a note before an entry names it. Otherwise a note that was never written would count as removed.
     pub(super) fn begin(&mut self, log: &Path, place: &ChainPlace, time: String) {
-        if !self.is_kept && !matches!(Note::read(&self.state, log), Ok(Some(_))) {
-            self.put(&Note::of(log, place, time));
+        if !self.is_kept && !matches!(EndNote::read(&self.state, log), Ok(Some(_))) {
+            self.put(&EndNote::of(log, place, time));
         } else {
             self.is_kept = true;
         }
     }
 
-    fn put(&mut self, note: &Note) {
+    fn put(&mut self, note: &EndNote) {
         match note.write(&self.state) {
             Ok(()) => self.is_kept = true,
             Err(error) => {

@@ -1,10 +1,15 @@
-//! The forensic log: an append-only, hash-chained file of what happened.
+//! The forensic log: append-only, hash-chained entries.
 //!
-//! In: groups of records. Out: one line each in `forensic.jsonl`, on the disk when `append` says so,
-//! rotated by size with a record that links the files' chains; and a reader that finds the first entry
-//! that is not what was written. When the disk refuses, the newest records are kept in memory up to a
-//! bound and written later, in order, once. It never rewrites an entry and never holds file contents.
+//! In: groups of records. Out: a line for each in `forensic.jsonl`. [`ForensicLog::append`] returns [`Durability::Written`] when
+//! they are on the disk. A full file is put aside, and the first record of the next file links to it. If the disk refuses a
+//! write, the newest records wait in memory, up to a limit, and are written later, once and in order. A reader finds the first
+//! entry that was changed. The log never rewrites an entry and never holds file contents.
+//!
+//! `mod` and `segment` write, `writer` does so in another thread, `end_note` and `note_end` note the last entry. `read`,
+//! `newest`, `soundness` and `answers` read.
 
+mod answers;
+mod changes;
 mod end_note;
 mod newest;
 mod note_end;
@@ -18,10 +23,11 @@ mod tests;
 
 use crate::{
     clock::{Clock, rfc3339},
-    report::metrics::Telemetry,
+    report::metrics::Metrics,
 };
+use newest::{newest, newest_about};
 use nix::errno::Errno;
-use read::Removed;
+use read::RemovedFiles;
 use segment::{CURRENT, Segment, Tail, open_directory};
 use sensor_model::{
     chain::{ChainPlace, seal},
@@ -38,14 +44,20 @@ use std::{
     time::Duration,
 };
 
-pub use end_note::{End, EndError, NOTE, Note, Shortfall};
-pub use newest::{Follower, canonical, newest, newest_about};
+pub use answers::{LastChange, LogAnswer, LogCheck, LogPlace, LogReport, LogState};
+pub use changes::PathChange;
+pub use end_note::{EndNote, EndNoteError, NOTE, NotedEnd, Shortfall};
+pub use newest::{Follower, canonical};
 pub use read::{
-    Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
+    ChainCheck, Fault, Filter, LoggedDrift, ReadError, files, open_drifts, show, show_checked, tail, verify,
 };
 pub use sensor_model::chain::LogEntry;
-pub use soundness::{cut, doubt};
-pub use writer::Writer;
+pub use writer::LogWriter;
+
+use soundness::{missing_entries, unsound};
+
+/// The directory of the log on a node.
+pub const DIRECTORY: &str = "/var/log/holdfast";
 
 /// First pause after a failed write; it doubles up to [`MAXIMUM_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -53,22 +65,22 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 /// Longest pause between two attempts to write.
 const MAXIMUM_BACKOFF: Duration = Duration::from_secs(30);
 
-/// How much is kept where.
+/// Limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct LogLimits {
     /// Size at which a file is rotated.
     pub file_bytes: u64,
     /// Rotated files kept, besides the current one.
     pub files: usize,
-    /// Bytes of records kept in memory while they cannot be written.
+    /// Bytes of records that wait in memory while they cannot be written.
     pub memory_bytes: usize,
     /// Entries from one checkpoint to the next.
     pub checkpoint_every: u64,
-    /// Time from one checkpoint to the next, also when there is nothing else to be written.
+    /// Time from one checkpoint to the next, also if there is nothing else to write.
     pub checkpoint_after: Duration,
 }
 
-impl Default for Limits {
+impl Default for LogLimits {
     fn default() -> Self {
         Self {
             file_bytes: 64 << 20,
@@ -80,10 +92,10 @@ impl Default for Limits {
     }
 }
 
-/// The log cannot be used at all, now or later.
+/// The log cannot be used, now or later.
 #[derive(Debug, thiserror::Error)]
 pub enum ForensicError {
-    /// The place of the directory is taken by something else.
+    /// Something else is at the path of the directory.
     #[error("the forensic log's directory {} cannot be used: {}", path.display(), errno.desc())]
     Directory {
         /// The directory.
@@ -99,12 +111,12 @@ pub enum ForensicError {
     },
 }
 
-/// What became of a group of records.
+/// Where a group of records is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// It is on the disk, and so is all that came before it.
+    /// On the disk, like all groups before it.
     Written,
-    /// It waits in memory for a disk that takes it.
+    /// In memory, until the disk accepts it.
     Pending,
 }
 
@@ -112,15 +124,17 @@ pub enum Durability {
 #[derive(Debug, Default)]
 struct Pending {
     records: VecDeque<Record>,
-    /// Bytes that the first so many of them take; the rest is not measured yet.
+    /// Bytes of the records that were measured.
     bytes: usize,
+    /// How many records, from the oldest on, were measured.
     measured: usize,
-    /// Dropped since the disk last took something, and the times of the first and last of them.
+    /// How many records were dropped since the last write.
     dropped: u64,
+    /// The times of the first and the last dropped record.
     dropped_between: Option<(String, String)>,
 }
 
-/// Why and until when nothing is written.
+/// A failed write, and when the next attempt is due.
 #[derive(Debug)]
 struct Refusal {
     reason: String,
@@ -129,7 +143,7 @@ struct Refusal {
     retry_ns: u64,
 }
 
-/// What the first entry after a rotation says.
+/// A file that was put aside, for the first entry of the next one.
 #[derive(Debug)]
 struct Rotation {
     name: String,
@@ -140,41 +154,41 @@ struct Rotation {
 #[derive(Debug)]
 pub struct ForensicLog {
     path: PathBuf,
-    limits: Limits,
+    limits: LogLimits,
     clock: Arc<dyn Clock>,
     boot_id: String,
-    telemetry: Arc<Telemetry>,
+    metrics: Arc<Metrics>,
     open: Option<(OwnedFd, Segment)>,
-    /// Where the chain stands; `None` until the files were read once.
+    /// The end of the chain; `None` before the files were read.
     place: Option<ChainPlace>,
-    /// Length of the file before an append that failed, of which remains may be there.
+    /// Length of the file before an append that failed. Part of that append may be in the file.
     in_doubt: Option<u64>,
     pending: Pending,
     refusal: Option<Refusal>,
-    /// The file was put aside, and no record says so yet.
+    /// The file was put aside, and no record of that was written yet.
     rotation: Option<Rotation>,
     /// Boot-time nanoseconds of the newest checkpoint, or of the start.
     checkpoint_ns: u64,
-    /// Notes where the log ends, once it is asked to.
-    end: Option<end_note::Keeper>,
+    /// Writes the note of the last entry, after [`ForensicLog::note_end`].
+    end: Option<end_note::EndNoteWriter>,
 }
 
 impl ForensicLog {
-    /// Opens the log in a directory, which is made when only it is missing. A torn tail is cut off and
-    /// that is recorded. A disk that refuses is no error: the log is then degraded from the start.
+    /// Opens the log in a directory. A missing directory is made, but not its parents. A torn tail is cut off, with a record of
+    /// that. If the disk refuses, the log is degraded from the start, and that is no error.
     pub fn open(
         path: &Path,
-        limits: Limits,
+        limits: LogLimits,
         clock: Arc<dyn Clock>,
         boot_id: String,
-        telemetry: Arc<Telemetry>,
+        metrics: Arc<Metrics>,
     ) -> Result<Self, ForensicError> {
         let mut log = Self {
             path: path.to_owned(),
             limits,
             clock,
             boot_id,
-            telemetry,
+            metrics,
             open: None,
             place: None,
             in_doubt: None,
@@ -199,13 +213,13 @@ impl ForensicLog {
         Ok(log)
     }
 
-    /// A record with the time, the boot and the schema filled in and nothing else.
+    /// A record with schema, time and boot, and nothing else.
     pub fn record(&self, kind: RecordKind) -> Record {
         Record::new(kind, rfc3339(self.clock.now()), self.boot_id.clone(), self.clock.boot_ns())
     }
 
-    /// Appends a group of records, all or none of them, and waits until the disk has them. What the
-    /// disk does not take is kept and written with a later group; an empty group only tries again.
+    /// Appends a group of records, all or none of them, and waits until the disk has them. A group that the disk refuses is
+    /// written with a later one. An empty group only repeats the attempt.
     pub fn append(&mut self, group: &[Record]) -> Durability {
         let group: Vec<Record> = group.iter().cloned().map(|record| self.marked(record)).collect();
         self.pending.records.extend(group);
@@ -220,7 +234,7 @@ impl ForensicLog {
         if self.pending.records.is_empty() { Durability::Written } else { Durability::Pending }
     }
 
-    /// Why the log cannot be written, while that is so.
+    /// Why the log cannot be written now.
     pub fn degraded(&self) -> Option<&str> {
         self.refusal.as_ref().map(|refusal| refusal.reason.as_str())
     }
@@ -236,7 +250,7 @@ impl ForensicLog {
         self.pending.records.iter()
     }
 
-    /// Drops the oldest records until what waits fits into memory.
+    /// Drops the oldest records until the others fit into memory.
     fn keep_within_bounds(&mut self) {
         let pending = &mut self.pending;
         pending.bytes += pending.records.iter().skip(pending.measured).map(memory_of).sum::<usize>();
@@ -251,17 +265,17 @@ impl ForensicLog {
             between.1 = oldest.time;
         }
         pending.dropped += dropped;
-        self.telemetry.forensic(self.degraded(), self.pending.records.len(), dropped);
+        self.metrics.forensic(self.degraded(), self.pending.records.len(), dropped);
     }
 
-    /// Puts a record of the log's own before those that wait.
-    fn tell_first(&mut self, record: Record) {
+    /// Puts a record of the log itself before those that wait.
+    fn put_first(&mut self, record: Record) {
         self.pending.bytes += if self.pending.measured > 0 { memory_of(&record) } else { 0 };
         self.pending.measured += usize::from(self.pending.measured > 0);
         self.pending.records.push_front(record);
     }
 
-    /// Tries to write all that waits.
+    /// Tries to write all records that wait.
     fn flush(&mut self) {
         if !self.pending.records.is_empty() || self.refusal.is_some() || self.checkpoint_is_due() {
             match self.write_pending() {
@@ -290,7 +304,7 @@ impl ForensicLog {
         let lost = self.lost();
         for record in lost.iter().chain(&self.pending.records) {
             if let Err(error) = lines.add(record) {
-                // A record that cannot be written must not keep all later ones from being written.
+                // A record without a canonical form must not block all later ones.
                 let mut stripped = self.record(record.kind);
                 stripped.path.clone_from(&record.path);
                 stripped.actor.clone_from(&record.actor);
@@ -308,7 +322,7 @@ impl ForensicLog {
         let Some((_, segment)) = &mut self.open else { return Err(io::Error::from(Errno::EBADF)) };
         let length = segment.length();
         if let Err(error) = segment.append(lines.text.as_bytes()) {
-            // Whether the file is as it was is known only after it is opened again.
+            // The failed append may have changed the file, so it is opened and checked again.
             self.open = None;
             self.in_doubt = Some(length);
             return Err(error);
@@ -316,21 +330,21 @@ impl ForensicLog {
         self.place = Some(lines.place);
         self.pending = Pending::default();
         for (kind, bytes) in lines.sizes {
-            self.telemetry.recorded(kind, bytes);
+            self.metrics.recorded(kind, bytes);
             if kind == RecordKind::Checkpoint {
-                self.telemetry.checkpoint(self.clock.now());
+                self.metrics.checkpoint(self.clock.now());
                 self.checkpoint_ns = self.clock.boot_ns();
             }
         }
         Ok(())
     }
 
-    /// How long after now something is to be written though nothing new came: a checkpoint or a note of the end.
+    /// How long after now a checkpoint or a note is due, if no record comes before.
     fn upkeep_in(&self) -> Duration {
         self.end_due_in().map_or_else(|| self.checkpoint_in(), |due| due.min(self.checkpoint_in()))
     }
 
-    /// How long after now the next checkpoint is due, whatever comes until then.
+    /// How long after now the next checkpoint is due.
     fn checkpoint_in(&self) -> Duration {
         let since = self.clock.boot_ns().saturating_sub(self.checkpoint_ns);
         self.limits.checkpoint_after.saturating_sub(Duration::from_nanos(since))
@@ -360,15 +374,15 @@ impl ForensicLog {
         Some(record)
     }
 
-    /// Opens directory and file, takes the chain up where it stands, and queues records of what is wrong:
-    /// a tail that was cut off, and entries that are not as they were written.
+    /// Opens directory and file, continues the chain, and queues records of faults: a tail that was cut off, and entries that
+    /// were changed.
     fn reopen(&mut self, interference: Option<String>) -> io::Result<()> {
         let directory = open_directory(&self.path)?;
         let (segment, Tail { place, cut, broken }) = Segment::open(&directory, self.in_doubt)?;
-        // In a new file the chain goes on from the newest rotated one.
+        // In a new file the chain continues that of the newest rotated one.
         let found = place.or_else(|| read::last_place(&self.path)).unwrap_or_default();
         let place = self.place.get_or_insert_with(|| found.clone());
-        // While this daemon runs no other process writes: it knows where the chain stands.
+        // This daemon holds the lock, so the end of the chain that it knows is the right one.
         let differs = (found != *place).then(|| {
             format!(
                 "the last entry should be number {}, but is {}",
@@ -381,18 +395,18 @@ impl ForensicLog {
         for reason in [interference.or(differs), broken].into_iter().flatten() {
             let mut record = self.record(RecordKind::Tamper);
             record.detail = detail(json!({ "file": CURRENT, "reason": reason }));
-            self.tell_first(record);
+            self.put_first(record);
         }
         if let Some((bytes, sha256)) = cut {
             let mut record = self.record(RecordKind::Repaired);
             record.detail = detail(json!({ "file": CURRENT, "cut_bytes": bytes, "cut_sha256": sha256 }));
-            self.tell_first(record);
+            self.put_first(record);
         }
         Ok(())
     }
 
-    /// Puts a full file aside and begins the next one with a record that links to it. Where it fails in the middle, it is
-    /// gone on with at the next attempt.
+    /// Puts a full file aside and begins the next one with a record that links to it. The next attempt continues a rotation that
+    /// failed halfway.
     fn rotate_when_full(&mut self) -> io::Result<()> {
         let place = self.place.clone().unwrap_or_default();
         if let Some((directory, segment)) = self.open.as_ref().filter(|_| self.rotation.is_none()) {
@@ -402,14 +416,14 @@ impl ForensicLog {
             }
             let name = read::put_aside(directory, place.seq.saturating_sub(1))?;
             self.rotation = Some(Rotation { name, bytes });
-            // What is open is the file that was put aside.
+            // The open file is the one that was put aside.
             self.open = None;
         }
         if self.open.is_none() {
             self.reopen(None)?;
         }
         let Some(rotation) = self.rotation.take() else { return Ok(()) };
-        let Removed { removed, not_removed } = read::remove_oldest(&self.path, self.limits.files);
+        let RemovedFiles { removed, not_removed } = read::remove_oldest(&self.path, self.limits.files);
         let mut record = self.record(RecordKind::Rotation);
         record.detail = detail(json!({
             "previous_file": rotation.name,
@@ -421,7 +435,7 @@ impl ForensicLog {
         if !not_removed.is_empty() {
             record.detail.insert("not_removed".to_owned(), json!(not_removed));
         }
-        self.tell_first(record);
+        self.put_first(record);
         Ok(())
     }
 
@@ -435,15 +449,15 @@ impl ForensicLog {
     }
 
     fn report(&self) {
-        self.telemetry.forensic(self.degraded(), self.pending.records.len(), 0);
+        self.metrics.forensic(self.degraded(), self.pending.records.len(), 0);
     }
 }
 
-/// Lines to be written in one go.
+/// Lines for one write.
 #[derive(Debug, Default)]
 struct Lines {
     text: String,
-    /// Place after the last of them.
+    /// The end of the chain after them.
     place: ChainPlace,
     sizes: Vec<(RecordKind, usize)>,
 }
@@ -462,7 +476,7 @@ impl Lines {
     }
 }
 
-/// About what a record takes in memory: as much again as its line.
+/// The approximate size of a record in memory. Its strings take about as much as its line.
 fn memory_of(record: &Record) -> usize {
     size_of::<Record>() + serde_json::to_string(record).map_or(0, |line| line.len())
 }

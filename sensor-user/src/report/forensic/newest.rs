@@ -1,8 +1,8 @@
 //! The newest entries of a log.
 //!
-//! In: a log. Out: its newest entries, those about one path, or those that are added while it is read.
+//! In: a log. Out: its newest entries, the newest about one path, or the entries that are added after a first read.
 
-use super::{Filter, LogEntry, ReadError, Verification, files, show, show_checked, tail};
+use super::{ChainCheck, Filter, LogEntry, ReadError, files, show, show_checked, tail};
 use canon_json::CanonJsonSerialize as _;
 use std::{
     collections::VecDeque,
@@ -10,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The newest entries, and what the check of all found.
+/// The newest entries, and the result of the check of all entries.
 ///
 /// # Errors
 /// A log that cannot be read.
-pub fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, Verification), ReadError> {
+pub(super) fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, ChainCheck), ReadError> {
     let mut newest = VecDeque::new();
     let found = show_checked(log, &Filter::default(), &mut |entry| {
         newest.push_back(entry);
@@ -25,15 +25,15 @@ pub fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, Verification)
     Ok((newest.into(), found))
 }
 
-/// The newest entries about exactly this path, the newest first, and what the check of all found.
+/// The newest entries about exactly this path, the newest first, and the result of the check of all entries.
 ///
 /// # Errors
 /// A log that cannot be read.
-pub fn newest_about(
+pub(super) fn newest_about(
     log: &Path,
     path: &Path,
     number: usize,
-) -> Result<(Vec<LogEntry>, Verification), ReadError> {
+) -> Result<(Vec<LogEntry>, ChainCheck), ReadError> {
     let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
     let mut newest: VecDeque<LogEntry> = VecDeque::new();
     let found = show_checked(log, &filter, &mut |entry| {
@@ -46,7 +46,7 @@ pub fn newest_about(
     Ok((newest.into(), found))
 }
 
-/// Reads what is added to a log, also over rotations.
+/// Reads the entries that are added to a log, also across rotations.
 #[derive(Debug)]
 pub struct Follower<'a> {
     log: &'a Path,
@@ -57,7 +57,7 @@ pub struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    /// Begins after these entries, or after the newest one of the log where there are none.
+    /// Begins after these entries; if there are none, after the newest entry of the log.
     ///
     /// # Errors
     /// A log that cannot be read.
@@ -97,7 +97,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// An entry in the form in which it was written, so that its hash can be checked.
+/// An entry in the form in which it was written, so its hash can be checked.
 ///
 /// # Errors
 /// A number that canonical JSON does not have.

@@ -1,8 +1,8 @@
-//! When the log notes where it ends.
+//! When the log writes the note of its last entry.
 //!
-//! In: the place of the chain, the state directory. Out: the note, and a record of what the log lacks of the last one.
+//! In: the end of the chain, the state directory. Out: the note, and a record of what the log lacks by the last note.
 
-use super::end_note::{End, EndError, Keeper, NOTED, Shortfall, mark};
+use super::end_note::{EndNoteError, EndNoteWriter, NOTED, NotedEnd, Shortfall, mark};
 use super::segment::CURRENT;
 use super::{ForensicLog, detail};
 use crate::clock::rfc3339;
@@ -12,25 +12,25 @@ use std::path::Path;
 use std::time::Duration;
 
 impl ForensicLog {
-    /// Notes from now on in the state directory where the log ends. Gives what the log lacks of the last note, of which
-    /// the log gets a record.
+    /// From now on the log notes its last entry in the state directory. Gives what the log lacks by the last note, and adds a
+    /// record of it.
     pub fn note_end(&mut self, state: &Path) -> Option<Shortfall> {
         let last = self.place.as_ref().map_or(0, |place| place.seq.saturating_sub(1));
-        let found = End::read(state, &self.path).compare(last);
-        self.end = Some(Keeper::new(state));
+        let found = NotedEnd::read(state, &self.path).compare(last);
+        self.end = Some(EndNoteWriter::new(state));
         let shortfall = match found {
             Ok(shortfall) => shortfall,
-            Err(EndError::Note { file, source }) => {
+            Err(EndNoteError::Note { file, source }) => {
                 let reason = format!("the note of the log's end cannot be read: {source}");
                 Some(Shortfall { missing: 1, reason, file, note: None })
             }
-            Err(EndError::Log(error)) => {
+            Err(EndNoteError::Log(error)) => {
                 tracing::error!(%error, "Cannot compare the forensic log with the note of its end.");
                 None
             }
         };
         if let Some(shortfall) = &shortfall {
-            self.tell_shortfall(shortfall);
+            self.record_shortfall(shortfall);
         }
         let time = rfc3339(self.clock.now());
         if let (Some(end), Some(place)) = (&mut self.end, &self.place) {
@@ -39,9 +39,9 @@ impl ForensicLog {
         shortfall
     }
 
-    fn tell_shortfall(&mut self, shortfall: &Shortfall) {
+    fn record_shortfall(&mut self, shortfall: &Shortfall) {
         tracing::error!(reason = shortfall.reason, "Entries of the forensic log are missing.");
-        self.telemetry.forensic_missing(shortfall.missing);
+        self.metrics.forensic_missing(shortfall.missing);
         let mut record = self.record(RecordKind::Tamper);
         record.detail = detail(match &shortfall.note {
             Some(note) => json!({
@@ -57,7 +57,7 @@ impl ForensicLog {
         self.append(&[record]);
     }
 
-    /// A record as it is appended: a start and a checkpoint name the note of the end, once there is one.
+    /// A record as it is appended: a start and a checkpoint name the note, once there is one.
     pub(super) fn marked(&self, mut record: Record) -> Record {
         if let (RecordKind::Start | RecordKind::Checkpoint, Some(end)) = (record.kind, &self.end)
             && end.is_kept
@@ -67,14 +67,14 @@ impl ForensicLog {
         record
     }
 
-    /// Notes where the log ends, whenever it was noted last: the daemon stops.
+    /// Notes the last entry at once, because the daemon stops.
     pub fn close(&mut self) {
         if self.end_due_in().is_some() {
             self.write_end();
         }
     }
 
-    /// How long after now a note of the end is due, if one is.
+    /// How long after now a note is due, if one is.
     pub(super) fn end_due_in(&self) -> Option<Duration> {
         self.end.as_ref()?.due_in(self.place.as_ref()?, self.clock.boot_ns())
     }

@@ -1,8 +1,7 @@
-//! Reading the log back.
+//! Reading the log.
 //!
-//! In: the log's directory. Out: its entries, in order over all its files; the first entry that is
-//! not what was written; the drifts that were open at its end. Reading takes no lock and never
-//! changes a file, so it works beside the daemon that writes.
+//! In: the log's directory. Out: the entries of all its files, in order; the first entry that was changed; the drifts that were
+//! open at the end. Reading takes no lock and changes no file, so it works while the daemon writes.
 
 use super::segment::CURRENT;
 use crate::bounded;
@@ -15,13 +14,14 @@ use sensor_model::{
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     fs::{self, File},
     io::{self, BufReader},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
-/// What is wrong with a log without entries.
+/// Why a log without entries is not sound.
 const EMPTIED: &str = "there is no entry in it, and a daemon writes one when it starts: the log was emptied, or no daemon ran yet";
 
 /// A file of the log could not be read.
@@ -34,70 +34,76 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// The first entry that is not what was written.
+impl ReadError {
+    /// Whether there is no log.
+    pub fn is_missing(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// The first entry that was changed or is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The file it is in.
     pub file: PathBuf,
     /// Its line, from 1; `None` for the end of the file.
     pub line: Option<u64>,
-    /// The number that it should have, where that is known.
+    /// The number that it should have, if that is known.
     pub seq: Option<u64>,
     /// What is wrong with it.
     pub reason: String,
 }
 
-/// What the check of a log found.
+/// The result of the check of a log's chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verification {
-    /// Files looked at.
+pub struct ChainCheck {
+    /// How many files were read.
     pub files: usize,
-    /// Entries that are what was written, up to the first that is not.
+    /// How many entries are intact, up to the first that is not.
     pub entries: u64,
-    /// Number of the first entry there is; more than 1 when rotation removed older ones.
+    /// Number of the first entry; more than 1 if rotation removed older ones.
     pub first_seq: Option<u64>,
-    /// Number of the last good entry.
+    /// Number of the last intact entry.
     pub last_seq: Option<u64>,
-    /// Hash of the last good entry: what a checkpoint kept elsewhere can be compared with.
+    /// Hash of the last intact entry, to compare with a checkpoint that is kept elsewhere.
     pub last_hash: Option<String>,
-    /// The first entry that is not what was written.
+    /// The first entry that was changed or is missing.
     pub fault: Option<Fault>,
-    /// Bytes of an unfinished line at the very end: one being written, or torn by a power loss.
+    /// Bytes of an unfinished line at the very end. The daemon is writing it, or a power loss tore it.
     pub unfinished: usize,
 }
 
-impl Verification {
-    /// Why what the log says need not be all that happened, or be true; `None` where it is sound.
+impl ChainCheck {
+    /// Why the log may be incomplete or false; `None` if it is sound.
     pub fn doubt(&self) -> Option<String> {
         if let Some(fault) = &self.fault {
-            return Some(fault.told());
+            return Some(fault.to_string());
         }
         (self.entries == 0).then(|| EMPTIED.to_owned())
     }
 }
 
-impl Fault {
-    /// Place and reason.
-    pub fn told(&self) -> String {
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.line.map(|line| format!(", line {line}")).unwrap_or_default();
         let seq = self.seq.map(|seq| format!(", entry {seq}")).unwrap_or_default();
-        format!("{}{line}{seq}: {}", self.file.display(), self.reason)
+        write!(f, "{}{line}{seq}: {}", self.file.display(), self.reason)
     }
 }
 
-/// Which entries to show. What is `None` does not matter.
+/// Which entries to show. A field that is `None` matches every entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only this managed path, or what is below it.
+    /// Only this path, and paths below it.
     pub path: Option<PathBuf>,
     /// Only these kinds; empty for all.
     pub kinds: Vec<RecordKind>,
-    /// Only from this time on.
+    /// Only entries from this time on.
     pub since: Option<Timestamp>,
 }
 
 impl Filter {
-    /// Whether an entry is to be shown. One whose time cannot be read is shown rather than hidden.
+    /// Whether an entry is to be shown. An entry whose time cannot be read is shown.
     pub fn matches(&self, entry: &LogEntry) -> bool {
         let record = &entry.record;
         let path = self.path.as_ref().is_none_or(|path| {
@@ -110,8 +116,8 @@ impl Filter {
         path && kind && since
     }
 
-    /// Whether a line may be such an entry, without reading all of it: a daemon that starts reads hundreds of megabytes for
-    /// the few kinds that it needs.
+    /// Whether a line may be such an entry. Only its kind is parsed: at its start the daemon reads hundreds of megabytes for a
+    /// few kinds of entries.
     fn may_match(&self, line: &[u8]) -> bool {
         #[derive(Deserialize)]
         struct Head {
@@ -122,8 +128,8 @@ impl Filter {
     }
 }
 
-/// Renames the current file by its last entry, so that names sort as entries do, and gives the new
-/// name. A file that has that name already stays what it is.
+/// Renames the current file by the number of its last entry, so names sort as entries do. Gives the new name. It replaces no
+/// file that has this name already.
 pub(super) fn put_aside(directory: &OwnedFd, last_seq: u64) -> io::Result<String> {
     let mut name = format!("forensic-{last_seq:020}.jsonl");
     for copy in 1.. {
@@ -157,18 +163,18 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(files)
 }
 
-/// Rotated files that were too many.
+/// The rotated files beyond the limit.
 #[derive(Debug, Default)]
-pub(super) struct Removed {
-    /// Names of those that are gone.
+pub(super) struct RemovedFiles {
+    /// Names of the removed ones.
     pub(super) removed: Vec<String>,
-    /// Names of those that stay, and why. Writing goes on all the same.
+    /// Names of those that could not be removed, and why. The log is still written.
     pub(super) not_removed: BTreeMap<String, String>,
 }
 
 /// Removes the oldest rotated files beyond `keep`.
-pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
-    let mut result = Removed::default();
+pub(super) fn remove_oldest(directory: &Path, keep: usize) -> RemovedFiles {
+    let mut result = RemovedFiles::default();
     let mut rotated = match files(directory) {
         Ok(files) => files,
         Err(error) => {
@@ -187,21 +193,20 @@ pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
     result
 }
 
-/// Where the chain stands at the end of the rotated files.
+/// The end of the chain in the rotated files.
 pub(super) fn last_place(directory: &Path) -> Option<ChainPlace> {
     let mut rotated = files(directory).ok()?;
     rotated.retain(|file| !file.ends_with(CURRENT));
     sound_tail(&bounded::read(rotated.last()?, bounded::OWN).ok()?).place
 }
 
-/// Calls `sink` with every entry that the filter matches, in order. Lines that are no entries are
-/// passed over: [`verify`] is there to find them.
+/// Calls `sink` with every entry that the filter matches, in order. It skips lines that are no entries; [`verify`] finds them.
 pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(LogEntry)) -> Result<(), ReadError> {
     for file in files(directory)? {
         let error = |source| ReadError { path: file.clone(), source };
         let mut lines = BufReader::new(File::open(&file).map_err(error)?);
         let mut line = Vec::new();
-        // Behind a line that is longer than any entry nothing is looked for.
+        // After a line that is longer than any entry, the rest of the file is not read.
         while chain::next_line(&mut lines, &mut line).map_err(error)? == LogLine::Whole {
             if filter.may_match(&line)
                 && let Ok(entry) = serde_json::from_slice::<LogEntry>(&line)
@@ -229,17 +234,17 @@ pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<LogEn
 }
 
 /// Checks every entry's hash, and that each follows the one before it, over all files.
-pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
+pub fn verify(directory: &Path) -> Result<ChainCheck, ReadError> {
     read_all(directory, &mut |_| {})
 }
 
-/// The same, and calls `sink` with every entry that the filter matches, in order. An entry behind a fault, and one that is
-/// the fault, is given as it is there if it can be read at all: what the check found says that it need not be true.
+/// The same, and calls `sink` with every entry that the filter matches, in order. It also gives entries at and after a fault if
+/// they can be parsed; the result of the check shows that they may be false.
 pub fn show_checked(
     directory: &Path,
     filter: &Filter,
     sink: &mut dyn FnMut(LogEntry),
-) -> Result<Verification, ReadError> {
+) -> Result<ChainCheck, ReadError> {
     read_all(directory, &mut |entry| {
         if filter.matches(&entry) {
             sink(entry);
@@ -247,9 +252,9 @@ pub fn show_checked(
     })
 }
 
-fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<Verification, ReadError> {
+fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<ChainCheck, ReadError> {
     let files = files(directory)?;
-    let mut found = Verification { files: files.len(), ..Verification::default() };
+    let mut found = ChainCheck { files: files.len(), ..ChainCheck::default() };
     let mut chain = Chain::default();
     let last = files.last().cloned();
     for file in files {
@@ -269,7 +274,7 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<Verifica
                     Err("a file that was put aside ends in the middle of an entry".to_owned())
                 }
                 LogLine::TooLong => Err(EntryFault::TooLong.to_string()),
-                // Behind a fault the chain is not followed any more.
+                // After a fault the chain is not checked any more.
                 LogLine::Whole if found.fault.is_some() => Err(String::new()),
                 LogLine::Whole => chain::open(&line)
                     .and_then(|entry| chain.follow(&entry).map(|()| entry))
@@ -300,16 +305,16 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<Verifica
 
 /// A drift that was open at the end of the log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OpenDrift {
+pub struct LoggedDrift {
     /// Since when, RFC 3339.
     pub since: String,
     /// The last record about it.
     pub last: Record,
 }
 
-/// The drifts that were open at the end of the log, by thing: what a daemon starts from.
-pub fn open_drifts(directory: &Path) -> Result<BTreeMap<ThingName, OpenDrift>, ReadError> {
-    let mut open: BTreeMap<ThingName, OpenDrift> = BTreeMap::new();
+/// The drifts that were open at the end of the log, by thing. A daemon starts with these.
+pub fn open_drifts(directory: &Path) -> Result<BTreeMap<ThingName, LoggedDrift>, ReadError> {
+    let mut open: BTreeMap<ThingName, LoggedDrift> = BTreeMap::new();
     let kinds = vec![RecordKind::Drift, RecordKind::Recovered];
     show(directory, &Filter { kinds, ..Filter::default() }, &mut |entry| {
         let last = entry.record;
@@ -319,7 +324,7 @@ pub fn open_drifts(directory: &Path) -> Result<BTreeMap<ThingName, OpenDrift>, R
             return;
         }
         let since = open.get(&name).map_or_else(|| last.time.clone(), |drift| drift.since.clone());
-        open.insert(name, OpenDrift { since, last });
+        open.insert(name, LoggedDrift { since, last });
     })?;
     Ok(open)
 }

@@ -1,8 +1,7 @@
 //! One file of the log, open for appending.
 //!
-//! In: lines. Out: bytes that are on the disk when `append` returns. What a power loss or a failed
-//! append left behind the last whole entry is cut off on opening. It writes at the end only, follows
-//! no link, and never rewrites.
+//! In: lines. Out: bytes that are on the disk when `append` returns. Opening cuts off the remains of a power loss or a failed
+//! append after the last whole entry. The file is written at its end only and never rewritten, and no link is followed.
 
 use crate::bounded;
 use nix::{
@@ -19,14 +18,14 @@ use std::{
     path::Path,
 };
 
-/// Name of the file that is written to.
+/// Name of the file that is written.
 pub(super) const CURRENT: &str = "forensic.jsonl";
 
-/// Bytes of the end of a file that are looked at for a torn tail. What was not synced when the power
-/// went is one group of records, far smaller than this.
+/// Bytes at the end of a file in which a torn tail is searched for. A power loss tears at most one group of records, which is
+/// far smaller.
 const TAIL: u64 = 4 << 20;
 
-/// The file that is written to.
+/// The file that is written.
 #[derive(Debug)]
 pub(super) struct Segment {
     file: Flock<File>,
@@ -36,19 +35,19 @@ pub(super) struct Segment {
 /// What was found on opening a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Tail {
-    /// Where its chain stands; `None` for an empty file.
+    /// The end of its chain; `None` for an empty file.
     pub(super) place: Option<ChainPlace>,
     /// Bytes cut off, and their digest.
     pub(super) cut: Option<(u64, String)>,
-    /// An entry before the last good one is not what was written; it stays as it is.
+    /// An entry before the last good one was changed; it stays as it is.
     pub(super) broken: Option<String>,
 }
 
-/// Opens the directory of the log, making it (not its parents) when it is missing.
+/// Opens the directory of the log. Makes it if it is missing, but not its parents.
 pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     match nix::unistd::mkdir(path, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => {}
-        // Where nothing can be made it may still be there.
+        // On a read-only file system `mkdir` fails, although the directory may exist.
         Err(errno) if !path.is_dir() => return Err(errno),
         Err(_) => {}
     }
@@ -56,11 +55,11 @@ pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 impl Segment {
-    /// Opens the current file, made when it is missing, and repairs its tail. `EWOULDBLOCK` when
-    /// another process writes it.
+    /// Opens the current file and repairs its tail. Makes the file if it is missing. Fails with `EWOULDBLOCK` if another process
+    /// writes it.
     ///
-    /// `in_doubt` is the length before an append of this daemon that failed: what is behind it was
-    /// never acknowledged, will be written again, and is taken away first.
+    /// `in_doubt` is the length before a failed append of this daemon. Bytes after it are removed, since that group will be
+    /// written again.
     pub(super) fn open(directory: &OwnedFd, in_doubt: Option<u64>) -> io::Result<(Self, Tail)> {
         let flags = OFlag::O_RDWR
             | OFlag::O_APPEND
@@ -91,8 +90,8 @@ impl Segment {
         self.length
     }
 
-    /// Appends bytes and waits until the disk has them. When that fails, part of them may be there, and
-    /// the file has to be opened again.
+    /// Appends bytes and waits until the disk has them. After a failure part of them may be in the file, which has to be opened
+    /// again.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         tests::fail_as_asked(&mut self.file, bytes)?;
@@ -102,7 +101,7 @@ impl Segment {
         Ok(())
     }
 
-    /// What someone else did to the file since the last append, if anything.
+    /// How another process changed the file since the last append, if one did.
     pub(super) fn interference(&self, directory: &OwnedFd) -> io::Result<Option<String>> {
         let here = fstat(self.file.as_fd())?;
         match fstatat(directory, CURRENT, AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -117,7 +116,7 @@ impl Segment {
         Ok((length != self.length).then(|| format!("the file had {} bytes and has {length}", self.length)))
     }
 
-    /// Cuts off what a power loss left behind the last whole entry.
+    /// Cuts off the remains of a power loss after the last whole entry.
     fn repair(&mut self) -> io::Result<Tail> {
         let mut window = TAIL;
         loop {
@@ -125,7 +124,7 @@ impl Segment {
             self.file.seek(SeekFrom::Start(from))?;
             let mut bytes = Vec::new();
             (&*self.file).take(self.length - from).read_to_end(&mut bytes)?;
-            // Unless the file begins here, the first line may have begun before.
+            // In the middle of the file the first line may be incomplete.
             let begin = match from {
                 0 => 0,
                 _ => bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1),
@@ -154,16 +153,16 @@ impl Segment {
     }
 }
 
-/// Fault injection: what a full disk does cannot be asked of a real one without being root.
+/// Fault injection: only root could make a real disk refuse a write.
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use std::cell::Cell;
 
     thread_local! {
-        /// The next appends of this thread write half of their bytes and fail so.
+        /// The next appends of this thread write half of their bytes and fail with this error.
         pub(in crate::report::forensic) static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
-        /// The next opens of this thread fail so.
+        /// The next opens of this thread fail with this error.
         pub(in crate::report::forensic) static REFUSE: Cell<Option<Errno>> = const { Cell::new(None) };
     }
 

@@ -1,8 +1,8 @@
-//! The log behind a loop that does not wait for the disk.
+//! Writing the log from another thread, so that the loop does not wait for the disk.
 //!
-//! In: groups of records. Out: the same in the same order, written by another thread, one write at a time;
-//! what comes in while one is under way is the next group. When the disk is so slow that too much waits, it
-//! says so, and the caller waits. It tries again by itself when a disk that refused is due for that.
+//! In: groups of records. Out: the same records in the same order, one write at a time. Records that arrive during a write are
+//! the next group. If too many records wait for a slow disk, [`LogWriter::is_full`] tells the caller to wait. After a failed write
+//! the writer repeats the attempt by itself.
 
 use super::ForensicLog;
 use sensor_model::record::{Actor, Record};
@@ -15,45 +15,47 @@ use std::{
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Records that may wait for a write under way; a burst of changes fits. One with many differences counts as so many.
+/// Records that may wait for a write under way; a burst of changes fits. A record also counts once for each difference.
 const QUEUE: usize = 8192;
 
-/// Bytes that they may take, about.
+/// The approximate number of bytes that they may take.
 const QUEUE_BYTES: usize = 4 << 20;
 
-/// About what an actor takes in memory with its ancestors: what users choose the length of.
+/// The approximate size in memory of an actor with its ancestors. Users choose the length of these strings.
 fn memory_of(actor: &Actor) -> usize {
     let text = |text: &String| size_of::<String>() + text.len();
     let ancestors = actor.ancestors.iter().map(memory_of).sum::<usize>();
     size_of::<Actor>() + actor.argv.iter().chain(&actor.exe).map(text).sum::<usize>() + ancestors
 }
 
-/// Where the log is.
+/// Which thread has the log.
 #[derive(Debug)]
 enum State {
+    /// This one; nothing is written.
     Idle(Box<ForensicLog>),
+    /// The one that writes.
     Busy(JoinHandle<Box<ForensicLog>>),
-    /// Only while one becomes the other.
+    /// Neither, while the state changes.
     Between,
 }
 
 /// Writes a log from another thread.
 #[derive(Debug)]
-pub struct Writer {
+pub struct LogWriter {
     state: State,
     queue: Vec<Record>,
-    /// What they count as.
+    /// The sum of what they count for [`QUEUE`].
     weight: usize,
-    /// What they take, about.
+    /// Their approximate size.
     bytes: usize,
     degraded: Option<String>,
-    /// When to write again though nothing new came: a disk that refused, or a checkpoint.
+    /// When to write without a new record: after a failed write, or for a checkpoint.
     again: Instant,
-    /// Waits for that.
+    /// A timer for `again`.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl Writer {
+impl LogWriter {
     /// Takes over an open log.
     pub fn new(log: ForensicLog) -> Self {
         let mut writer = Self {
@@ -65,7 +67,7 @@ impl Writer {
             again: Instant::now(),
             pause: None,
         };
-        writer.rest(Box::new(log));
+        writer.idle(Box::new(log));
         writer
     }
 
@@ -82,18 +84,18 @@ impl Writer {
         }
     }
 
-    /// Why the log could not be written when that was last tried.
+    /// Why the last attempt to write the log failed.
     pub fn degraded(&self) -> Option<&str> {
         self.degraded.as_deref()
     }
 
-    /// Whether so much waits that no more should be appended before [`Writer::progress`] was awaited.
+    /// Whether so many records wait that the caller should await [`LogWriter::progress`] before it appends more.
     pub fn is_full(&self) -> bool {
         self.weight >= QUEUE || self.bytes >= QUEUE_BYTES
     }
 
-    /// Waits until a write has ended, or until it is time to try again; then writes what waits. It may be dropped at any
-    /// point.
+    /// Waits until a write has ended, or until the next attempt is due. Then it writes the records that wait. It may be dropped at
+    /// any point.
     ///
     /// # Errors
     /// The thread that writes has panicked.
@@ -101,12 +103,12 @@ impl Writer {
         poll_fn(|context| self.poll_progress(context)).await
     }
 
-    /// [`Writer::progress`] as a poll.
+    /// [`LogWriter::progress`] as a poll.
     pub fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
         match &mut self.state {
             State::Busy(write) => {
                 let log = ready!(Pin::new(write).poll(context))?;
-                self.rest(log);
+                self.idle(log);
                 if !self.queue.is_empty() {
                     self.start();
                 }
@@ -125,12 +127,12 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Hands what waits to the log, and gives that back: what a disk refuses waits in it for the next writer.
+    /// Writes the records that wait, and gives the log back. Records that the disk refuses stay in the log for the next writer.
     pub async fn finish(mut self) -> Result<ForensicLog, JoinError> {
         self.start();
         loop {
             match std::mem::replace(&mut self.state, State::Between) {
-                State::Busy(write) => self.rest(write.await?),
+                State::Busy(write) => self.idle(write.await?),
                 State::Idle(log) if self.queue.is_empty() => return Ok(*log),
                 other => {
                     self.state = other;
@@ -140,10 +142,10 @@ impl Writer {
         }
     }
 
-    fn rest(&mut self, log: Box<ForensicLog>) {
+    fn idle(&mut self, log: Box<ForensicLog>) {
         self.degraded = log.degraded().map(str::to_owned);
         let pause = log.retry_in().unwrap_or_else(|| log.upkeep_in());
-        // Not at once again, whatever the log says: this would be a loop without a pause.
+        // A pause of zero would make a busy loop.
         self.again = Instant::now() + pause.max(Duration::from_millis(10));
         self.state = State::Idle(log);
     }

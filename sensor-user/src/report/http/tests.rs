@@ -28,9 +28,9 @@ async fn server_for(limit: Duration) -> Server {
         object: "o".to_owned(),
         kernel: "k".to_owned(),
     };
-    let telemetry = Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH));
+    let metrics = Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH));
     let readiness = Readiness::default();
-    let pages = Pages { telemetry, readiness: readiness.clone() };
+    let pages = Pages { metrics, readiness: readiness.clone() };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
@@ -51,7 +51,7 @@ async fn get(server: &Server, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_that_prometheus_asks_for() {
+async fn the_metrics_have_the_format_of_prometheus() {
     let server = server().await;
     let answer = get(&server, "/metrics").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -60,7 +60,7 @@ async fn metrics_come_in_the_format_that_prometheus_asks_for() {
 }
 
 #[tokio::test]
-async fn readiness_says_all_that_is_missing_and_ends_when_nothing_is() {
+async fn readyz_lists_every_reason_until_there_is_none() {
     let server = server().await;
     server.readiness.not_ready("verification", "0 of 12 things verified");
     server.readiness.not_ready("kernel", "no hook fires");
@@ -86,7 +86,7 @@ async fn other_paths_and_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn connections_on_which_nothing_is_asked_do_not_keep_others_from_the_pages() {
+async fn idle_connections_do_not_block_other_readers() {
     let server = server().await;
     let mut stalled = Vec::new();
     for _ in 0..3 * MAXIMUM_CONNECTIONS {
@@ -100,11 +100,11 @@ async fn connections_on_which_nothing_is_asked_do_not_keep_others_from_the_pages
 }
 
 #[tokio::test]
-async fn a_connection_ends_after_its_time_whatever_is_asked_on_it() {
+async fn a_connection_ends_after_its_time_also_if_it_is_busy() {
     let server = server_for(Duration::from_millis(200)).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let mut answer = [0; 4096];
-    // Ends when the server does so: without an end this test would not either.
+    // This loop ends when the server closes the connection.
     while stream.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.is_ok_and(|count| count > 0)
         && matches!(stream.read(&mut answer).await, Ok(1..))
     {}
@@ -112,7 +112,7 @@ async fn a_connection_ends_after_its_time_whatever_is_asked_on_it() {
 }
 
 #[test]
-fn the_peer_with_most_connections_makes_room_and_not_the_one_that_came_first() {
+fn the_oldest_connection_of_the_peer_with_most_connections_is_ended() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut connections = JoinSet::new();
@@ -133,7 +133,7 @@ fn the_peer_with_most_connections_makes_room_and_not_the_one_that_came_first() {
 }
 
 #[test]
-fn of_peers_with_as_many_connections_the_one_that_came_first_makes_room() {
+fn of_peers_with_equally_many_connections_the_first_one_loses_its_oldest() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut connections = JoinSet::new();

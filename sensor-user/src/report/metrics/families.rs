@@ -1,7 +1,7 @@
-//! The metrics themselves: names, help texts and labels, in one place.
+//! The metrics' names, help texts and labels.
 //!
-//! In: nothing. Out: a registry and handles into it. Labels are words from closed lists, never paths,
-//! pids or users, so that the number of series is bounded. It counts nothing on its own.
+//! In: nothing. Out: a registry and handles into it. Labels are words from closed lists, never paths, pids or users, so the
+//! number of series is limited. It counts nothing by itself.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -13,8 +13,8 @@ use std::borrow::Cow;
 /// A word from a closed list.
 pub(super) type Word = &'static str;
 
-/// Upper bounds from 100 µs to about 13 s, each twice the one before: write to verdict is promised in
-/// 2 ms (median) and 10 ms (p99), a settle window or a busy node may take seconds.
+/// Upper bounds from 100 µs to about 13 s, each twice the one before. The limits from write to verdict are 2 ms (median) and
+/// 10 ms (p99); a busy node may take seconds.
 const LATENCY_BUCKETS: [f64; 18] = [
     0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.102_4,
     0.204_8, 0.409_6, 0.819_2, 1.638_4, 3.276_8, 6.553_6, 13.107_2,
@@ -194,17 +194,17 @@ impl Families {
         ours.register("managed_things", "Things that have an expectation", self.managed_things.clone());
         ours.register(
             "config_last_reload_successful",
-            "1 when configs and policies could be read the last time that was asked for, else 0",
+            "1 when the last read of configs and policies succeeded, else 0",
             self.reload_successful.clone(),
         );
         ours.register(
             "node_state",
-            "How the node stands with the config that was applied; 1 for the present state",
+            "State of the applied config; 1 for the present state",
             self.node_state.clone(),
         );
         ours.register(
             "node_waiting",
-            "What an apply under way waits for; 1 for what it is now, the status says more of it",
+            "What an apply under way waits for; 1 for the present wait. The status has the details",
             self.node_waiting.clone(),
         );
         ours.register("reverts", "Attempts to write declared content back", self.reverts.clone());
@@ -212,7 +212,11 @@ impl Families {
 
     fn register_detection(&self, ours: &mut Registry) {
         ours.register("events", "Change events received", self.events.clone());
-        ours.register("events_lost", "Change events lost; each loss is swept for", self.events_lost.clone());
+        ours.register(
+            "events_lost",
+            "Change events lost; each loss starts a verification",
+            self.events_lost.clone(),
+        );
         ours.register_with_unit(
             "detection_latency",
             "From the change in the kernel to its verdict",
@@ -221,13 +225,13 @@ impl Families {
         );
         ours.register_with_unit(
             "verify",
-            "Looking at one thing and comparing it",
+            "Observation and comparison of one thing",
             Unit::Seconds,
             self.verify.clone(),
         );
         ours.register_with_unit(
             "full_verification",
-            "Looking at all things and comparing them",
+            "Observation and comparison of all things",
             Unit::Seconds,
             self.full_verification.clone(),
         );
@@ -245,17 +249,17 @@ impl Families {
         ours.register("backend", "The backend that detection runs on", self.backend.clone());
         ours.register(
             "vectors_unseen",
-            "Kinds of changes, as doctor lists them, that this kernel and backend do not tell of at once",
+            "Kinds of changes, as doctor lists them, that this backend does not see at once on this kernel",
             self.vectors_unseen.clone(),
         );
         ours.register_with_unit(
             "canary_seen_timestamp",
-            "Unix time at which the last canary change came back from the kernel",
+            "Unix time at which the record of the last canary change arrived",
             Unit::Seconds,
             self.canary_seen.clone(),
         );
         ours.register("gaps", "Stretches of time in which events may have been missed", self.gaps.clone());
-        ours.register("gaps_open", "Gaps not verified yet", self.gaps_open.clone());
+        ours.register("gaps_open", "Gaps whose things are not verified yet", self.gaps_open.clone());
     }
 
     fn register_forensic(&self, ours: &mut Registry) {
@@ -272,7 +276,7 @@ impl Families {
         );
         ours.register(
             "forensic_folded",
-            "Refusals and executions that have no record of their own, but are counted in one",
+            "Refusals and executions without a record of their own, which another record counts",
             self.forensic_folded.clone(),
         );
         ours.register(
@@ -292,7 +296,7 @@ impl Families {
         );
         ours.register(
             "forensic_missing_entries",
-            "Entries that were on the disk and that this start did not find in the forensic log",
+            "Entries that were on the disk and were missing from the forensic log at this start",
             self.forensic_missing.clone(),
         );
         ours.register_with_unit(

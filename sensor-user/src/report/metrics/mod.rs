@@ -1,7 +1,7 @@
-//! Every happening that operators want to know of: one call logs it and counts it.
+//! The metrics of the node: one call counts an event and writes its line to the operational log.
 //!
-//! In: happenings from all stages. Out: lines of the operational log (tracing) and the page of
-//! metrics in OpenMetrics text. It decides nothing, and nothing is ever read back from it to make a verdict.
+//! In: the events of the loop, and the state of the forensic log. Out: lines of the operational log (tracing), and the page of
+//! metrics in OpenMetrics text. It decides nothing, and no verdict depends on a metric.
 
 mod families;
 mod process;
@@ -31,12 +31,12 @@ use tracing::{debug, error, info, warn};
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What runs where.
+/// The versions of the daemon and the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildInfo {
     /// Version of the daemon.
     pub version: String,
-    /// Commit it was built from, `unknown` outside a checkout.
+    /// The commit of its sources; `unknown` outside a checkout.
     pub commit: String,
     /// SHA-256 of the embedded kernel object, in hex.
     pub object: String,
@@ -44,20 +44,20 @@ pub struct BuildInfo {
     pub kernel: String,
 }
 
-/// Logs and counts happenings.
-pub struct Telemetry {
+/// Counts and logs events.
+pub struct Metrics {
     registry: Registry,
     families: Families,
 }
 
-impl fmt::Debug for Telemetry {
+impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telemetry").finish_non_exhaustive()
+        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 
-impl Telemetry {
-    /// Metrics that all stand at zero. `started` is when the process started.
+impl Metrics {
+    /// Metrics that are all zero. `started` is when the process started.
     pub fn new(build: BuildInfo, started: Timestamp) -> Self {
         let mut registry = Registry::default();
         let BuildInfo { version, commit, object, kernel } = build;
@@ -84,7 +84,7 @@ impl Telemetry {
         Ok(page)
     }
 
-    /// A change event came from the kernel (or from fanotify).
+    /// A change event arrived from the kernel programs or from fanotify.
     pub fn event(&self, operation: Operation) {
         self.families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc();
     }
@@ -99,7 +99,7 @@ impl Telemetry {
         self.families.events_lost.get_or_create(&LossLabels { stage, reason }).inc_by(count);
     }
 
-    /// A verdict was reached; `latency` runs from the change in the kernel, where there was one.
+    /// A thing got a verdict. `latency` is the time since the change in the kernel, if there was one.
     pub fn verdict(&self, verdict: VerdictKind, latency: Option<Duration>) {
         self.families.verdicts.get_or_create(&VerdictLabels { verdict: verdict.as_str() }).inc();
         if let Some(latency) = latency {
@@ -107,7 +107,7 @@ impl Telemetry {
         }
     }
 
-    /// A thing drifted, or in another way than `before`. Gives whether a kind of difference is new.
+    /// A thing drifted, or drifted in another way than `before`. Gives whether a kind of difference is new.
     pub fn drift(&self, thing: &ThingName, before: Option<&OpenDrift>, open: &OpenDrift) -> bool {
         let actor = open.actor.as_ref();
         let class = ActorClass::of(actor).as_str();
@@ -135,7 +135,7 @@ impl Telemetry {
         is_new
     }
 
-    /// Sets the gauges by the open drifts. `last`: when the newest drift was detected.
+    /// Sets the gauges of open drift. `last`: when the newest drift was detected.
     pub fn open_drifts(&self, drifts: &OpenDrifts, last: Option<Timestamp>) {
         let mut counts: BTreeMap<DifferenceKind, i64> = BTreeMap::new();
         for difference in drifts.iter().flat_map(|(_, open)| &open.differences) {
@@ -156,7 +156,7 @@ impl Telemetry {
         info!(path = thing.path, "drift is gone");
     }
 
-    /// A thing was changed and is as declared again.
+    /// A thing was changed and matches its expectation again.
     pub fn touched(&self, path: &str, actor: Option<&Actor>) {
         info!(
             path,
@@ -166,12 +166,12 @@ impl Telemetry {
         );
     }
 
-    /// One thing was looked at and compared.
+    /// One thing was observed and compared.
     pub fn verified(&self, took: Duration) {
         self.families.verify.observe(took.as_secs_f64());
     }
 
-    /// All things were looked at and compared.
+    /// All things were observed and compared.
     pub fn verified_all(&self, things: usize, took: Duration, at: Timestamp) {
         debug!(things, ?took, "verified everything");
         self.families.full_verification.observe(took.as_secs_f64());
@@ -184,12 +184,12 @@ impl Telemetry {
         self.families.managed_things.set(i64::try_from(things).unwrap_or(i64::MAX));
     }
 
-    /// Detection begins with another set of things: gaps of the last one are over without an end of their own.
-    pub fn begins(&self) {
+    /// A run of the loop begins. The gaps of the last run end without an event.
+    pub fn run_begins(&self) {
         self.families.gaps_open.set(0);
     }
 
-    /// How the node stands with the config that was applied, and what it waits for.
+    /// The state of the applied config, and what an apply waits for.
     pub fn node_state(&self, state: NodeState, wait: Option<Wait>) {
         for &other in NodeState::ALL {
             let labels = StateLabels { state: other.as_str() };
@@ -201,7 +201,7 @@ impl Telemetry {
         }
     }
 
-    /// Configs and policies were read again when asked to, or could not be and stay as they were.
+    /// Configs and policies were read again, or cannot be used.
     pub fn reloaded(&self, successful: bool) {
         self.families.reload_successful.set(successful.into());
     }
@@ -216,7 +216,7 @@ impl Telemetry {
             .set(attached.into());
     }
 
-    /// Detection runs on this backend, which does not tell at once of so many kinds of changes, as `doctor` lists them.
+    /// Detection runs on this backend. It does not see so many kinds of changes at once; `doctor` lists these.
     pub fn backend(&self, backend: HookMode, vectors_unseen: usize) {
         for other in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
             let labels = BackendLabels { backend: other.name() };
@@ -230,26 +230,26 @@ impl Telemetry {
         }
     }
 
-    /// The canary's change came back from the kernel.
+    /// The record of the canary's change arrived.
     pub fn canary(&self, at: Timestamp) {
         self.families.canary_seen.set(at.as_second());
     }
 
-    /// Evidence may have been lost from here on.
+    /// A gap opened.
     pub fn gap_opened(&self, reason: GapReason) {
         let reason = reason.as_str();
-        warn!(reason, "a gap opened: what it touches is unknown until verified");
+        warn!(reason, "a gap opened: the things in its scope are unknown until they are verified");
         self.families.gaps.get_or_create(&ReasonLabels { reason }).inc();
         self.families.gaps_open.inc();
     }
 
-    /// What a gap touched is verified.
+    /// The things in the scope of a gap are verified.
     pub fn gap_closed(&self, reason: GapReason) {
         info!(reason = reason.as_str(), "a gap is closed");
         self.families.gaps_open.dec();
     }
 
-    /// The declared content was written back, or could not be.
+    /// The declared state was written back, or could not be.
     pub fn reverted(&self, path: &str, result: Result<(), &dyn std::error::Error>) {
         let word = match result {
             Ok(()) => {
@@ -270,8 +270,8 @@ impl Telemetry {
         self.families.forensic_bytes.inc_by(bytes as u64);
     }
 
-    /// So many happenings of a kind, `denied` or `exec`, have no record of their own, but are counted in one.
-    pub fn folded(&self, kind: RecordKind, count: u64) {
+    /// So many events of a kind, `denied` or `exec`, have no record of their own. Another record counts them.
+    pub fn without_record(&self, kind: RecordKind, count: u64) {
         self.families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(count);
     }
 
@@ -280,8 +280,8 @@ impl Telemetry {
         self.families.forensic_checkpoint.set(at.as_second());
     }
 
-    /// The forensic log cannot be written (`reason`), or can be again (`None`). `pending` records wait
-    /// in memory; `dropped` more than before were lost.
+    /// The forensic log cannot be written for this reason; `None`: it can be written. `pending` records wait in memory, and
+    /// `dropped` ones were lost since the last call.
     pub fn forensic(&self, reason: Option<&str>, pending: usize, dropped: u64) {
         let was = self.families.forensic_degraded.set(reason.is_some().into());
         match (was, reason) {
@@ -298,7 +298,7 @@ impl Telemetry {
         self.families.forensic_pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
     }
 
-    /// So many entries that were on the disk are not in the forensic log any more.
+    /// So many entries that were on the disk are missing from the forensic log.
     pub fn forensic_missing(&self, entries: u64) {
         self.families.forensic_missing.set(i64::try_from(entries).unwrap_or(i64::MAX));
     }

@@ -1,7 +1,7 @@
-//! What Prometheus clients say about their own process, read from procfs at each scrape.
+//! The usual metrics of a process, read from procfs at each scrape.
 //!
-//! In: `/proc/self`. Out: `process_*` metrics by their usual names. A value that cannot be read is
-//! left out; it never fails a scrape.
+//! In: `/proc/self`. Out: metrics `process_*`, by the names that all Prometheus clients use. A value that cannot be read is left
+//! out and fails no scrape.
 
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::{
@@ -46,7 +46,7 @@ impl Collector for ProcessCollector {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; fields are counted behind it: utime is the 14th of all.
+    // The process chooses its name in parentheses, so fields are counted from the end of that: utime is the 14th of all.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     let ticks = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;

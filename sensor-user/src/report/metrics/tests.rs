@@ -9,14 +9,14 @@ use sensor_model::protocol::GapReason;
 use sensor_model::record::{Record, ThingKind};
 use std::cell::RefCell;
 
-fn telemetry() -> Telemetry {
+fn metrics() -> Metrics {
     let build = BuildInfo {
         version: "0.1.0".to_owned(),
         commit: "abc".to_owned(),
         object: "ff00".to_owned(),
         kernel: "6.12.0".to_owned(),
     };
-    Telemetry::new(build, Timestamp::UNIX_EPOCH)
+    Metrics::new(build, Timestamp::UNIX_EPOCH)
 }
 
 #[derive(Debug)]
@@ -34,13 +34,13 @@ impl Clock for At {
 
 /// A picture of a node, as the metrics show it.
 struct Shown {
-    telemetry: Telemetry,
+    metrics: Metrics,
     picture: RefCell<Picture>,
 }
 
 impl Shown {
     fn new() -> Self {
-        Self { telemetry: telemetry(), picture: RefCell::default() }
+        Self { metrics: metrics(), picture: RefCell::default() }
     }
 
     fn drift(&self, thing: &ThingName, differences: &[Difference], actor: Option<&Actor>, second: i64) {
@@ -59,12 +59,12 @@ impl Shown {
             confirmed: true,
         };
         let event = AgentEvent::Drifted(thing.clone(), Box::new(open));
-        picture.take(event, &self.telemetry, &At(at(second)));
+        picture.take(event, &self.metrics, &At(at(second)));
     }
 
     fn recovered(&self, thing: &ThingName) {
         let event = AgentEvent::Recovered(thing);
-        self.picture.borrow_mut().take(event, &self.telemetry, &At(at(0)));
+        self.picture.borrow_mut().take(event, &self.metrics, &At(at(0)));
     }
 }
 
@@ -80,15 +80,15 @@ fn file(path: &str) -> ThingName {
     ThingName { path: path.to_owned(), kind: ThingKind::File }
 }
 
-fn value(telemetry: &Telemetry, series: &str) -> Option<String> {
-    let page = telemetry.page().unwrap();
+fn value(metrics: &Metrics, series: &str) -> Option<String> {
+    let page = metrics.page().unwrap();
     page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned))
 }
 
 /// The page without the process's own numbers, the samples of a metric sorted.
-fn page(telemetry: &Telemetry) -> String {
+fn page(metrics: &Metrics) -> String {
     let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
-    for line in telemetry.page().unwrap().lines() {
+    for line in metrics.page().unwrap().lines() {
         let head = line.starts_with('#');
         if head && blocks.last().is_none_or(|(_, samples)| !samples.is_empty() || line.starts_with("# HELP"))
         {
@@ -116,47 +116,47 @@ fn page(telemetry: &Telemetry) -> String {
 #[test]
 fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     let node = Shown::new();
-    let telemetry = &node.telemetry;
+    let metrics = &node.metrics;
     let actor = Actor { login_uid: Some(1000), ..Actor::default() };
-    telemetry.event(Operation::Write);
-    telemetry.event(Operation::Rename);
-    telemetry.event(Operation::Write);
-    telemetry.lost(LossStage::Ring, LossReason::Full, 3);
-    telemetry.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
+    metrics.event(Operation::Write);
+    metrics.event(Operation::Rename);
+    metrics.event(Operation::Write);
+    metrics.lost(LossStage::Ring, LossReason::Full, 3);
+    metrics.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
     let differences = [difference(DifferenceKind::Content), difference(DifferenceKind::Mode)];
     node.drift(&file("/etc/a"), &differences, Some(&actor), 1);
-    telemetry.verified(Duration::from_micros(90));
-    telemetry.verified_all(12, Duration::from_millis(20), at(2));
-    telemetry.hook("file_open", HookMode::Lsm, true);
-    telemetry.hook("inode_file_setattr", HookMode::Lsm, false);
-    telemetry.backend(HookMode::Lsm, 2);
-    telemetry.node_state(NodeState::Working, Some(Wait::Act));
-    telemetry.canary(at(3));
-    telemetry.gap_opened(GapReason::RecursionMissed);
-    telemetry.reverted("/etc/a", Ok(()));
-    telemetry.recorded(RecordKind::Drift, 500);
-    telemetry.folded(RecordKind::Denied, 7);
-    telemetry.checkpoint(at(4));
-    telemetry.forensic_missing(3);
-    telemetry.forensic(Some("No space left on device"), 4, 2);
-    insta::assert_snapshot!(page(telemetry));
+    metrics.verified(Duration::from_micros(90));
+    metrics.verified_all(12, Duration::from_millis(20), at(2));
+    metrics.hook("file_open", HookMode::Lsm, true);
+    metrics.hook("inode_file_setattr", HookMode::Lsm, false);
+    metrics.backend(HookMode::Lsm, 2);
+    metrics.node_state(NodeState::Working, Some(Wait::Act));
+    metrics.canary(at(3));
+    metrics.gap_opened(GapReason::RecursionMissed);
+    metrics.reverted("/etc/a", Ok(()));
+    metrics.recorded(RecordKind::Drift, 500);
+    metrics.without_record(RecordKind::Denied, 7);
+    metrics.checkpoint(at(4));
+    metrics.forensic_missing(3);
+    metrics.forensic(Some("No space left on device"), 4, 2);
+    insta::assert_snapshot!(page(metrics));
 }
 
 #[test]
-fn the_page_ends_as_openmetrics_asks() {
-    assert!(telemetry().page().unwrap().ends_with("# EOF\n"));
+fn the_page_ends_with_the_last_line_of_openmetrics() {
+    assert!(metrics().page().unwrap().ends_with("# EOF\n"));
 }
 
 #[test]
-fn the_process_tells_of_itself() {
-    let page = telemetry().page().unwrap();
+fn the_page_has_metrics_of_the_process() {
+    let page = metrics().page().unwrap();
     for name in ["process_cpu_seconds_total ", "process_resident_memory_bytes ", "process_open_fds "] {
         assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
     }
 }
 
 #[test]
-fn gauges_of_drift_rise_once_and_fall_again() {
+fn each_drift_is_in_the_gauges_once_until_it_is_over() {
     let node = Shown::new();
     let (content, mode) = (difference(DifferenceKind::Content), difference(DifferenceKind::Mode));
     let drift = |path: &str, differences: &[Difference], second| {
@@ -164,23 +164,23 @@ fn gauges_of_drift_rise_once_and_fall_again() {
     };
     drift("/etc/a", std::slice::from_ref(&content), 10);
     drift("/etc/a", std::slice::from_ref(&content), 11);
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
     let detected = "holdfast_drift_detected_total{kind=\"content\",actor=\"unknown\"}";
-    assert_eq!(value(&node.telemetry, detected).unwrap(), "1", "told twice, counted once");
+    assert_eq!(value(&node.metrics, detected).unwrap(), "1", "reported twice, counted once");
     drift("/etc/b", &[content.clone(), mode.clone()], 20);
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "2");
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"content\"}").unwrap(), "2");
     assert_eq!(
-        value(&node.telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(),
+        value(&node.metrics, "holdfast_drift_open_since_timestamp_seconds").unwrap(),
         at(10).as_second().to_string()
     );
     drift("/etc/b", &[mode], 30);
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
     node.recovered(&file("/etc/a"));
     node.recovered(&file("/etc/a"));
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
     node.recovered(&file("/etc/b"));
-    assert_eq!(value(&node.telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
+    assert_eq!(value(&node.metrics, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn of_two_things_at_one_path_each_has_its_own_drift() {
     let of_unit = ThingName { kind: ThingKind::Unit, ..of_file.clone() };
     let content = [difference(DifferenceKind::Content)];
     let enablement = [difference(DifferenceKind::UnitEnablement)];
-    let open = |telemetry: &Telemetry| {
+    let open = |metrics: &Metrics| {
         ["content", "unit-enablement"]
-            .map(|kind| value(telemetry, &format!("holdfast_node_drift{{kind=\"{kind}\"}}")).unwrap())
+            .map(|kind| value(metrics, &format!("holdfast_node_drift{{kind=\"{kind}\"}}")).unwrap())
     };
     for file_first in [true, false] {
         let node = Shown::new();
@@ -202,20 +202,20 @@ fn of_two_things_at_one_path_each_has_its_own_drift() {
         for (thing, differences) in drifts {
             node.drift(thing, differences, None, 10);
         }
-        assert_eq!(open(&node.telemetry), ["1", "1"]);
+        assert_eq!(open(&node.metrics), ["1", "1"]);
         node.recovered(drifts[1].0);
         let left = if file_first { ["1", "0"] } else { ["0", "1"] };
-        assert_eq!(open(&node.telemetry), left, "the other one is still as it was");
-        assert_ne!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
+        assert_eq!(open(&node.metrics), left, "the other one is still as it was");
+        assert_ne!(value(&node.metrics, "mcd_config_drift").unwrap(), "0");
         node.recovered(drifts[0].0);
-        assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
+        assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), "0");
     }
 }
 
 #[test]
 fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
     let node = Shown::new();
-    let shown = || value(&node.telemetry, "mcd_config_drift").unwrap();
+    let shown = || value(&node.metrics, "mcd_config_drift").unwrap();
     assert_eq!(shown(), "0");
     node.drift(&file("/etc/a"), &[difference(DifferenceKind::Content)], None, 10);
     node.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, 20);
@@ -234,26 +234,26 @@ fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted(
         let mut last = Record::new(RecordKind::Drift, String::new(), String::new(), 0);
         last.set_name(file(path));
         last.differences = vec![difference(DifferenceKind::Missing)];
-        (file(path), forensic::OpenDrift { since: at(second).to_string(), last })
+        (file(path), forensic::LoggedDrift { since: at(second).to_string(), last })
     };
     let drifts = [open("/etc/a", 5), open("/etc/b", 7)].into();
-    node.picture.borrow_mut().open(DaemonFacts::default(), drifts, &node.telemetry);
-    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
-    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
+    node.picture.borrow_mut().open(DaemonFacts::default(), drifts, &node.metrics);
+    assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
     // The first full verification finds one of them still there, and the other gone.
     node.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, 100);
     node.recovered(&file("/etc/b"));
-    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert!(
-        !node.telemetry.page().unwrap().contains("holdfast_drift_detected_total{"),
+        !node.metrics.page().unwrap().contains("holdfast_drift_detected_total{"),
         "nothing new was detected"
     );
     node.recovered(&file("/etc/a"));
-    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
+    assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), "0");
 }
 
 #[test]
-fn actors_fall_into_the_class_that_says_most() {
+fn an_actor_has_its_most_specific_class() {
     let login = Actor { login_uid: Some(1000), unit: Some("session-1.scope".to_owned()), ..Actor::default() };
     let container = Actor { container_id: Some("c".to_owned()), ..login.clone() };
     let unit = Actor { unit: Some("chronyd.service".to_owned()), ..Actor::default() };

@@ -1,9 +1,9 @@
-//! A log that lacks what was on the disk.
+//! A log that lacks entries that were on the disk.
 
 use super::*;
 
 /// A daemon that begins, writes so many entries, and stops or is killed.
-fn run(place: &Place, entries: usize, stops: bool) -> Option<Shortfall> {
+fn run(place: &TestLog, entries: usize, stops: bool) -> Option<Shortfall> {
     let mut log = place.open();
     let shortfall = log.note_end(place.directory.path());
     let records: Vec<Record> = (0..entries).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
@@ -15,15 +15,15 @@ fn run(place: &Place, entries: usize, stops: bool) -> Option<Shortfall> {
 }
 
 /// Keeps so many of the log's lines.
-fn cut(place: &Place, lines: usize) {
+fn cut(place: &TestLog, lines: usize) {
     let text = fs::read_to_string(place.current()).unwrap();
     let kept: String = text.split_inclusive('\n').take(lines).collect();
     fs::write(place.current(), kept).unwrap();
 }
 
 #[test]
-fn a_log_whose_newest_entries_were_cut_off_is_found_at_the_next_start_and_never_taken_for_whole() {
-    let place = Place::new();
+fn the_next_start_finds_that_the_newest_entries_were_cut_off() {
+    let place = TestLog::new();
     assert_eq!(run(&place, 5, true), None);
     assert_eq!(run(&place, 0, true), None, "nothing was cut");
     cut(&place, 3);
@@ -37,12 +37,12 @@ fn a_log_whose_newest_entries_were_cut_off_is_found_at_the_next_start_and_never_
 }
 
 #[test]
-fn an_emptied_log_and_one_that_was_written_anew_are_found_at_the_next_start() {
-    let place = Place::new();
+fn the_next_start_finds_that_a_log_was_emptied_or_replaced() {
+    let place = TestLog::new();
     run(&place, 3, true);
     fs::remove_dir_all(place.path()).unwrap();
     assert_eq!(run(&place, 0, true).unwrap().missing, 3);
-    // As many entries, and other ones.
+    // The same number of entries, and other ones.
     run(&place, 2, true);
     let last = place.entries().len();
     fs::remove_dir_all(place.path()).unwrap();
@@ -55,11 +55,11 @@ fn an_emptied_log_and_one_that_was_written_anew_are_found_at_the_next_start() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
-    let place = Place::new();
+fn a_killed_daemon_has_noted_each_entry_older_than_a_minute() {
+    let place = TestLog::new();
     let mut log = place.open();
     log.note_end(place.directory.path());
-    let seq = || Note::read(place.directory.path(), &place.path()).unwrap().map(|note| note.seq);
+    let seq = || EndNote::read(place.directory.path(), &place.path()).unwrap().map(|note| note.seq);
     let write = |log: &mut ForensicLog| {
         let record = drift(log, "/etc/a");
         log.append(&[record]);
@@ -72,7 +72,7 @@ fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
     write(&mut log);
     assert_eq!((seq(), log.upkeep_in()), (Some(1), Duration::from_secs(1)));
     place.clock.forward(Duration::from_secs(1));
-    // Nothing new came.
+    // No new record.
     log.append(&[]);
     assert_eq!(seq(), Some(3));
     assert!(log.upkeep_in() > Duration::from_mins(1), "nothing is due while nothing is written");
@@ -82,8 +82,8 @@ fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
 }
 
 #[test]
-fn a_note_that_cannot_be_read_or_is_not_what_was_written_counts_as_a_cut_and_one_of_another_log_is_none() {
-    let place = Place::new();
+fn an_unreadable_note_counts_as_a_cut_and_the_note_of_another_log_does_not_count() {
+    let place = TestLog::new();
     run(&place, 1, true);
     let note = place.directory.path().join(NOTE);
     fs::write(&note, "{").unwrap();
@@ -96,11 +96,11 @@ fn a_note_that_cannot_be_read_or_is_not_what_was_written_counts_as_a_cut_and_one
     assert_eq!(run(&place, 0, true).unwrap().file, note);
     let other = tempfile::tempdir().unwrap();
     fs::rename(place.path(), other.path().join("log")).unwrap();
-    assert_eq!(Note::read(place.directory.path(), &other.path().join("log")).unwrap(), None);
+    assert_eq!(EndNote::read(place.directory.path(), &other.path().join("log")).unwrap(), None);
 }
 
-/// A daemon that tells of its start, and stops.
-fn begin(place: &Place) -> Option<Shortfall> {
+/// A daemon that records its start, and stops.
+fn begin(place: &TestLog) -> Option<Shortfall> {
     let mut log = place.open();
     let shortfall = log.note_end(place.directory.path());
     let records = [log.record(RecordKind::Start), drift(&log, "/etc/a")];
@@ -110,8 +110,8 @@ fn begin(place: &Place) -> Option<Shortfall> {
 }
 
 #[test]
-fn a_note_that_was_removed_is_missed_where_the_log_names_it_and_nowhere_else() {
-    let place = Place::new();
+fn a_removed_note_is_found_only_if_the_log_names_it() {
+    let place = TestLog::new();
     let note = place.directory.path().join(NOTE);
     let mut old = place.open();
     let start = old.record(RecordKind::Start);
@@ -127,7 +127,7 @@ fn a_note_that_was_removed_is_missed_where_the_log_names_it_and_nowhere_else() {
     let elsewhere = tempfile::tempdir().unwrap();
     for (state, log) in [(place.directory.path(), &copy), (elsewhere.path(), &place.path())] {
         assert_eq!(
-            End::read(state, log).compare(5).unwrap(),
+            NotedEnd::read(state, log).compare(5).unwrap(),
             None,
             "another log, or another state directory"
         );
@@ -144,7 +144,7 @@ fn a_note_that_was_removed_is_missed_where_the_log_names_it_and_nowhere_else() {
 
 #[test]
 fn a_checkpoint_names_the_note_too_since_rotation_removes_the_start() {
-    let mut place = Place::new();
+    let mut place = TestLog::new();
     place.limits.checkpoint_every = 2;
     run(&place, 3, true);
     let found = place.entries().into_iter().find(|entry| entry.record.kind == RecordKind::Checkpoint);

@@ -1,4 +1,4 @@
-//! Writing logs.
+//! A log that is written, rotated, torn, changed or refused by the disk.
 
 mod ending;
 mod reading;
@@ -23,7 +23,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A clock that stands until it is moved.
+/// A clock that the test sets forward.
 #[derive(Debug, Default)]
 struct Hand(AtomicU64);
 
@@ -42,14 +42,14 @@ impl Clock for Hand {
     }
 }
 
-struct Place {
+struct TestLog {
     directory: TempDir,
     clock: Arc<Hand>,
-    telemetry: Arc<Telemetry>,
-    limits: Limits,
+    metrics: Arc<Metrics>,
+    limits: LogLimits,
 }
 
-impl Place {
+impl TestLog {
     fn new() -> Self {
         let build = BuildInfo {
             version: "1".to_owned(),
@@ -60,8 +60,8 @@ impl Place {
         Self {
             directory: tempfile::tempdir().unwrap(),
             clock: Arc::default(),
-            telemetry: Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH)),
-            limits: Limits::default(),
+            metrics: Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH)),
+            limits: LogLimits::default(),
         }
     }
 
@@ -79,7 +79,7 @@ impl Place {
 
     fn try_open(&self) -> Result<ForensicLog, ForensicError> {
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        ForensicLog::open(&self.path(), self.limits, clock, "boot".to_owned(), Arc::clone(&self.telemetry))
+        ForensicLog::open(&self.path(), self.limits, clock, "boot".to_owned(), Arc::clone(&self.metrics))
     }
 
     fn entries(&self) -> Vec<LogEntry> {
@@ -91,7 +91,7 @@ impl Place {
     }
 
     fn metric(&self, line: &str) -> bool {
-        self.telemetry.page().unwrap().lines().any(|found| found == line)
+        self.metrics.page().unwrap().lines().any(|found| found == line)
     }
 }
 
@@ -114,7 +114,7 @@ fn drift(log: &ForensicLog, path: &str) -> Record {
 
 #[test]
 fn what_is_written_is_read_back_in_order_and_verifies() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let records: Vec<Record> = (0..5).map(|n| drift(&log, &format!("/etc/{n}\n\u{1f600}\""))).collect();
     assert_eq!(log.append(&records[..2]), Durability::Written);
@@ -129,7 +129,7 @@ fn what_is_written_is_read_back_in_order_and_verifies() {
 
 #[test]
 fn the_chain_goes_on_over_restarts() {
-    let place = Place::new();
+    let place = TestLog::new();
     for _ in 0..3 {
         let mut log = place.open();
         let record = drift(&log, "/etc/a");
@@ -144,7 +144,7 @@ fn the_chain_goes_on_over_restarts() {
 
 #[test]
 fn only_the_owner_can_read_the_log() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let record = drift(&log, "/etc/a");
     log.append(&[record]);
@@ -154,7 +154,7 @@ fn only_the_owner_can_read_the_log() {
 
 #[test]
 fn a_torn_tail_is_cut_off_wherever_it_is_torn_and_that_is_recorded() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let records: Vec<Record> = (0..3).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
     log.append(&records);
@@ -178,7 +178,7 @@ fn a_torn_tail_is_cut_off_wherever_it_is_torn_and_that_is_recorded() {
 
 #[test]
 fn zeros_that_a_power_loss_left_are_a_torn_tail() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let record = drift(&log, "/etc/a");
     log.append(&[record]);
@@ -193,8 +193,8 @@ fn zeros_that_a_power_loss_left_are_a_torn_tail() {
 }
 
 #[test]
-fn an_entry_that_was_changed_is_kept_and_told_not_cut_off() {
-    let place = Place::new();
+fn a_changed_entry_is_recorded_and_not_cut_off() {
+    let place = TestLog::new();
     let mut log = place.open();
     let records: Vec<Record> = (0..3).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
     log.append(&records);
@@ -209,8 +209,8 @@ fn an_entry_that_was_changed_is_kept_and_told_not_cut_off() {
 
 #[test]
 fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
-    let mut place = Place::new();
-    place.limits = Limits { file_bytes: 4000, files: 3, ..Limits::default() };
+    let mut place = TestLog::new();
+    place.limits = LogLimits { file_bytes: 4000, files: 3, ..LogLimits::default() };
     let mut log = place.open();
     for n in 0..60 {
         let record = drift(&log, &format!("/etc/{n}"));
@@ -221,7 +221,7 @@ fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
     assert_eq!(all.last().unwrap(), &place.current());
     let found = verify(&place.path()).unwrap();
     assert_eq!(found.fault, None);
-    assert!(found.first_seq > Some(1), "the oldest are gone: {found:?}");
+    assert!(found.first_seq > Some(1), "the oldest were removed: {found:?}");
     for file in &all[1..] {
         let first = fs::read_to_string(file).unwrap().lines().next().unwrap().to_owned();
         let entry: LogEntry = serde_json::from_str(&first).unwrap();
@@ -229,15 +229,15 @@ fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
         assert_eq!(entry.record.detail["last_hash"], entry.previous_hash);
         assert_eq!(entry.record.detail["last_seq"], entry.seq - 1);
     }
-    // A file in the middle that is gone is found.
+    // A missing file in the middle is found.
     fs::remove_file(&all[1]).unwrap();
     assert_eq!(verify(&place.path()).unwrap().fault.unwrap().file, all[2]);
 }
 
 #[test]
-fn an_old_file_that_cannot_be_removed_is_told_and_stops_nothing() {
-    let mut place = Place::new();
-    place.limits = Limits { file_bytes: 1000, files: 1, ..Limits::default() };
+fn an_old_file_that_cannot_be_removed_is_recorded_and_the_log_continues() {
+    let mut place = TestLog::new();
+    place.limits = LogLimits { file_bytes: 1000, files: 1, ..LogLimits::default() };
     let mut log = place.open();
     let kept = place.path().join("forensic-00000000000000000000.jsonl");
     fs::create_dir(&kept).unwrap();
@@ -245,20 +245,26 @@ fn an_old_file_that_cannot_be_removed_is_told_and_stops_nothing() {
         let record = drift(&log, &format!("/etc/{n}"));
         assert_eq!(log.append(&[record]), Durability::Written);
     }
-    let told: Vec<LogEntry> = tail(&place.path(), 1000, &Filter::default()).unwrap_or_default();
-    assert!(told.is_empty(), "a directory is no log");
+    let found: Vec<LogEntry> = tail(&place.path(), 1000, &Filter::default()).unwrap_or_default();
+    assert!(found.is_empty(), "a directory is no log");
     fs::remove_dir(&kept).unwrap();
     let filter = Filter { kinds: vec![RecordKind::Rotation], ..Filter::default() };
-    let told = tail(&place.path(), 1000, &filter).unwrap();
+    let rotations = tail(&place.path(), 1000, &filter).unwrap();
     let reason =
         |entry: &LogEntry| entry.record.detail["not_removed"]["forensic-00000000000000000000.jsonl"].clone();
-    assert!(!told.is_empty() && told.iter().all(|entry| reason(entry).is_string()), "{told:?}");
-    assert!(told.iter().any(|entry| entry.record.detail["removed"][0].is_string()), "others go: {told:?}");
+    assert!(
+        !rotations.is_empty() && rotations.iter().all(|entry| reason(entry).is_string()),
+        "{rotations:?}"
+    );
+    assert!(
+        rotations.iter().any(|entry| entry.record.detail["removed"][0].is_string()),
+        "others are removed: {rotations:?}"
+    );
 }
 
 #[test]
 fn a_restart_right_after_a_rotation_takes_the_chain_up() {
-    let mut place = Place::new();
+    let mut place = TestLog::new();
     place.limits.file_bytes = 1000;
     let mut log = place.open();
     let records: Vec<Record> = (0..5).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
@@ -274,8 +280,8 @@ fn a_restart_right_after_a_rotation_takes_the_chain_up() {
 }
 
 #[test]
-fn a_checkpoint_stands_after_every_so_many_entries() {
-    let mut place = Place::new();
+fn a_checkpoint_is_written_after_each_fixed_number_of_entries() {
+    let mut place = TestLog::new();
     place.limits.checkpoint_every = 10;
     let mut log = place.open();
     let records: Vec<Record> = (0..25).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
@@ -292,7 +298,7 @@ fn a_checkpoint_stands_after_every_so_many_entries() {
 
 #[test]
 fn a_disk_that_refuses_loses_nothing_that_fits_into_memory() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let first = drift(&log, "/etc/0");
     log.append(&[first]);
@@ -304,7 +310,7 @@ fn a_disk_that_refuses_loses_nothing_that_fits_into_memory() {
     assert!(log.degraded().unwrap().contains("No space left"), "{:?}", log.degraded());
     assert!(place.metric("holdfast_forensic_degraded 1") && place.metric("holdfast_forensic_pending 3"));
     FAIL.set(None);
-    // Not before the pause is over, so that a dead disk is not hammered.
+    // There is no attempt before the pause is over.
     assert_eq!(log.append(&[]), Durability::Pending);
     place.clock.forward(log.retry_in().unwrap());
     assert_eq!(log.append(&[]), Durability::Written);
@@ -317,8 +323,8 @@ fn a_disk_that_refuses_loses_nothing_that_fits_into_memory() {
 }
 
 #[test]
-fn beyond_the_bound_the_oldest_go_and_the_log_says_how_many() {
-    let mut place = Place::new();
+fn beyond_the_limit_the_oldest_records_are_dropped_and_counted_in_the_log() {
+    let mut place = TestLog::new();
     place.limits.memory_bytes = 20_000;
     let mut log = place.open();
     FAIL.set(Some(Errno::EIO));
@@ -344,8 +350,8 @@ fn beyond_the_bound_the_oldest_go_and_the_log_says_how_many() {
 }
 
 #[test]
-fn attempts_come_more_and_more_rarely_while_the_disk_refuses() {
-    let place = Place::new();
+fn the_pause_between_attempts_doubles_while_the_disk_refuses() {
+    let place = TestLog::new();
     let mut log = place.open();
     FAIL.set(Some(Errno::EROFS));
     let mut pauses = Vec::new();
@@ -362,13 +368,13 @@ fn attempts_come_more_and_more_rarely_while_the_disk_refuses() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_yet_degrades_and_is_used_when_it_can() {
-    let place = Place::new();
+fn a_log_without_its_directory_is_degraded_until_the_directory_can_be_made() {
+    let place = TestLog::new();
     let parent = place.directory.path().join("later");
     let clock = Arc::clone(&place.clock) as Arc<dyn Clock>;
-    let telemetry = Arc::clone(&place.telemetry);
+    let metrics = Arc::clone(&place.metrics);
     let mut log =
-        ForensicLog::open(&parent.join("log"), place.limits, clock, "boot".to_owned(), telemetry).unwrap();
+        ForensicLog::open(&parent.join("log"), place.limits, clock, "boot".to_owned(), metrics).unwrap();
     assert!(log.degraded().is_some());
     let record = drift(&log, "/etc/a");
     assert_eq!(log.append(&[record]), Durability::Pending);
@@ -379,7 +385,7 @@ fn a_directory_that_cannot_be_made_yet_degrades_and_is_used_when_it_can() {
 }
 
 #[test]
-fn a_log_that_someone_removes_emptied_or_writes_to_tells_of_it() {
+fn a_log_that_another_process_changes_gets_a_record_of_that() {
     let acts: [fn(&Path); 4] = [
         |log| fs::remove_file(log).unwrap(),
         |log| drop(fs::File::create(log).unwrap()),
@@ -387,24 +393,25 @@ fn a_log_that_someone_removes_emptied_or_writes_to_tells_of_it() {
         |log| fs::OpenOptions::new().append(true).open(log).unwrap().write_all(b"noise\n").unwrap(),
     ];
     for (number, act) in acts.into_iter().enumerate() {
-        let place = Place::new();
+        let place = TestLog::new();
         let mut log = place.open();
         let record = drift(&log, "/etc/before");
         log.append(&[record.clone(), record.clone()]);
         act(&place.current());
         assert_eq!(log.append(&[record]), Durability::Written, "act {number}");
         let entries = place.entries();
-        let told: Vec<_> = entries.iter().filter(|entry| entry.record.kind == RecordKind::Tamper).collect();
-        assert_eq!(told.len(), 1, "act {number}: {entries:?}");
-        // The numbers go on, so that a copy kept elsewhere shows what is gone.
-        assert!(told[0].seq >= 3, "act {number}: {told:?}");
+        let tampered: Vec<_> =
+            entries.iter().filter(|entry| entry.record.kind == RecordKind::Tamper).collect();
+        assert_eq!(tampered.len(), 1, "act {number}: {entries:?}");
+        // The numbers continue, so a copy that is kept elsewhere shows which entries are missing.
+        assert!(tampered[0].seq >= 3, "act {number}: {tampered:?}");
         assert_eq!(entries.last().unwrap().record.kind, RecordKind::Drift, "act {number}");
     }
 }
 
 #[test]
 fn two_daemons_cannot_write_one_log() {
-    let place = Place::new();
+    let place = TestLog::new();
     let first = place.open();
     assert!(matches!(place.try_open(), Err(ForensicError::Busy { .. })));
     drop(first);
@@ -413,7 +420,7 @@ fn two_daemons_cannot_write_one_log() {
 
 #[test]
 fn a_link_in_the_place_of_the_log_or_its_directory_is_not_followed() {
-    let place = Place::new();
+    let place = TestLog::new();
     let elsewhere = place.directory.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, place.path()).unwrap();
@@ -427,8 +434,8 @@ fn a_link_in_the_place_of_the_log_or_its_directory_is_not_followed() {
 }
 
 #[test]
-fn a_record_that_cannot_be_written_is_named_and_keeps_no_other_back() {
-    let place = Place::new();
+fn a_record_that_cannot_be_written_is_named_and_blocks_no_other() {
+    let place = TestLog::new();
     let mut log = place.open();
     let mut broken = drift(&log, "/etc/broken");
     broken.after = Some(json!({ "share": 0.5 }));
@@ -442,8 +449,8 @@ fn a_record_that_cannot_be_written_is_named_and_keeps_no_other_back() {
 }
 
 #[test]
-fn a_rotation_that_failed_in_the_middle_is_gone_on_with_and_called_a_rotation() {
-    let mut place = Place::new();
+fn a_rotation_that_failed_halfway_is_continued_and_recorded_as_one() {
+    let mut place = TestLog::new();
     place.limits.file_bytes = 1500;
     let mut log = place.open();
     let record = drift(&log, "/etc/a");

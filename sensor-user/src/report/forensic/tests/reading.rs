@@ -1,10 +1,10 @@
-//! Reading logs, whole and broken.
+//! Reading sound and damaged logs.
 
 use super::*;
 
 #[test]
 fn entries_are_shown_by_path_kind_and_time() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     for (n, path) in ["/etc/a", "/etc/a/b", "/etc/ab"].into_iter().enumerate() {
         let mut record = drift(&log, path);
@@ -29,8 +29,8 @@ fn entries_are_shown_by_path_kind_and_time() {
 }
 
 #[test]
-fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning_and_who_did_it() {
-    let place = Place::new();
+fn the_drifts_that_are_open_at_the_end_have_their_beginning_and_their_actor() {
+    let place = TestLog::new();
     let mut log = place.open();
     let begin = rfc3339(place.clock.now());
     let mut records = vec![drift(&log, "/etc/open"), drift(&log, "/etc/gone"), drift(&log, "/etc/reverted")];
@@ -40,7 +40,7 @@ fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning_and_who_did
     records.push(again.clone());
     for (kind, path) in [
         (RecordKind::Recovered, "/etc/gone"),
-        // Without differences: it failed. With some: it was done, and whether that helped is seen by a look.
+        // Without differences: it failed. With differences: it was done, and the next verification shows whether it helped.
         (RecordKind::Reverted, "/etc/open"),
         (RecordKind::Reverted, "/etc/reverted"),
     ] {
@@ -54,12 +54,12 @@ fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning_and_who_did
     log.append(&records);
     let open = open_drifts(&place.path()).unwrap();
     assert_eq!(open.keys().collect::<Vec<_>>(), [&file("/etc/open"), &file("/etc/reverted")]);
-    assert_eq!(open[&file("/etc/open")], OpenDrift { since: begin, last: again });
+    assert_eq!(open[&file("/etc/open")], LoggedDrift { since: begin, last: again });
 }
 
 #[test]
-fn of_two_things_at_one_path_the_log_knows_which_one_is_open() {
-    let place = Place::new();
+fn of_two_things_at_one_path_only_the_drifted_one_is_open() {
+    let place = TestLog::new();
     let mut log = place.open();
     let unit = ThingName { kind: ThingKind::Unit, ..file("/etc/systemd/system/a.service") };
     let mut of_unit = drift(&log, &unit.path);
@@ -72,7 +72,7 @@ fn of_two_things_at_one_path_the_log_knows_which_one_is_open() {
 
 #[test]
 fn a_rotated_file_that_was_cut_short_is_found() {
-    let mut place = Place::new();
+    let mut place = TestLog::new();
     place.limits.file_bytes = 1500;
     let mut log = place.open();
     for n in 0..10 {
@@ -88,7 +88,7 @@ fn a_rotated_file_that_was_cut_short_is_found() {
 
 #[test]
 fn removed_swapped_and_repeated_entries_are_found() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
     log.append(&records);
@@ -106,7 +106,7 @@ fn removed_swapped_and_repeated_entries_are_found() {
 
 #[test]
 fn every_change_of_a_written_byte_is_found_and_named() {
-    let place = Place::new();
+    let place = TestLog::new();
     let mut log = place.open();
     let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
     log.append(&records);
@@ -121,7 +121,7 @@ fn every_change_of_a_written_byte_is_found_and_named() {
         let last = at == whole.len() - 1;
         let fault = found.fault.as_ref().map(|fault| (fault.line.unwrap(), fault.seq.unwrap_or(1)));
         if last {
-            // Without its end the last line is one that is still being written.
+            // A last line without its end is still being written.
             assert!(fault.is_none() && found.unfinished > 0, "byte {at}: {found:?}");
         } else {
             assert_eq!(fault, Some((line, line)), "byte {at}: {found:?}");

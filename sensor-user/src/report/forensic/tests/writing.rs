@@ -1,4 +1,4 @@
-//! The log behind a loop.
+//! The log with its own thread.
 
 use super::*;
 
@@ -7,11 +7,11 @@ fn path_of(entry: &LogEntry) -> &str {
 }
 
 #[tokio::test]
-async fn what_comes_while_a_write_is_under_way_is_written_after_it_in_order() {
-    let place = Place::new();
+async fn records_that_arrive_during_a_write_are_written_after_it_in_order() {
+    let place = TestLog::new();
     let log = place.open();
     let records: Vec<Record> = (0..200).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     for record in records.clone() {
         writer.append([record]);
         tokio::task::yield_now().await;
@@ -25,11 +25,11 @@ async fn what_comes_while_a_write_is_under_way_is_written_after_it_in_order() {
 }
 
 #[tokio::test]
-async fn the_caller_is_told_to_wait_when_too_much_waits_and_no_longer_after_that() {
-    let place = Place::new();
+async fn the_writer_is_full_while_too_many_records_wait() {
+    let place = TestLog::new();
     let log = place.open();
     let record = drift(&log, "/etc/a");
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     // The first group is taken at once; the others wait for it.
     writer.append([record.clone()]);
     writer.append(vec![record; 10_000]);
@@ -41,12 +41,12 @@ async fn the_caller_is_told_to_wait_when_too_much_waits_and_no_longer_after_that
 }
 
 #[tokio::test]
-async fn a_disk_that_refused_is_tried_again_by_itself() {
-    let place = Place::new();
+async fn the_writer_repeats_a_failed_write_by_itself() {
+    let place = TestLog::new();
     fs::remove_dir(place.directory.path()).unwrap();
     let log = place.open();
     let record = drift(&log, "/etc/a");
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     writer.append([record]);
     writer.progress().await.unwrap();
     assert!(writer.degraded().is_some());
@@ -60,18 +60,18 @@ async fn a_disk_that_refused_is_tried_again_by_itself() {
 }
 
 #[tokio::test]
-async fn what_a_disk_refused_is_written_by_the_next_writer_of_the_log() {
-    let place = Place::new();
+async fn the_next_writer_writes_the_records_that_the_disk_refused() {
+    let place = TestLog::new();
     fs::remove_dir(place.directory.path()).unwrap();
     let log = place.open();
     let (first, second) = (drift(&log, "/etc/a"), drift(&log, "/etc/b"));
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     writer.append([first]);
     let log = writer.finish().await.unwrap();
     assert_eq!(log.pending().count(), 1);
     fs::create_dir(place.directory.path()).unwrap();
     place.clock.forward(MAXIMUM_BACKOFF);
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     writer.append([second]);
     assert_eq!(writer.finish().await.unwrap().pending().count(), 0);
     let entries = place.entries();
@@ -79,8 +79,8 @@ async fn what_a_disk_refused_is_written_by_the_next_writer_of_the_log() {
 }
 
 #[test]
-fn a_checkpoint_is_written_after_half_an_hour_also_when_nothing_happened() {
-    let place = Place::new();
+fn a_checkpoint_is_written_after_half_an_hour_without_records() {
+    let place = TestLog::new();
     let mut log = place.open();
     assert_eq!(log.append(&[]), Durability::Written);
     assert_eq!(place.kinds(), []);
@@ -91,8 +91,8 @@ fn a_checkpoint_is_written_after_half_an_hour_also_when_nothing_happened() {
 }
 
 #[test]
-fn no_entry_is_longer_than_its_limit_and_the_chain_of_cut_ones_is_whole() {
-    let place = Place::new();
+fn no_entry_is_longer_than_its_limit_and_the_chain_stays_sound() {
+    let place = TestLog::new();
     let mut log = place.open();
     let records = ["y".repeat(100 << 10), "\u{1}".repeat(1024), "x".to_owned()].map(|argument| {
         let mut record = drift(&log, "/etc/a");
@@ -116,13 +116,13 @@ fn no_entry_is_longer_than_its_limit_and_the_chain_of_cut_ones_is_whole() {
 }
 
 #[tokio::test]
-async fn the_caller_is_told_to_wait_for_few_records_of_long_command_lines() {
-    let place = Place::new();
+async fn the_writer_is_full_with_few_records_of_long_command_lines() {
+    let place = TestLog::new();
     let log = place.open();
     let mut record = drift(&log, "/etc/a");
     let actor = Actor { argv: vec!["y".repeat(1024)], ..Actor::default() };
     record.actor = Some(Actor { ancestors: vec![actor.clone(); 8], ..actor });
-    let mut writer = Writer::new(log);
+    let mut writer = LogWriter::new(log);
     writer.append([record.clone()]);
     writer.append(vec![record; 1000]);
     assert!(writer.is_full());

@@ -2,7 +2,6 @@
 //!
 //! In: procfs and sysfs. Out: one fact for each of them, with advice where it limits detection. It only reads.
 
-use super::super::output::Tone;
 use crate::bounded;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::Serialize;
@@ -10,21 +9,21 @@ use std::path::Path;
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub(super) struct Fact {
+pub struct Fact {
     /// What it is about.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// How it is.
-    pub(super) value: String,
+    pub value: String,
     /// Whether it is as it should be.
-    pub(super) state: State,
+    pub state: FactState,
     /// What to do about it.
-    pub(super) advice: Option<&'static str>,
+    pub advice: Option<&'static str>,
 }
 
 /// Whether a fact is as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub enum FactState {
     /// As it should be.
     Good,
     /// Something works less well, or not at all.
@@ -33,17 +32,6 @@ pub(super) enum State {
     Notable,
     /// It could not be read.
     Unknown,
-}
-
-impl State {
-    /// Its tone on the screen.
-    pub(super) fn tone(self) -> Tone {
-        match self {
-            Self::Good => Tone::Good,
-            Self::Bad => Tone::Bad,
-            Self::Notable | Self::Unknown => Tone::Notable,
-        }
-    }
 }
 
 /// Capabilities that the daemon starts with: number and name.
@@ -75,25 +63,25 @@ fn read(root: &Path, path: &str) -> Option<String> {
     Some(bounded::read_text(&root.join(path), bounded::TABLE).ok()?.trim().to_owned())
 }
 
-fn fact(name: &'static str, value: impl Into<String>, state: State, advice: &'static str) -> Fact {
-    let advice = (!matches!(state, State::Good) && !advice.is_empty()).then_some(advice);
+fn fact(name: &'static str, value: impl Into<String>, state: FactState, advice: &'static str) -> Fact {
+    let advice = (!matches!(state, FactState::Good) && !advice.is_empty()).then_some(advice);
     Fact { name, value: value.into(), state, advice }
 }
 
 fn unknown(name: &'static str, advice: &'static str) -> Fact {
-    fact(name, "not known", State::Unknown, advice)
+    fact(name, "not known", FactState::Unknown, advice)
 }
 
 fn release(root: &Path) -> Fact {
     match read(root, "proc/sys/kernel/osrelease") {
-        Some(release) => fact("kernel", release, State::Good, ""),
+        Some(release) => fact("kernel", release, FactState::Good, ""),
         None => unknown("kernel", "mount procfs"),
     }
 }
 
 fn types(root: &Path) -> Fact {
     let there = root.join("sys/kernel/btf/vmlinux").exists();
-    let (value, state) = if there { ("present", State::Good) } else { ("missing", State::Bad) };
+    let (value, state) = if there { ("present", FactState::Good) } else { ("missing", FactState::Bad) };
     fact("type information (BTF)", value, state, "boot a kernel built with CONFIG_DEBUG_INFO_BTF")
 }
 
@@ -102,7 +90,8 @@ fn modules(root: &Path) -> Fact {
     let Some(list) = read(root, "sys/kernel/security/lsm") else {
         return unknown(name, "mount securityfs on /sys/kernel/security");
     };
-    let state = if list.split(',').any(|module| module == "bpf") { State::Good } else { State::Notable };
+    let state =
+        if list.split(',').any(|module| module == "bpf") { FactState::Good } else { FactState::Notable };
     fact(
         name,
         list,
@@ -113,12 +102,12 @@ fn modules(root: &Path) -> Fact {
 
 fn lockdown(root: &Path) -> Fact {
     let Some(text) = read(root, "sys/kernel/security/lockdown") else {
-        return fact("lockdown", "not built in or not mounted", State::Good, "");
+        return fact("lockdown", "not built in or not mounted", FactState::Good, "");
     };
     // `none [integrity] confidentiality`.
     let mode =
         text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("none", |(mode, _)| mode);
-    let state = if mode == "confidentiality" { State::Bad } else { State::Good };
+    let state = if mode == "confidentiality" { FactState::Bad } else { FactState::Good };
     let advice = "boot with `lockdown=integrity`: confidentiality keeps programs from reading kernel memory";
     fact("lockdown", mode, state, advice)
 }
@@ -126,8 +115,8 @@ fn lockdown(root: &Path) -> Fact {
 fn tracing(root: &Path) -> Fact {
     let name = "function tracing";
     match read(root, "proc/sys/kernel/ftrace_enabled").as_deref() {
-        Some("0") => fact(name, "off", State::Bad, "set the sysctl kernel.ftrace_enabled to 1"),
-        Some(_) => fact(name, "on", State::Good, ""),
+        Some("0") => fact(name, "off", FactState::Bad, "set the sysctl kernel.ftrace_enabled to 1"),
+        Some(_) => fact(name, "on", FactState::Good, ""),
         None => unknown(
             name,
             "boot a kernel built with CONFIG_FUNCTION_TRACER and CONFIG_BPF_LSM or fentry support",
@@ -144,9 +133,9 @@ fn bpffs(root: &Path) -> Fact {
         fields.next() == Some("/sys/fs/bpf") && fields.next() == Some("bpf")
     });
     if mounted {
-        fact(name, "/sys/fs/bpf", State::Good, "")
+        fact(name, "/sys/fs/bpf", FactState::Good, "")
     } else {
-        fact(name, "not mounted on /sys/fs/bpf", State::Notable, advice)
+        fact(name, "not mounted on /sys/fs/bpf", FactState::Notable, advice)
     }
 }
 
@@ -164,12 +153,12 @@ fn capabilities(root: &Path) -> Fact {
         .map(|(_, name)| *name)
         .collect();
     if missing.is_empty() {
-        return fact(name, "all that are needed", State::Good, "");
+        return fact(name, "all that are needed", FactState::Good, "");
     }
     fact(
         name,
         format!("missing: {}", missing.join(", ")),
-        State::Bad,
+        FactState::Bad,
         "run as root in the initial user namespace",
     )
 }
@@ -178,9 +167,9 @@ fn unprivileged(root: &Path) -> Fact {
     let name = "unprivileged BPF";
     match read(root, "proc/sys/kernel/unprivileged_bpf_disabled").as_deref() {
         Some("0") => {
-            fact(name, "allowed", State::Notable, "set the sysctl kernel.unprivileged_bpf_disabled to 2")
+            fact(name, "allowed", FactState::Notable, "set the sysctl kernel.unprivileged_bpf_disabled to 2")
         }
-        Some(_) => fact(name, "refused", State::Good, ""),
+        Some(_) => fact(name, "refused", FactState::Good, ""),
         None => unknown(name, ""),
     }
 }
@@ -188,8 +177,10 @@ fn unprivileged(root: &Path) -> Fact {
 /// Before 5.11 the kernel charged maps to this limit.
 fn locked_memory() -> Fact {
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((soft, _)) if soft == RLIM_INFINITY => fact("locked memory", "unlimited", State::Good, ""),
-        Ok((soft, _)) => fact("locked memory", format!("{soft} bytes (counts before 5.11)"), State::Good, ""),
+        Ok((soft, _)) if soft == RLIM_INFINITY => fact("locked memory", "unlimited", FactState::Good, ""),
+        Ok((soft, _)) => {
+            fact("locked memory", format!("{soft} bytes (counts before 5.11)"), FactState::Good, "")
+        }
         Err(_) => unknown("locked memory", ""),
     }
 }
@@ -209,12 +200,12 @@ mod tests {
         root
     }
 
-    fn states(root: &Path) -> Vec<(&'static str, State)> {
+    fn states(root: &Path) -> Vec<(&'static str, FactState)> {
         facts(root).into_iter().map(|fact| (fact.name, fact.state)).take(8).collect()
     }
 
     #[test]
-    fn a_host_with_everything_has_nothing_to_complain_about() {
+    fn a_host_with_everything_needs_no_advice() {
         let root = host(&[
             ("proc/sys/kernel/osrelease", "6.12.0\n"),
             ("sys/kernel/btf/vmlinux", ""),
@@ -226,7 +217,7 @@ mod tests {
             ("proc/sys/kernel/unprivileged_bpf_disabled", "2\n"),
         ]);
         let states = states(root.path());
-        assert!(states.iter().all(|(_, state)| *state == State::Good), "{states:?}");
+        assert!(states.iter().all(|(_, state)| *state == FactState::Good), "{states:?}");
     }
 
     #[test]
@@ -241,7 +232,7 @@ mod tests {
         ]);
         let facts = facts(root.path());
         for fact in facts.iter().take(8) {
-            assert!(fact.state != State::Good && fact.advice.is_some(), "{fact:?}");
+            assert!(fact.state != FactState::Good && fact.advice.is_some(), "{fact:?}");
         }
     }
 }

@@ -1,0 +1,87 @@
+//! What commands ask of the desired state.
+//!
+//! In: the desired state with its config, and paths. Out: the expectations of the paths, or the fields that are not compared.
+
+use super::{error::DesiredError, facts::HostFacts, load::DesiredWithConfig};
+use sensor_model::{
+    expectation::{Expectation, Thing},
+    expectations::expectations,
+    merge::Rendered,
+    waiting::note,
+};
+use std::path::{Path, PathBuf};
+
+/// Every expectation of a path, also one that the policy ignores, and that of the closed directory that the path is in.
+///
+/// # Errors
+/// Contents that cannot be decoded.
+pub fn things_at(
+    whole: &DesiredWithConfig,
+    path: &Path,
+    host: &dyn HostFacts,
+) -> Result<Vec<Expectation>, DesiredError> {
+    let mut all = expectations(&whole.rendered)?;
+    note(&mut all, &whole.desired.waiting);
+    all.retain(|expectation| {
+        let thing = &expectation.thing;
+        if host.unchecked(thing).is_some() {
+            return false;
+        }
+        let within = matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
+        *thing.path() == *path || within
+    });
+    // The expectation of a declared name says more than that of its closed directory.
+    if all.iter().any(|expectation| *expectation.thing.path() == *path) {
+        all.retain(|expectation| *expectation.thing.path() == *path);
+    }
+    host.label(&mut all, &whole.desired.policy);
+    Ok(all)
+}
+
+/// Every expectation of paths, but not that of a closed directory above a path.
+///
+/// # Errors
+/// A path without an expectation of its own, and contents that cannot be decoded.
+pub fn declared_things(
+    whole: &DesiredWithConfig,
+    paths: &[PathBuf],
+    host: &dyn HostFacts,
+) -> Result<Vec<Expectation>, DesiredError> {
+    let mut things = Vec::new();
+    for path in paths {
+        let found = things_at(whole, path, host)?;
+        if found.is_empty() {
+            return Err(DesiredError::NotDeclared(path.clone()));
+        }
+        if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
+            let directory = closed.thing.path().to_path_buf();
+            return Err(DesiredError::OnlyItsDirectory { path: path.clone(), directory });
+        }
+        things.extend(found);
+    }
+    Ok(things)
+}
+
+/// A field of a MachineConfig that is declared and that Holdfast does not compare.
+#[derive(Debug)]
+pub struct NotChecked {
+    /// Its name in a MachineConfig.
+    pub field: &'static str,
+    /// Why it does not.
+    pub reason: String,
+}
+
+/// The declared fields that Holdfast does not compare on this host.
+pub fn not_checked(rendered: &Rendered, host: &dyn HostFacts) -> Vec<NotChecked> {
+    let never = |what: &str| Some(format!("{what} are not compared with what runs"));
+    let unless = |thing: &Thing| host.unchecked(thing);
+    let declared = [
+        ("kernelArguments", !rendered.kernel_arguments.is_empty(), unless(&Thing::KernelArguments)),
+        ("kernelType", rendered.kernel_type.is_some(), never("kernel packages")),
+        ("extensions", !rendered.extensions.is_empty(), never("packages")),
+        ("fips", rendered.fips.is_some(), never("FIPS modes")),
+        ("osImageURL", rendered.os_image_url.is_some(), unless(&Thing::OsImage)),
+    ];
+    let declared = declared.into_iter().filter(|(_, is_declared, _)| *is_declared);
+    declared.filter_map(|(field, _, reason)| reason.map(|reason| NotChecked { field, reason })).collect()
+}

@@ -1,0 +1,90 @@
+//! The comparison of a host with all its expectations.
+
+use super::DeclaredHost;
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    verdict::VerdictKind,
+    waiting::WaitingOutput,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The value of [`CheckReport::schema`].
+const SCHEMA: &str = "holdfast.check/v1";
+
+/// What was found.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct CheckReport {
+    /// Name and version of this contract.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// The worst verdict: drifted, unknown if nothing drifted and something could not be read, or compliant.
+    pub verdict: VerdictKind,
+    /// How many things were compared.
+    pub checked: usize,
+    /// Things that differ from their expectation.
+    pub drifted: Vec<DifferingThing>,
+    /// Things that could not be read, so their verdict is unknown.
+    pub unreadable: Vec<DifferingThing>,
+    /// What the configuration declares and Holdfast does not compare.
+    pub not_checked: Vec<&'static str>,
+    /// Why each of those is not compared.
+    pub not_checked_because: BTreeMap<&'static str, String>,
+    /// Kernel arguments that take effect with the next boot. They are no drift in this one.
+    pub waiting: Vec<WaitingOutput>,
+}
+
+/// A thing that differs from its expectation or cannot be read.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct DifferingThing {
+    /// Path on the host; for a unit that of its file.
+    pub path: String,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// The MachineConfig that declares it.
+    pub source: String,
+    /// The file of that MachineConfig.
+    pub origin: String,
+}
+
+impl DifferingThing {
+    fn is_unreadable(&self) -> bool {
+        self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+    }
+}
+
+/// Compares the host with every expectation, and waits a few seconds for each network file system.
+pub async fn check(host: &DeclaredHost) -> CheckReport {
+    let mut restorer = host.restorer();
+    restorer.wait_for_servers();
+    let desired = host.desired();
+    let mut differing = Vec::new();
+    for expectation in &desired.expectations {
+        let (_, differences) = restorer.look(expectation, &desired.ids).await;
+        if !differences.is_empty() {
+            differing.push(DifferingThing {
+                path: expectation.thing.path().to_string_lossy().into_owned(),
+                differences,
+                source: expectation.source.name().to_owned(),
+                origin: expectation.source.origin().to_owned(),
+            });
+        }
+    }
+    let (unreadable, drifted): (Vec<_>, Vec<_>) =
+        differing.into_iter().partition(DifferingThing::is_unreadable);
+    let not_checked = host.not_checked();
+    CheckReport {
+        schema: SCHEMA,
+        verdict: match (drifted.is_empty(), unreadable.is_empty()) {
+            (false, _) => VerdictKind::Drifted,
+            (true, false) => VerdictKind::Unknown,
+            (true, true) => VerdictKind::Compliant,
+        },
+        checked: desired.expectations.len(),
+        drifted,
+        unreadable,
+        not_checked: not_checked.iter().map(|not| not.field).collect(),
+        not_checked_because: not_checked.into_iter().map(|not| (not.field, not.reason)).collect(),
+        waiting: host.waiting(),
+    }
+}

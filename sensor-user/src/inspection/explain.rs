@@ -1,0 +1,153 @@
+//! Everything that is known of one path: its declaration, its present state, its drift policy and its last change.
+
+use super::DeclaredHost;
+use crate::{
+    desired::DesiredError,
+    observation::snapshot,
+    report::forensic::{LogPlace, PathChange, ReadError},
+};
+use sensor_model::{
+    difference::Difference,
+    drift_policy::DriftAction,
+    expectation::{Expectation, ExpectationSource, Expected, Thing},
+    observation::Observation,
+    record::RecordedState,
+    verdict::VerdictKind,
+    waiting::WaitingOutput,
+};
+use serde::Serialize;
+use std::{path::Path, sync::Arc};
+
+/// The value of [`ExplainReport::schema`].
+const SCHEMA: &str = "holdfast.explain/v1";
+
+/// All that is known of a path.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ExplainReport {
+    /// Name and version of this contract.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// Path on the host; for a unit that of its file.
+    pub path: String,
+    /// Whether a MachineConfig declares something at the path.
+    pub managed: bool,
+    /// The worst verdict of the things.
+    pub verdict: VerdictKind,
+    /// Each declared thing: a unit and its file share a path.
+    pub things: Vec<ExplainedThing>,
+    /// What the drift policy does about the path.
+    pub policy: PathPolicy,
+    /// Kernel arguments that take effect with the next boot. They are no drift in this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingOutput>,
+    /// The newest change in the forensic log; null if there is none.
+    pub last_change: Option<PathChange>,
+    /// Why a newer change may be missing from the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+}
+
+/// One declared thing and its present state.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ExplainedThing {
+    /// The thing.
+    pub thing: Thing,
+    /// The declared state, with a digest in place of a content.
+    pub expected: Expected,
+    /// The label that the host's SELinux policy has for it, if it is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<Arc<str>>,
+    /// The config that declares it.
+    pub source: ExpectationSource,
+    /// Its verdict.
+    pub verdict: VerdictKind,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// Metadata and digest; null if it is missing or cannot be read.
+    #[schemars(with = "Option<RecordedState>")]
+    pub found: Option<serde_json::Value>,
+    /// The same, as the observer has it.
+    #[serde(skip)]
+    pub observation: Observation,
+}
+
+/// What is done about drift of the path.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct PathPolicy {
+    /// What is done about drift.
+    pub action: DriftAction,
+    /// The rule's path; null for the default.
+    pub rule: Option<String>,
+    /// The file of the rule.
+    pub origin: Option<String>,
+    /// Whether the content is hidden.
+    pub secret: bool,
+    /// Why the rule is there; null if it does not say.
+    pub reason: Option<String>,
+}
+
+impl PathPolicy {
+    fn of(host: &DeclaredHost, path: &Path) -> Self {
+        let decision = host.decision(path);
+        Self {
+            action: decision.action,
+            rule: decision.rule.map(|(rule, _)| rule.path.clone()),
+            origin: decision.rule.map(|(_, origin)| origin.to_owned()),
+            secret: decision.secret,
+            reason: decision.rule.and_then(|(rule, _)| rule.reason.clone()),
+        }
+    }
+}
+
+/// An answer about a path.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The answer.
+    pub report: ExplainReport,
+    /// Why the log is not sound, or why it cannot be read.
+    pub doubt: Result<Option<String>, ReadError>,
+}
+
+/// Observes a path, and reads its last change from the log.
+///
+/// # Errors
+/// Contents that cannot be decoded.
+pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result<Explanation, DesiredError> {
+    let mut restorer = host.restorer();
+    let mut things = Vec::new();
+    for expectation in host.things_at(path)? {
+        let (observation, differences) = restorer.look(&expectation, &host.desired().ids).await;
+        let Expectation { thing, expected, label, source, .. } = expectation;
+        things.push(ExplainedThing {
+            thing,
+            expected,
+            label,
+            source,
+            verdict: verdict(differences.is_empty()),
+            differences,
+            found: snapshot(&observation),
+            observation,
+        });
+    }
+    let last = log.last_change(path);
+    let is_of_arguments = *path == *Thing::KernelArguments.path();
+    let report = ExplainReport {
+        schema: SCHEMA,
+        path: path.to_string_lossy().into_owned(),
+        managed: !things.is_empty(),
+        verdict: verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant)),
+        things,
+        policy: PathPolicy::of(host, path),
+        waiting: if is_of_arguments { host.waiting() } else { Vec::new() },
+        last_change: last.change,
+        doubt: match &last.doubt {
+            Ok(doubt) => doubt.clone(),
+            Err(error) => Some(format!("the last change is not known: {error}")),
+        },
+    };
+    Ok(Explanation { report, doubt: last.doubt })
+}
+
+fn verdict(is_compliant: bool) -> VerdictKind {
+    if is_compliant { VerdictKind::Compliant } else { VerdictKind::Drifted }
+}

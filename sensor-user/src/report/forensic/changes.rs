@@ -1,0 +1,70 @@
+//! The changes of one path, as `who`, `explain` and `log` report them.
+//!
+//! In: entries of the log. Out: the part of each that describes a change.
+
+use super::LogEntry;
+use sensor_model::{
+    difference::Difference,
+    record::{Actor, RecordKind, RecordedState, ThingKind},
+    verdict::VerdictKind,
+};
+use serde::Serialize;
+
+/// One change.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct PathChange {
+    /// Number of the log's entry.
+    pub seq: u64,
+    /// When, RFC 3339.
+    pub time: String,
+    /// What the entry is about.
+    pub kind: RecordKind,
+    /// The operation that the kernel reported, or `sweep`.
+    pub operation: Option<String>,
+    /// Who made it; null if the actor is not known.
+    pub actor: Option<Actor>,
+    /// All actors that changed the thing since it was last settled, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actors: Vec<Actor>,
+    /// The verdict after it.
+    pub verdict: Option<VerdictKind>,
+    /// Every difference after it.
+    pub differences: Vec<Difference>,
+    /// The MachineConfig that declares the thing.
+    pub source: Option<String>,
+    /// What is managed at the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thing: Option<ThingKind>,
+    /// Metadata and digest before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RecordedState>")]
+    pub before: Option<serde_json::Value>,
+    /// Metadata and digest after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<RecordedState>")]
+    pub after: Option<serde_json::Value>,
+    /// From the declared content to the found one, if it is no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+}
+
+impl From<LogEntry> for PathChange {
+    fn from(entry: LogEntry) -> Self {
+        let record = entry.record;
+        Self {
+            seq: entry.seq,
+            time: record.time,
+            kind: record.kind,
+            operation: record.operation,
+            actor: record.actor,
+            actors: record.actors,
+            verdict: record.verdict,
+            differences: record.differences,
+            source: record.source,
+            thing: record.thing,
+            before: record.before,
+            after: record.after,
+            diff: record.diff,
+        }
+    }
+}
