@@ -30,8 +30,8 @@ impl Agent {
         let due = self.verdicts.detector.due(self.verdicts.now(), VERIFICATIONS_A_TURN);
         for id in due {
             let began = self.verdicts.now();
-            let seen = match self.verifications.verifier.verify(id, &self.verdicts.desired).await? {
-                VerifyOutcome::Verified(seen) => *seen,
+            let verified = match self.verifications.verifier.verify(id, &self.verdicts.desired).await? {
+                VerifyOutcome::Verified(verified) => *verified,
                 VerifyOutcome::NeedsWorker(served) => {
                     self.verifications.ask_worker(id, served, &mut self.verdicts);
                     continue;
@@ -39,7 +39,7 @@ impl Agent {
             };
             let took = Duration::from_nanos(self.verdicts.now().saturating_sub(began));
             self.verdicts.report(AgentEvent::ThingVerified(took));
-            self.conclude(id, seen, changes)?;
+            self.conclude(id, verified, changes)?;
         }
         // The diffs come first, because writing back removes the content that they show.
         self.add_diffs();
@@ -57,41 +57,41 @@ impl Agent {
     pub(super) fn conclude(
         &mut self,
         id: u32,
-        mut seen: VerifiedThing,
+        mut verified: VerifiedThing,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        if !seen.differences.is_empty() && !self.accept_apply_step(id, &mut seen) {
+        if !verified.differences.is_empty() && !self.accept_apply_step(id, &mut verified) {
             // Another config is current now, and the next run verifies by it.
             return Ok(());
         }
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
-        if seen.differences.is_empty() || self.mounts.announced.are_shown() {
+        if verified.differences.is_empty() || self.mounts.announced.are_shown() {
             self.follow_mounts(changes)?;
         } else {
             // The verification may have observed a mount whose record arrived before the mount took effect.
             self.compare_mounts(changes)?;
         }
         self.verifications.file_system_answers(id, &mut self.verdicts);
-        self.verdicts.conclude(id, &seen, now, &mut self.verifications.verifier);
+        self.verdicts.conclude(id, &verified, now, &mut self.verifications.verifier);
         Ok(())
     }
 
     /// Removes the differences that are a step of an open apply. `false`: another config is current, and this run reaches no verdict,
     /// because the thing may match that config or not.
-    fn accept_apply_step(&mut self, id: u32, seen: &mut VerifiedThing) -> bool {
+    fn accept_apply_step(&mut self, id: u32, verified: &mut VerifiedThing) -> bool {
         let expectation = self.verdicts.expectation(id);
-        let is_step = self.apply_tracker.allows_difference(expectation, &seen.observation);
+        let is_step = self.apply_tracker.allows_difference(expectation, &verified.observation);
         if self.apply_tracker.has_new_generation() {
             self.request_new_run();
             return false;
         }
         // A thing that had drifted before the apply began stays drifted until the apply has written it.
         let is_earlier =
-            self.verdicts.open_drift(id).is_some_and(|open| open.differences == seen.differences);
+            self.verdicts.open_drift(id).is_some_and(|open| open.differences == verified.differences);
         if is_step && !is_earlier {
-            seen.differences.clear();
-            seen.verification.finding = Finding::Compliant { untouched: false };
+            verified.differences.clear();
+            verified.verification.finding = Finding::Compliant { untouched: false };
         }
         true
     }
@@ -116,9 +116,9 @@ impl Agent {
                     self.verdicts.not_observed(id, now);
                     return Ok(());
                 }
-                let seen =
+                let verified =
                     self.verifications.verifier.verify_answer(id, &self.verdicts.desired, *answer).await?;
-                self.conclude(id, seen, changes)
+                self.conclude(id, verified, changes)
             }
             WorkerEvent::Failed(things) => {
                 for id in things {

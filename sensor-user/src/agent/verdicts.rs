@@ -219,19 +219,19 @@ impl Verdicts {
     }
 
     /// Reaches a verdict from a verification. The caller has added all changes before it. `now`: the end of the verification.
-    pub(super) fn conclude(&mut self, id: u32, seen: &VerifiedThing, now: u64, verifier: &mut Verifier) {
-        let transitions = self.detector.set_unreported(id, seen.unseen_because, now);
+    pub(super) fn conclude(&mut self, id: u32, verified: &VerifiedThing, now: u64, verifier: &mut Verifier) {
+        let transitions = self.detector.set_unreported(id, verified.unseen_because, now);
         self.report_gaps(transitions);
-        let conclusion = self.detector.conclude(id, now, &seen.verification);
+        let conclusion = self.detector.conclude(id, now, &verified.verification);
         if conclusion.decided {
-            verifier.remember_decided(id, seen);
+            verifier.remember_decided(id, verified);
         }
-        self.close_unconfirmed_drift(id, seen, conclusion.decided);
+        self.close_unconfirmed_drift(id, verified, conclusion.decided);
         for transition in conclusion.transitions {
             match transition {
-                Transition::Drifted { id, .. } => self.report_drift(id, seen, verifier),
-                Transition::Touched { id } => self.report_touch(id, seen),
-                Transition::Recovered { id } => self.report_recovery(id, seen),
+                Transition::Drifted { id, .. } => self.report_drift(id, verified, verifier),
+                Transition::Touched { id } => self.report_touch(id, verified),
+                Transition::Recovered { id } => self.report_recovery(id, verified),
                 Transition::GapOpened(gap) => self.report_gap(&gap, true),
                 Transition::GapClosed(gap) => self.report_gap(&gap, false),
             }
@@ -254,23 +254,24 @@ impl Verdicts {
     }
 
     /// Reports the recovery of a drift of an earlier run that this run's first verification did not find.
-    fn close_unconfirmed_drift(&mut self, id: u32, seen: &VerifiedThing, decided: bool) {
+    fn close_unconfirmed_drift(&mut self, id: u32, verified: &VerifiedThing, decided: bool) {
         let Some(standing) = self.detector.thing_verdict(id) else { return };
         // A thing whose changes may not arrive stays unknown, although the verification found no difference.
-        let has_no_difference = decided && seen.unseen_because.is_some() && seen.differences.is_empty();
+        let has_no_difference =
+            decided && verified.unseen_because.is_some() && verified.differences.is_empty();
         if standing.verdict != VerdictKind::Compliant && !has_no_difference {
             return;
         }
         let drifts = self.reports.drifts();
         if !drifts.is_empty() && drifts.is_unconfirmed(&self.name(id)) {
-            self.report_recovery(id, seen);
+            self.report_recovery(id, verified);
         }
     }
 
     /// Reports a drift, with the actors who may have caused it and the policy's action.
-    fn report_drift(&mut self, id: u32, seen: &VerifiedThing, verifier: &mut Verifier) {
+    fn report_drift(&mut self, id: u32, verified: &VerifiedThing, verifier: &mut Verifier) {
         let name = self.name(id);
-        let differences = seen.differences.clone();
+        let differences = verified.differences.clone();
         // A change by a new actor gets a record, even if the differences are the same.
         let has_new_actor = self.episodes.get(&id).is_some_and(|episode| {
             !episode.reported && episode.newest().is_some_and(|change| change.actor.is_some())
@@ -278,7 +279,7 @@ impl Verdicts {
         if !has_new_actor && self.confirm_reported(id, &name, &differences, verifier) {
             return;
         }
-        let mut record = self.new_thing_record(RecordKind::Drift, id, seen);
+        let mut record = self.new_thing_record(RecordKind::Drift, id, verified);
         let made: Vec<AttributedChange> =
             self.episodes.get(&id).into_iter().flat_map(Episode::changes).cloned().collect();
         let mut was_allowed = false;
@@ -345,7 +346,7 @@ impl Verdicts {
             confirmed: true,
         };
         self.reports.report(AgentEvent::Drifted(name, Box::new(open)));
-        self.diffs.want(self.records.len(), id, &self.desired, seen);
+        self.diffs.want(self.records.len(), id, &self.desired, verified);
         self.records.push(record);
     }
 
@@ -369,16 +370,16 @@ impl Verdicts {
     }
 
     /// Reports a change of a thing that matches its expectation again.
-    fn report_touch(&mut self, id: u32, seen: &VerifiedThing) {
-        let record = self.new_thing_record(RecordKind::Touched, id, seen);
+    fn report_touch(&mut self, id: u32, verified: &VerifiedThing) {
+        let record = self.new_thing_record(RecordKind::Touched, id, verified);
         let path = record.path.as_deref().unwrap_or_default();
         self.reports.report(AgentEvent::Touched(path, record.actor.as_ref()));
         self.records.push(record);
     }
 
     /// Reports that a drifted thing matches its expectation again.
-    fn report_recovery(&mut self, id: u32, seen: &VerifiedThing) {
-        let mut record = self.new_thing_record(RecordKind::Recovered, id, seen);
+    fn report_recovery(&mut self, id: u32, verified: &VerifiedThing) {
+        let mut record = self.new_thing_record(RecordKind::Recovered, id, verified);
         let name = self.name(id);
         if let Some(open) = self.reports.drifts().get(&name) {
             record.detail.insert("since".into(), rfc3339(open.since).into());

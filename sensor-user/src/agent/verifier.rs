@@ -6,6 +6,7 @@
 //! the thing again.
 
 mod enrol;
+mod marks;
 mod served;
 
 use super::foreign::foreign;
@@ -15,6 +16,7 @@ use crate::desired::Desired;
 use crate::kernel::maps::MapsError;
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;
+use marks::FanotifyMarks;
 use sensor_common::map::{InodeKey, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
@@ -87,12 +89,8 @@ pub struct Verifier {
     links: HashSet<Arc<Path>>,
     /// Things whose route may have changed.
     rerouted: HashSet<u32>,
-    /// Watches that are new since the last [`Verifier::take_new_watches`].
-    new_watches: Vec<u32>,
-    /// Watches without a fanotify mark.
-    unmarked: HashSet<u32>,
-    /// Things that these watches concern; `None` until they are computed again.
-    with_unmarked_paths: Option<HashSet<u32>>,
+    /// The fanotify marks of the watches.
+    marks: FanotifyMarks,
     /// The protected names in the map.
     names: Box<EnrolledNames>,
 }
@@ -121,9 +119,7 @@ impl Verifier {
             next_check: 0,
             links,
             rerouted: HashSet::new(),
-            new_watches: Vec::new(),
-            unmarked: HashSet::new(),
-            with_unmarked_paths: None,
+            marks: FanotifyMarks::default(),
             names: Box::default(),
         }
     }
@@ -153,7 +149,7 @@ impl Verifier {
 
     /// Adds things. Gives the watches that are new or have other roles; the caller enrols them.
     pub fn extend(&mut self, expectations: &[Expectation]) -> Vec<u32> {
-        self.with_unmarked_paths = None;
+        self.marks.things_changed();
         self.links.extend(links(expectations));
         self.decided.reserve_exact(expectations.len());
         self.decided.resize(self.decided.len() + expectations.len(), None);
@@ -198,25 +194,12 @@ impl Verifier {
 
     /// Watches that are new since the last call, for a backend that marks each path.
     pub fn take_new_watches(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.new_watches)
+        self.marks.take_new()
     }
 
     /// Notes whether a watch has its fanotify mark. Without it, [`VerifiedThing::unseen_because`] has a reason.
     pub fn set_marked(&mut self, watch: u32, is_marked: bool) {
-        let has_changed = if is_marked { self.unmarked.remove(&watch) } else { self.unmarked.insert(watch) };
-        if has_changed {
-            self.with_unmarked_paths = None;
-        }
-    }
-
-    /// Whether a watch of a thing has no fanotify mark.
-    fn has_unmarked_path(&mut self, thing: u32) -> bool {
-        let (registry, unmarked) = (&self.registry, &self.unmarked);
-        let with_unmarked_paths = self.with_unmarked_paths.get_or_insert_with(|| {
-            let concerned = unmarked.iter().map(|watch| registry.all_concerned(&[*watch]));
-            concerned.flat_map(|(direct, beyond)| direct.into_iter().chain(beyond)).collect()
-        });
-        with_unmarked_paths.contains(&thing)
+        self.marks.set(watch, is_marked);
     }
 
     /// Verifies a thing.
@@ -283,12 +266,12 @@ impl Verifier {
         };
         let unseen_because = foreign_name.map(|_| GapReason::ForeignFileSystem);
         Ok(VerifyOutcome::Verified(Box::new(
-            self.result(thing, desired, observation, keys.object, evidence, unseen_because).await,
+            self.compare(thing, desired, observation, keys.object, evidence, unseen_because).await,
         )))
     }
 
     /// Compares an observation with the thing's expectation.
-    async fn result(
+    async fn compare(
         &mut self,
         thing: u32,
         desired: &Desired,
@@ -322,7 +305,7 @@ impl Verifier {
                 transient: is_transient(&differences, new_inode),
             }
         };
-        let unmarked = self.has_unmarked_path(thing).then_some(GapReason::FanotifyUnwatched);
+        let unmarked = self.marks.are_missing(thing, &self.registry).then_some(GapReason::FanotifyUnwatched);
         VerifiedThing {
             observation,
             differences,
@@ -383,10 +366,7 @@ impl Verifier {
             self.enrol(*id)?;
         }
         let is_known = added.is_empty();
-        if !is_known {
-            self.with_unmarked_paths = None;
-        }
-        self.new_watches.extend(added);
+        self.marks.add(added);
         Ok(is_known)
     }
 

@@ -64,7 +64,7 @@ impl Verdicts {
     }
 
     /// A record about a thing, with the actors of its changes and its present state.
-    pub(super) fn new_thing_record(&mut self, kind: RecordKind, id: u32, seen: &VerifiedThing) -> Record {
+    pub(super) fn new_thing_record(&mut self, kind: RecordKind, id: u32, verified: &VerifiedThing) -> Record {
         let mut record = self.new_record(kind);
         let episode = self.episodes.get_mut(&id).map(|episode| {
             // The episode stays: an actor that has the file open or mapped can change it without another record.
@@ -91,10 +91,10 @@ impl Verdicts {
         record.before = match self.open_drift(id) {
             Some(open) => open.found.clone(),
             // The last verification found the declared state. Before the first one the state is unknown.
-            None if seen.was_decided => declared(self.expectation(id)),
+            None if verified.was_decided => declared(self.expectation(id)),
             None => None,
         };
-        record.after = shown(&seen.observation);
+        record.after = shown(&verified.observation);
         let latency = episode
             .filter(|episode| !episode.reported)
             .map(|episode| Duration::from_nanos(self.now().saturating_sub(episode.first_ns)));

@@ -32,7 +32,7 @@ impl Verifier {
         }
         // The counters count only the changes by this kernel.
         Ok(self
-            .result(thing, desired, answer.observation, object, None, Some(GapReason::ForeignFileSystem))
+            .compare(thing, desired, answer.observation, object, None, Some(GapReason::ForeignFileSystem))
             .await)
     }
 
