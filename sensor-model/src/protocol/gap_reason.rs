@@ -27,7 +27,7 @@ names! {
         EntryRemoved = "entry-removed",
         /// The kernel skipped a call of a program.
         RecursionMissed = "recursion-missed",
-        /// `ftrace_enabled` is 0: the kernel runs no fentry program.
+        /// `ftrace_enabled` is 0: the kernel runs neither fentry nor LSM programs.
         FtraceDisabled = "ftrace-disabled",
         /// A process has `ftrace_enabled` open for writing, or had since the daemon's last check.
         FtraceOpened = "ftrace-opened",

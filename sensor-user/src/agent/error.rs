@@ -1,4 +1,6 @@
 //! Why the daemon ends early.
+//!
+//! In: the errors of other rooms. Out: one error with a text for people. No state.
 
 use super::backend::NoBackend;
 use super::lock::LockError;

@@ -30,7 +30,7 @@
 //!
 //! The methods of `Agent` are the loop: `run_loop` waits, `receive` takes changes, `turn` verifies and writes back,
 //! `follow_applies` handles applies, and `reload` reads configs again. Nothing in the loop waits for anything but the ring, a timer
-//! or the disk. Verdicts leave through [`reports::Reports`].
+//! or the disk. Verdicts leave through [`reports::Reports`]. `cli::agent` passes the implementations of all traits to [`run`].
 //!
 //! The other files, by what they belong to:
 //!

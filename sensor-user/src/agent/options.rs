@@ -1,4 +1,6 @@
 //! The daemon's options.
+//!
+//! In: values from the command line. Out: the same, for the whole daemon. No state.
 
 use crate::desired::Inputs;
 use std::path::PathBuf;

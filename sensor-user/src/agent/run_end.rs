@@ -1,4 +1,6 @@
 //! Why a run of the loop ends.
+//!
+//! In: nothing. Out: one value for each reason. No state.
 
 use crate::desired::Desired;
 
