@@ -1,8 +1,8 @@
 //! Hard links: the other names of a file that an apply changes.
 //!
-//! In: the wanted states, and the host. Out: images that name another name of the same file. Names are searched among the paths that
-//! the configs declare and in the file's own directory. A file with a name in another directory cannot be linked again; the end of
-//! the apply reports this.
+//! In: the wanted states, and the host. Out: images that name another name of the same file. Names are searched among the paths
+//! that the configs declare and in the file's own directory. A file with a name in another directory cannot be linked again; the
+//! end of the apply reports this.
 
 use super::{
     error::ApplyError,

@@ -1,7 +1,7 @@
 //! Signals that arrive during an apply.
 //!
-//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply stops at its next safe point, from which the journal can continue. Outside
-//! an apply each of them ends the process at once.
+//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply stops at its next safe point, from which the journal can continue.
+//! Outside an apply each of them ends the process at once.
 
 use sensor_model::journal::{JournalRecord, machine::MachineRequest};
 use std::{

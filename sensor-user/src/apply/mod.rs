@@ -1,9 +1,9 @@
 //! The change of a host from one config to another, crash-safely.
 //!
-//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. An apply writes each path,
-//! as it is before and after, to a journal before its first change ([`sensor_model::journal`]). If the process dies, the next start
-//! finishes the apply or rolls it back. Only acts of the plan run, and no error or log has content in it. An act is one action of
-//! the plan in the journal, with its unit and its limit.
+//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. An apply writes each
+//! path, as it is before and after, to a journal before its first change ([`sensor_model::journal`]). If the process dies, the
+//! next start finishes the apply or rolls it back. Only acts of the plan run, and no error or log has content in it. An act is
+//! one action of the plan in the journal, with its unit and its limit.
 //!
 //! An apply goes through these files:
 //!

@@ -26,7 +26,8 @@ const PUT_ASIDE: [&str; 2] = [".rpmnew", ".dpkg-dist"];
 const PRISTINE: &str = "/usr/etc";
 
 impl TargetFinder<'_> {
-    /// The object to which a path is restored: that of the OS image, else the kept original, else one that a package installed since.
+    /// The object to which a path is restored: that of the OS image, else the kept original, else one that a package installed
+    /// since.
     pub(super) fn original(&self, path: &Path) -> Result<Image, ApplyError> {
         let kept = self.store.original(path)?;
         let shipped = match pristine(path) {
@@ -83,7 +84,8 @@ impl TargetFinder<'_> {
     }
 
     /// Adds the originals in closed directories. They are not restored while a config closes the directory, and are restored
-    /// afterwards. Returns the paths that only a forced apply removes or rewrites. No config declared those, so they get no original.
+    /// afterwards. Returns the paths that only a forced apply removes or rewrites. No config declared those, so they get no
+    /// original.
     pub(super) fn add_originals_of_closed(
         &self,
         old: &[Expectation],

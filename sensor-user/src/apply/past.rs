@@ -1,7 +1,7 @@
 //! The durations of earlier applies with the same disruption on this host.
 //!
-//! In: the state directory, and a plan. Out: seconds, the newest first, of completed applies with the same drain and reboot. Entries
-//! that cannot be read are skipped, so that a plan never fails because of the history.
+//! In: the state directory, and a plan. Out: seconds, the newest first, of completed applies with the same drain and reboot.
+//! Entries that cannot be read are skipped, so that a plan never fails because of the history.
 
 use crate::bounded;
 use sensor_model::plan::Plan;

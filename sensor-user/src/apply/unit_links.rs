@@ -1,9 +1,9 @@
 //! The links that enable, disable, mask and unmask units.
 //!
-//! In: the units of the old and the new config. Out: the links to make and to remove. So an apply enables and disables units like it
-//! writes any other path, and leaves no stale link. As with systemctl, a template is enabled by its `DefaultInstance=` and disabled
-//! with all its instances. Units in `Also=` are enabled and disabled with a unit. A declaration of a unit itself takes precedence
-//! over another unit's `Also=` and over its template.
+//! In: the units of the old and the new config. Out: the links to make and to remove. So an apply enables and disables units like
+//! it writes any other path, and leaves no stale link. As with systemctl, a template is enabled by its `DefaultInstance=` and
+//! disabled with all its instances. Units in `Also=` are enabled and disabled with a unit. A declaration of a unit itself takes
+//! precedence over another unit's `Also=` and over its template.
 
 use super::{
     error::ApplyError,

@@ -1,7 +1,7 @@
 //! Names in directories, read one at a time, because the owner of a directory may make millions of files in it.
 //!
-//! In: a path. Out: its names, or the first of them and the number of the others. A missing directory has no names. A directory that
-//! cannot be read is an error.
+//! In: a path. Out: its names, or the first of them and the number of the others. A missing directory has no names. A directory
+//! that cannot be read is an error.
 
 use super::error::DiskError;
 use crate::{

@@ -1,7 +1,8 @@
 //! New objects under a name that no program reads.
 //!
 //! In: the image of an object. Out: the object, complete and durable, before a step renames it to the path. A user who owns the
-//! directory may put another object under the name, to get its owner changed. So owner, mode and attributes are set by handles only.
+//! directory may put another object under the name, to get its owner changed. So owner, mode and attributes are set by handles
+//! only.
 
 use super::{
     error::DiskError,

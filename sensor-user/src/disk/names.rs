@@ -101,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Replaces the empty directory of the path by the object of a temporary name. If the file system can exchange them, the path is
-    /// never missing.
+    /// Replaces the empty directory of the path by the object of a temporary name. If the file system can exchange them, the path
+    /// is never missing.
     pub(super) fn replace_directory(&self, name: &OsStr) -> Result<(), DiskError> {
         let removing = "remove the directory in its place";
         match sys::exchange(&self.directory, name, &self.name) {

@@ -1,8 +1,8 @@
 //! The repair of a drifted thing.
 //!
-//! In: the rendered config, an expectation, and the host root that the observer reads. Out: the thing as declared, written through
-//! [`crate::disk`] and observed again, or the reason why not. A repair writes only below the root and only what a config declares. No
-//! error has content in it.
+//! In: the rendered config, an expectation, and the host root that the observer reads. Out: the thing as declared, written
+//! through [`crate::disk`] and observed again, or the reason why not. A repair writes only below the root and only what a config
+//! declares. No error has content in it.
 
 mod error;
 mod file;

@@ -1,7 +1,7 @@
 //! Enablement and masks of units.
 //!
-//! In: a unit's expectation. Out: links that were made or removed. A mask is a link. If systemd runs, it enables and disables units,
-//! because it knows presets and drop-ins. Otherwise Holdfast makes or removes the links of the `[Install]` section.
+//! In: a unit's expectation. Out: links that were made or removed. A mask is a link. If systemd runs, it enables and disables
+//! units, because it knows presets and drop-ins. Otherwise Holdfast makes or removes the links of the `[Install]` section.
 
 use super::{error::RepairError, host::RepairContext};
 use crate::{

@@ -63,7 +63,7 @@ fn a_daemon_that_starts_after_the_preflight_is_found_before_the_journal_begins()
 
 #[test]
 #[cfg(feature = "fault-injection")]
-fn an_interrupted_apply_is_left_to_a_person_where_a_daemon_came_meanwhile() {
+fn an_interrupted_apply_is_left_to_a_person_if_the_operators_daemon_started_since() {
     for arguments in [&["new"][..], &["new", "--beside-mco"]] {
         let world = World::old();
         world.apply(arguments, "kill:200");

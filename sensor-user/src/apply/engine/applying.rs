@@ -1,7 +1,7 @@
 //! One apply, from its begin to its end.
 //!
-//! In: manifests, their plan, the host. Out: the result. A lock allows one apply at a time. An interrupted apply is finished or rolled
-//! back first.
+//! In: manifests, their plan, the host. Out: the result. A lock allows one apply at a time. An interrupted apply is finished or
+//! rolled back first.
 
 use super::{
     host::{Applied, Engine, Recovered},

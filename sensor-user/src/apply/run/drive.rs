@@ -177,7 +177,8 @@ impl Run<'_> {
         self.daemon = DaemonNotice::Sent { _connection: connection };
     }
 
-    /// Reads the state of an act's unit after a boot. If it cannot be read, the apply stops here, and the next start reads it again.
+    /// Reads the state of an act's unit after a boot. If it cannot be read, the apply stops here, and the next start reads it
+    /// again.
     async fn unit_after_boot(&self, runner: &mut dyn ActRunner, act: usize) -> MachineAnswer {
         let unit = self.begin.acts[act].unit.as_deref().unwrap_or_default();
         match runner.unit_after_boot(&self.begin.acts[act], self.begin).await {

@@ -1,7 +1,7 @@
 //! Durable targets, before a record of the journal depends on them.
 //!
-//! In: the next record. Out: disks on which the steps before the record are durable. Each step syncs its file and its directory, but
-//! on some file systems a loss of power may still undo a rename.
+//! In: the next record. Out: disks on which the steps before the record are durable. Each step syncs its file and its directory,
+//! but on some file systems a loss of power may still undo a rename.
 
 use super::state::Run;
 use crate::apply::{error::ApplyError, preflight::nearest};

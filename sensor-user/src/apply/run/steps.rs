@@ -135,8 +135,8 @@ impl Run<'_> {
         let hard = self.same_file(number, side)?;
         if hard.is_some() {
             match place.make(name, image, None, hard.as_ref()) {
-                // If the names cannot be linked, the path gets a file of its own with the same content. The end of the apply reports
-                // this.
+                // If the names cannot be linked, the path gets a file of its own with the same content. The end of the apply
+                // reports this.
                 Err(error) if error.is_no_hard_link() && hard_links::had(image) => {}
                 made => return Ok(made?),
             }
