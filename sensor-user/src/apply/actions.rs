@@ -67,7 +67,7 @@ impl Systemd {
             Ok(lock) => self.inhibitor = Some(lock),
             Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_LOGIND => {}
             Err(error) => {
-                tracing::warn!(%error, "logind does not delay shutdowns while a config is applied.")
+                tracing::warn!(%error, "logind does not delay shutdowns while a config is applied.");
             }
         }
     }

@@ -31,7 +31,7 @@ pub enum ApplyError {
         /// The directory of its manifests.
         path: PathBuf,
         /// What is wrong with it.
-        error: DesiredError,
+        error: Box<DesiredError>,
     },
     /// A config whose contents cannot be decoded.
     #[error("{0}")]

@@ -18,13 +18,19 @@ pub enum GenerationError {
     Store(#[from] StoreError),
     /// A config in the store is damaged.
     #[error(transparent)]
-    Config(#[from] DesiredError),
+    Config(Box<DesiredError>),
     /// The apply does not exist or never completed.
     #[error("--to {0}: apply number {0} does not exist or never completed; see `holdfast history`")]
     NeverApplied(u64),
     /// The current config has none before it.
     #[error("the current config, number {0}, is the first one that was applied")]
     First(u64),
+}
+
+impl From<DesiredError> for GenerationError {
+    fn from(error: DesiredError) -> Self {
+        Self::Config(Box::new(error))
+    }
 }
 
 impl GenerationError {

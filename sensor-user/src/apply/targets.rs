@@ -163,15 +163,14 @@ impl TargetFinder<'_> {
             }
             Expected::Link(link) => {
                 let LinkExpectation { target, user, group, .. } = link;
-                let planned = match linked_file(&path, link) {
-                    Some(target) => WantedState::Hard { target },
-                    None => {
-                        let (uid, gid) = self.owners(&path, user, group)?;
-                        let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
-                        WantedState::Link { target: target.clone(), uid, gid }
-                    }
+                let want = if let Some(target) = linked_file(&path, link) {
+                    WantedState::Hard { target }
+                } else {
+                    let (uid, gid) = self.owners(&path, user, group)?;
+                    let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+                    WantedState::Link { target: target.clone(), uid, gid }
                 };
-                wanted.insert(path, planned);
+                wanted.insert(path, want);
             }
             // Undeclared names and keys stop an apply in its preflight. Only a forced apply removes them.
             Expected::ClosedDirectory(closed) if self.everything => {

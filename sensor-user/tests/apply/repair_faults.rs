@@ -126,7 +126,9 @@ fn the_next_repair_removes_what_a_killed_one_left_also_if_it_is_killed_itself() 
     for fault in ["kill", "EIO"] {
         let calls = every(|number| {
             let world = World::old();
-            LEFT.iter().for_each(|path| world.write(path, "half"));
+            for path in LEFT {
+                world.write(path, "half");
+            }
             let said = repair(&world, &format!("{fault}:{number}"));
             let was_met = met(&said);
             assert!(was_met || world.snapshot() == whole, "{}{}", said.out, said.err);

@@ -109,6 +109,7 @@ impl Engine {
     fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
         let path = self.store.config(id);
         let source = StateSource::applied((id, path.clone()).into());
-        desired::rendered(&source, Unknown::Ignore).map_err(|error| ApplyError::Config { path, error })
+        desired::rendered(&source, Unknown::Ignore)
+            .map_err(|error| ApplyError::Config { path, error: Box::new(error) })
     }
 }

@@ -122,7 +122,7 @@ impl Run<'_> {
             };
             match &outcome {
                 MachineAnswer::Failed(reason) | MachineAnswer::Broken(reason) => {
-                    progress(&format!("failed: {reason}"))
+                    progress(&format!("failed: {reason}"));
                 }
                 MachineAnswer::Skipped(reason) => progress(reason),
                 _ => {}
