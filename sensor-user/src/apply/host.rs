@@ -249,7 +249,7 @@ impl HostApply {
         };
         let to = rollback_target(&store, current, to)?;
         let old = self.present_config(current)?;
-        let kept = generation((to, store.config(to)).into()).map_err(GenerationError::Config)?;
+        let kept = generation((to, store.config(to)).into()).map_err(GenerationError::from)?;
         let KeptConfig { manifests, rendered: new } = kept;
         Ok(ApplyConfigs { manifests, old, previous: Some(current), new, rollback_to: Some(to) })
     }
