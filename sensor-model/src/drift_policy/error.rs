@@ -17,7 +17,7 @@ pub struct DriftPolicyError {
     /// The field, with the number of the rule from 0: `spec.rules[3].action`.
     pub field: String,
     /// What is wrong with it.
-    pub reason: DriftPolicyFault,
+    pub reason: Box<DriftPolicyFault>,
 }
 
 /// A field of a drift policy, and what is wrong with it. The caller knows the file.
@@ -34,7 +34,7 @@ impl RuleError {
     }
 
     pub(super) fn of(self, origin: &str) -> DriftPolicyError {
-        DriftPolicyError { origin: origin.to_owned(), field: self.field, reason: self.reason }
+        DriftPolicyError { origin: origin.to_owned(), field: self.field, reason: Box::new(self.reason) }
     }
 }
 

@@ -189,11 +189,11 @@ impl DriftPolicy {
                         return Err(DriftPolicyError {
                             origin: file.origin.clone(),
                             field: format!("spec.rules[{number}].path"),
-                            reason: DriftPolicyFault::Contradiction {
+                            reason: Box::new(DriftPolicyFault::Contradiction {
                                 other: by.origin.clone(),
                                 path: rule.path.clone(),
                                 precedence: file.precedence,
-                            },
+                            }),
                         });
                     }
                     Some((_, by)) if by.precedence >= file.precedence => {}

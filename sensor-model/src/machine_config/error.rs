@@ -19,7 +19,7 @@ pub struct ManifestError {
     /// The field, as a path from the object's root.
     pub field: String,
     /// What is wrong with it.
-    pub reason: ManifestFault,
+    pub reason: Box<ManifestFault>,
 }
 
 /// What is wrong with a field of a manifest, or with the whole file.
@@ -53,7 +53,7 @@ pub enum ManifestFault {
     Name(#[from] NameError),
     /// The Ignition config is invalid.
     #[error(transparent)]
-    Ignition(Box<IgnitionFault>),
+    Ignition(#[from] IgnitionFault),
     /// Lists contain lists.
     #[error("lists are nested too deeply")]
     NestedLists,
@@ -92,12 +92,6 @@ pub enum ManifestFault {
     /// The file is not valid YAML, in the parser's words.
     #[error("{0}")]
     Yaml(String),
-}
-
-impl From<IgnitionFault> for ManifestFault {
-    fn from(fault: IgnitionFault) -> Self {
-        Self::Ignition(Box::new(fault))
-    }
 }
 
 /// A type of JSON, as errors name it.

@@ -161,7 +161,7 @@ impl ObjectReader<'_> {
             origin: self.origin.to_owned(),
             object: self.object.clone(),
             field: field.to_owned(),
-            reason: reason.into(),
+            reason: Box::new(reason.into()),
         }
     }
 

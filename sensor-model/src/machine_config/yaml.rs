@@ -14,7 +14,7 @@ pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, Manife
         origin: origin.to_owned(),
         object: "file".to_owned(),
         field: "content".to_owned(),
-        reason,
+        reason: Box::new(reason),
     };
     if bytes.len() > MAXIMUM_FILE {
         return Err(refuse(ManifestFault::TooLarge(MAXIMUM_FILE)));
