@@ -32,7 +32,7 @@
 //! | [`apply`] | brings the host from one config to another |
 //! | [`cli`] | parses arguments, calls one room, prints the answer |
 
-// The print macros panic if the reader closed the pipe, and end the process in its work. `cli::output::say` does not.
+// The print macros panic if the reader closed the pipe, and an apply would stop halfway. `cli::output::say` does not panic.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bounded;

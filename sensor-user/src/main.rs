@@ -1,6 +1,6 @@
 //! The `holdfast` command.
 
-// The print macros panic if the reader closed the pipe, and end the process in its work. `cli::output::say` does not.
+// The print macros panic if the reader closed the pipe, and an apply would stop halfway. `cli::output::say` does not panic.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 use holdfast::cli::{self, Command, output};

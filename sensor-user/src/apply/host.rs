@@ -1,7 +1,7 @@
 //! An apply to one host, from its options to its end.
 //!
 //! In: options, and the files of the new config. Out: both configs, the plan between them on this host, and how the apply ended. An
-//! interrupted apply is finished or rolled back before a new one starts. This module asks nobody and prints nothing.
+//! interrupted apply is finished or rolled back before a new one starts. This module does not ask for consent and prints nothing.
 
 use super::{
     ActRunner, Applied, ApplyError, ApplyOptions, ApplyRequest, Differences, Engine, FORCE_FILE,

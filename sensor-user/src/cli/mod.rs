@@ -87,7 +87,7 @@ pub enum Command {
     Look(look::Look),
 }
 
-/// The whole command line. Parsers, completions and documentation all come from here.
+/// The whole command line. The parser, the completions and the documents are made from it.
 pub fn command() -> clap::Command {
     // Lists of values suit `check`. In commands with a path argument they would take that path as one more value.
     Cli::command().mut_subcommand("check", |check| {

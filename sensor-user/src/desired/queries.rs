@@ -30,7 +30,7 @@ pub fn things_at(
         let within = matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
         *thing.path() == *path || within
     });
-    // The expectation of a declared name says more than that of its closed directory.
+    // The expectation of a declared name is more precise than that of its closed directory.
     if all.iter().any(|expectation| *expectation.thing.path() == *path) {
         all.retain(|expectation| *expectation.thing.path() == *path);
     }

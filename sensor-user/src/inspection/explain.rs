@@ -82,7 +82,7 @@ pub struct PathPolicy {
     pub origin: Option<String>,
     /// Whether the content is hidden.
     pub secret: bool,
-    /// Why the rule is there; null if it does not say.
+    /// The reason that the rule names; null if it names none.
     pub reason: Option<String>,
 }
 

@@ -83,7 +83,7 @@ impl StatusFile {
         }
     }
 
-    /// Touches the file: the loop works, and what the file says is current. `true` if the file has to be written, because an
+    /// Touches the file: the loop works, and the status is current. `true` if the file has to be written, because an
     /// attempt failed or another process removed it.
     pub(crate) fn beat(&mut self) -> bool {
         let file = File::options().write(true).open(self.directory.join(FILE));

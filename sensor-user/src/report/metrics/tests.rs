@@ -240,7 +240,7 @@ fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted(
     node.picture.borrow_mut().open(DaemonFacts::default(), drifts, &node.metrics);
     assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
-    // The first full verification finds one of them still there, and the other gone.
+    // The first full verification finds that one drift is open and the other is over.
     node.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, 100);
     node.recovered(&file("/etc/b"));
     assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
