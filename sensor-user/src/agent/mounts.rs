@@ -63,7 +63,7 @@ impl MountTable {
     }
 }
 
-/// A mount that appears in the table within this time after its record has the record's actor.
+/// A mount that appears in a table that was read within this time after its record has the record's actor.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Pause before the daemon tries again to read an unreadable table.
@@ -115,14 +115,16 @@ impl AnnouncedMounts {
         self.waiting.is_empty()
     }
 
-    /// After a comparison: removes the mounts that the table shows, and those that are too old to appear.
-    pub fn table_compared(&mut self, now: u64) {
-        self.waiting.retain(|(announced, shown)| !shown && now.saturating_sub(announced.at_ns) < PATIENCE_NS);
+    /// After a comparison: removes the mounts that the table shows, and those that are too old to appear. `read_at` is the boot
+    /// time before the table was read. A mount may be announced after that, and the daemon may take long to read its record.
+    pub fn table_compared(&mut self, read_at: u64) {
+        self.waiting
+            .retain(|(announced, shown)| !shown && read_at.saturating_sub(announced.at_ns) < PATIENCE_NS);
     }
 
-    /// The time of the next comparison; `None` if no announced mount waits.
-    pub fn due(&self, now: u64) -> Option<u64> {
-        let age = |at: &(AnnouncedMount, bool)| now.saturating_sub(at.0.at_ns);
+    /// The time of the next comparison, after one with a table that was read at `read_at`; `None` if no announced mount waits.
+    pub fn due(&self, read_at: u64, now: u64) -> Option<u64> {
+        let age = |at: &(AnnouncedMount, bool)| read_at.saturating_sub(at.0.at_ns);
         let youngest = self.waiting.iter().map(age).min()?;
         Some(now.saturating_add(youngest.max(PAUSE_NS)))
     }
@@ -140,6 +142,8 @@ fn below(root: &Path, point: &Path) -> Option<PathBuf> {
 /// Follows the mount table.
 pub(super) struct MountTracker {
     table: MountTable,
+    /// Boot time before the newest table was read.
+    read_at: u64,
     /// The file of the table.
     pub(super) file: PathBuf,
     /// Boot time of the next comparison.
@@ -154,6 +158,7 @@ impl MountTracker {
     pub(super) fn new(file: &Path) -> Self {
         Self {
             table: MountTable::read(file).unwrap_or_default(),
+            read_at: 0,
             file: file.to_owned(),
             due: None,
             unread: None,
@@ -174,6 +179,7 @@ impl MountTracker {
 
     /// Reads the table. `None` if that fails: then everything is unknown until a read succeeds.
     pub(super) fn read(&mut self, verdicts: &mut Verdicts) -> Option<MountTable> {
+        self.read_at = verdicts.now();
         match MountTable::read(&self.file) {
             Ok(table) => {
                 if let Some(number) = self.unread.take() {
@@ -208,7 +214,6 @@ impl MountTracker {
         verdicts: &mut Verdicts,
     ) {
         self.table = table;
-        let now = verdicts.now();
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         for point in points.iter().filter_map(|point| below(&root, point)) {
             let announced = self.announced.of(&verifier.keys_at(&point)).cloned();
@@ -220,8 +225,8 @@ impl MountTracker {
                 verdicts.verify_soon([thing], Event { own: false, beyond: true });
             }
         }
-        self.announced.table_compared(now);
-        self.due = self.announced.due(now);
+        self.announced.table_compared(self.read_at);
+        self.due = self.announced.due(self.read_at, verdicts.now());
     }
 }
 
@@ -263,7 +268,7 @@ mod tests {
         let mut who = |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }]).map(|found| found.actor.pid);
         assert_eq!((who(70), who(80), who(90)), (Some(7), Some(8), None));
         waiting.table_compared(3);
-        assert!(waiting.due(3).is_none(), "the table showed both");
+        assert!(waiting.due(3, 3).is_none(), "the table showed both");
     }
 
     #[test]
@@ -277,6 +282,18 @@ mod tests {
         waiting.push(announced(9, 0, 3));
         waiting.table_compared(PATIENCE_NS + 3);
         assert!(waiting.of(&[]).is_none());
+    }
+
+    #[test]
+    fn a_mount_after_the_table_was_read_waits_for_the_next_table_however_late_its_record_is_read() {
+        let mut waiting = AnnouncedMounts::default();
+        let (read_at, made_at) = (5_000, 6_000);
+        waiting.push(announced(7, 70, made_at));
+        waiting.table_compared(read_at);
+        let late = made_at + 10 * PATIENCE_NS;
+        assert_eq!(waiting.due(read_at, late), Some(late + PAUSE_NS));
+        waiting.table_compared(late);
+        assert!(waiting.due(late, late).is_none(), "the next table did not show it");
     }
 
     #[test]
