@@ -248,12 +248,10 @@ impl ObjectReader<'_> {
             Some(Value::Array(items)) => items
                 .iter()
                 .enumerate()
-                .map(|(index, item)| match item {
-                    Value::String(text) => Ok(text.clone()),
-                    _ => {
-                        let reason = ManifestFault::NotA(JsonType::String);
-                        Err(self.error(&format!("spec.{field}[{index}]"), reason))
-                    }
+                .map(|(index, item)| {
+                    let reason = ManifestFault::NotA(JsonType::String);
+                    let text = item.as_str().map(str::to_owned);
+                    text.ok_or_else(|| self.error(&format!("spec.{field}[{index}]"), reason))
                 })
                 .collect(),
             Some(_) => Err(self.error(&format!("spec.{field}"), ManifestFault::NotA(JsonType::List))),
@@ -269,12 +267,10 @@ impl ObjectReader<'_> {
             None | Some(Value::Null) => Ok(BTreeMap::new()),
             Some(Value::Object(entries)) => entries
                 .iter()
-                .map(|(key, value)| match value {
-                    Value::String(text) => Ok((key.clone(), text.clone())),
-                    _ => {
-                        let reason = ManifestFault::NotA(JsonType::String);
-                        Err(self.error(&format!("metadata.{field}.{key}"), reason))
-                    }
+                .map(|(key, value)| {
+                    let reason = ManifestFault::NotA(JsonType::String);
+                    let text = value.as_str().map(|text| (key.clone(), text.to_owned()));
+                    text.ok_or_else(|| self.error(&format!("metadata.{field}.{key}"), reason))
                 })
                 .collect(),
             Some(_) => Err(self.error(&format!("metadata.{field}"), ManifestFault::NotA(JsonType::Object))),

@@ -213,9 +213,9 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
         let at = format!("{at}[{number}]");
         let map = mapping(value, &at, &["machineConfigs", "matchLabels", "paths", "actions", "units"])?;
         let patterns = |key: &str| match map.get(key) {
-            Some(value) => names(value, &format!("{at}.{key}"), |name, at| match is_glob(name) {
-                true => glob(name).map(drop).map_err(|reason| PolicyFieldError::new(at, reason)),
-                false => Ok(()),
+            Some(value) => names(value, &format!("{at}.{key}"), |name, at| {
+                let checked = if is_glob(name) { glob(name).map(drop) } else { Ok(()) };
+                checked.map_err(|reason| PolicyFieldError::new(at, reason))
             }),
             None => Ok(Vec::new()),
         };
@@ -430,7 +430,7 @@ impl EntryReader<'_> {
                 Some(value) if word == only => mapping(value, &field, &["serviceName"])?,
                 None if word != only => continue,
                 _ => {
-                    let reason = PolicyFault::UnitField { field: *key, action: only };
+                    let reason = PolicyFault::UnitField { field: key, action: only };
                     return Err(PolicyFieldError::new(at, reason));
                 }
             };

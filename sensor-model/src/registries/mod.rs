@@ -236,13 +236,11 @@ impl Registries {
             toml::from_str(text).map_err(|error| RegistriesFault::Toml(error.message().to_owned()))?;
         let mut found = Self::default();
         for value in list(&mut rest, "unqualified-search-registries")? {
-            match value {
-                Value::String(name) => found.search.push(name),
-                _ => {
-                    let (key, wanted) = ("unqualified-search-registries", "a list of texts");
-                    return Err(RegistriesFault::Type { key, wanted });
-                }
-            }
+            let Value::String(name) = value else {
+                let (key, wanted) = ("unqualified-search-registries", "a list of texts");
+                return Err(RegistriesFault::Type { key, wanted });
+            };
+            found.search.push(name);
         }
         for value in list(&mut rest, "registry")? {
             let registry = Registry::read(value)?;
