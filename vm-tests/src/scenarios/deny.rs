@@ -332,7 +332,7 @@ fn another(agent: &mut Agent) -> Result<String> {
     fs::copy(HOLDFAST, "/run/another-holdfast")?;
     let (code, text) = try_apply("/run/another-holdfast", "evil")?;
     ensure!(
-        code == Some(3) && text.contains("not permitted") && text.contains("does not take"),
+        code == Some(3) && text.contains("not permitted") && text.contains("does not accept this process"),
         "{code:?}: {text}"
     );
     ensure!(fs::read_to_string(FILE)? == "content\n", "the content changed");

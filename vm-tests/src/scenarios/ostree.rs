@@ -346,7 +346,7 @@ fn put_again() -> Result<String> {
     let taken = &history["applies"][0]["put_again"];
     ensure!(taken[0]["path"] == PINNED && taken[0]["found"] == "file" && taken[1].is_null(), "{history:#}");
     let log = run("journalctl", &["-b", "-u", "holdfast-early.service", "--no-pager", "-o", "cat"])?;
-    ensure!(log.contains(&format!("put {PINNED} again")), "{log}");
+    ensure!(log.contains(&format!("write {PINNED} again")), "{log}");
     Ok(log)
 }
 
