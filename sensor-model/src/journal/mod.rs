@@ -398,7 +398,7 @@ pub enum JournalRecord {
     RolledBack {
         /// Targets that keep the state of another process, and actions that failed during the rollback.
         problems: Vec<String>,
-        /// The paths of these targets.
+        /// The paths of these targets. A record of an older version has them only in its problems.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left: Vec<String>,
     },

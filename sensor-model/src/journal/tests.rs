@@ -97,6 +97,16 @@ fn records_that_are_written_and_read_are_the_same() {
 }
 
 #[test]
+fn a_rolled_back_record_of_an_older_version_has_the_left_paths_in_its_problems() {
+    let older =
+        r#"{"record":"rolled-back","problems":["/a: left as somebody else wrote it","/b: it stays"]}"#;
+    let records = [records()[0].clone(), serde_json::from_str(older).unwrap()];
+    let machine = Machine::resume(&begin(), &records, &Boot::of_kernel("b"));
+    assert_eq!(machine.left(), ["/a"]);
+    assert_eq!(machine.problems().len(), 2);
+}
+
+#[test]
 fn a_changed_line_before_the_end_is_an_error_with_its_number() {
     let mut bytes = text(&records());
     let second = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 70;

@@ -12,6 +12,9 @@ use super::{
     stage::{Pass, Stage},
 };
 
+/// The end of the problem of a target that a rollback leaves, after its path.
+pub(super) const LEFT: &str = ": left as somebody else wrote it";
+
 impl Machine {
     /// The same machine with the booted image's state of the paths that are written again, which each boot can change.
     #[must_use]
@@ -72,7 +75,7 @@ impl Machine {
                     TargetStep::Foreign if matches!(pass, Pass::Again(_)) => self.next_target(pass, at),
                     TargetStep::Foreign if pass == Pass::Returning => {
                         let name = &self.names[target];
-                        self.problems.push(format!("{name}: left as somebody else wrote it"));
+                        self.problems.push(format!("{name}{LEFT}"));
                         self.left.push(name.clone());
                         self.next_target(pass, at)
                     }
