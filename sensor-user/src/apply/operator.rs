@@ -51,8 +51,10 @@ impl<'a> Mco<'a> {
 
     /// Checks that Holdfast may write now. Callers check again before each apply, because that daemon may start at any time.
     pub(super) fn check(self) -> Result<(), OperatorDaemon> {
+        if self.is_allowed {
+            return Ok(());
+        }
         match self.running() {
-            _ if self.is_allowed => Ok(()),
             Some(process) => Err(OperatorDaemon::Runs(process)),
             None if self.may_start() => Err(OperatorDaemon::MayStart),
             None => Ok(()),
