@@ -1,10 +1,10 @@
 //! The report of an apply.
 //!
-//! In: how the apply ended, its plan, the state directory and the forensic log. Out: the result, what waits for the next boot,
-//! and who wrote what the apply left unchanged. It prints nothing and changes nothing.
+//! In: how the apply ended, its plan, and the state directory. Out: the result, what waits for the next boot, and, for a caller
+//! that asks, who wrote what the apply left unchanged by the forensic log. It prints nothing and changes nothing.
 
 use super::{AfterRollback, Applied, Differences, waits};
-use crate::report::forensic::{self, LogPlace};
+use crate::report::forensic;
 use sensor_model::{
     journal::{ApplyEnd, machine::MachineEnd},
     plan::Plan,
@@ -102,9 +102,9 @@ pub struct ApplyReport {
     /// The comparison with the old config after a rollback.
     #[serde(skip)]
     pub after_rollback: AfterRollback,
-    /// The paths that were left, with the actors that wrote them by the forensic log.
+    /// The paths that were left.
     #[serde(skip)]
-    pub left: Vec<(String, Option<Actor>)>,
+    pub left: Vec<String>,
 }
 
 impl ApplyReport {
@@ -116,10 +116,6 @@ impl ApplyReport {
             (false, true) => RebootCause::FailedAct,
             (false, false) => RebootCause::Plan,
         };
-        let left = applied.left.into_iter().map(|path| {
-            let actor = last_actor(state, &path);
-            (path, actor)
-        });
         Self {
             id: Some(applied.id),
             reason: applied.reason,
@@ -128,7 +124,7 @@ impl ApplyReport {
             plan,
             reboot: (result == ApplyResult::Rebooting).then_some(cause),
             after_rollback: applied.after_rollback,
-            left: left.collect(),
+            left: applied.left,
             ..Self::empty(result, state)
         }
     }
@@ -154,6 +150,12 @@ impl ApplyReport {
         }
     }
 
+    /// The paths that were left and the actors of their last changes, as far as the forensic log has them. It reads that log.
+    pub fn last_actors(&self) -> impl Iterator<Item = (&str, Actor)> {
+        let log = Path::new(forensic::DIRECTORY);
+        self.left.iter().filter_map(|path| Some((path.as_str(), forensic::last_actor(log, Path::new(path))?)))
+    }
+
     fn empty(result: ApplyResult, state: &Path) -> Self {
         Self {
             schema: SCHEMA,
@@ -170,10 +172,4 @@ impl ApplyReport {
             left: Vec::new(),
         }
     }
-}
-
-/// The actor of the last change of a path, if the forensic log has it.
-fn last_actor(state: &Path, path: &str) -> Option<Actor> {
-    let log = LogPlace::new(Path::new(forensic::DIRECTORY), state);
-    log.changes(Path::new(path), 1).ok()?.found.pop()?.actor
 }

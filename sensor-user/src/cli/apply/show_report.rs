@@ -38,11 +38,9 @@ fn text(report: &ApplyReport, screen: &mut Screen) -> std::io::Result<()> {
     for problem in report.problems.iter().filter(|problem| !report.reason.contains(problem.as_str())) {
         screen.line(&format!("  {}", clean(problem)))?;
     }
-    for (path, actor) in &report.left {
-        if let Some(actor) = actor {
-            let actor = describe::actor(Some(actor));
-            screen.line(&format!("  {} was last changed by {actor}", clean(path)))?;
-        }
+    for (path, actor) in report.last_actors() {
+        let actor = describe::actor(Some(&actor));
+        screen.line(&format!("  {} was last changed by {actor}", clean(path)))?;
     }
     for difference in &report.tolerated {
         screen.line(&format!("  left alone: {}", clean(difference)))?;

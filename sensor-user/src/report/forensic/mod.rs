@@ -47,7 +47,7 @@ use std::{
 pub use answers::{LastChange, LogAnswer, LogCheck, LogPlace, LogReport, LogState};
 pub use changes::PathChange;
 pub use end_note::{EndNote, EndNoteError, NOTE, NotedEnd, Shortfall};
-pub use newest::{Follower, canonical};
+pub use newest::{Follower, canonical, last_actor};
 pub use read::{
     ChainCheck, Fault, Filter, LoggedDrift, ReadError, files, open_drifts, show, show_checked, tail, verify,
 };

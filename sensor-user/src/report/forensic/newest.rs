@@ -4,6 +4,7 @@
 
 use super::{ChainCheck, Filter, LogEntry, ReadError, files, show, show_checked, tail};
 use canon_json::CanonJsonSerialize as _;
+use sensor_model::record::Actor;
 use std::{
     collections::VecDeque,
     fs, io,
@@ -44,6 +45,11 @@ pub(super) fn newest_about(
         }
     })?;
     Ok((newest.into(), found))
+}
+
+/// The actor of the last change of a path, if the log has it. The note of the last entry is not compared with the log.
+pub fn last_actor(log: &Path, path: &Path) -> Option<Actor> {
+    newest_about(log, path, 1).ok()?.0.pop()?.record.actor
 }
 
 /// Reads the entries that are added to a log, also across rotations.
