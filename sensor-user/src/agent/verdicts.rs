@@ -219,19 +219,19 @@ impl Verdicts {
     }
 
     /// Reaches a verdict from a verification. The caller has added all changes before it. `now`: the end of the verification.
-    pub(super) fn conclude(&mut self, id: u32, verified: &VerifiedThing, now: u64, verifier: &mut Verifier) {
-        let transitions = self.detector.set_unreported(id, verified.unseen_because, now);
+    pub(super) fn conclude(&mut self, id: u32, seen: &VerifiedThing, now: u64, verifier: &mut Verifier) {
+        let transitions = self.detector.set_unreported(id, seen.unseen_because, now);
         self.report_gaps(transitions);
-        let conclusion = self.detector.conclude(id, now, &verified.verification);
+        let conclusion = self.detector.conclude(id, now, &seen.verification);
         if conclusion.decided {
-            verifier.remember_decided(id, verified);
+            verifier.remember_decided(id, seen);
         }
-        self.close_unconfirmed_drift(id, verified, conclusion.decided);
+        self.close_unconfirmed_drift(id, seen, conclusion.decided);
         for transition in conclusion.transitions {
             match transition {
-                Transition::Drifted { id, .. } => self.report_drift(id, verified, verifier),
-                Transition::Touched { id } => self.report_touch(id, verified),
-                Transition::Recovered { id } => self.report_recovery(id, verified),
+                Transition::Drifted { id, .. } => self.report_drift(id, seen, verifier),
+                Transition::Touched { id } => self.report_touch(id, seen),
+                Transition::Recovered { id } => self.report_recovery(id, seen),
                 Transition::GapOpened(gap) => self.report_gap(&gap, true),
                 Transition::GapClosed(gap) => self.report_gap(&gap, false),
             }
@@ -269,9 +269,9 @@ impl Verdicts {
     }
 
     /// Reports a drift, with the actors who may have caused it and the policy's action.
-    fn report_drift(&mut self, id: u32, verified: &VerifiedThing, verifier: &mut Verifier) {
+    fn report_drift(&mut self, id: u32, seen: &VerifiedThing, verifier: &mut Verifier) {
         let name = self.name(id);
-        let differences = verified.differences.clone();
+        let differences = seen.differences.clone();
         // A change by a new actor gets a record, even if the differences are the same.
         let has_new_actor = self.episodes.get(&id).is_some_and(|episode| {
             !episode.reported && episode.newest().is_some_and(|change| change.actor.is_some())
@@ -279,7 +279,7 @@ impl Verdicts {
         if !has_new_actor && self.confirm_reported(id, &name, &differences, verifier) {
             return;
         }
-        let mut record = self.new_thing_record(RecordKind::Drift, id, verified);
+        let mut record = self.new_thing_record(RecordKind::Drift, id, seen);
         let made: Vec<AttributedChange> =
             self.episodes.get(&id).into_iter().flat_map(Episode::changes).cloned().collect();
         let mut was_allowed = false;
@@ -346,7 +346,7 @@ impl Verdicts {
             confirmed: true,
         };
         self.reports.report(AgentEvent::Drifted(name, Box::new(open)));
-        self.diffs.want(self.records.len(), id, &self.desired, verified);
+        self.diffs.want(self.records.len(), id, &self.desired, seen);
         self.records.push(record);
     }
 
