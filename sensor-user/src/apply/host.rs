@@ -80,6 +80,10 @@ pub struct ApplyConfigs {
     pub new: Rendered,
     /// The generation that a rollback applies again.
     pub rollback_to: Option<u64>,
+    /// Whether every declared path is written: the options or the force file ask for it.
+    pub forced: bool,
+    /// Whether the force file existed when the configs were read. A later one is for the next apply.
+    pub has_force_file: bool,
 }
 
 /// Why an apply cannot start.
@@ -170,11 +174,6 @@ impl HostApply {
         &self.options.state
     }
 
-    /// Whether the apply writes every declared path: the options or the force file ask for it.
-    pub fn is_forced(&self) -> bool {
-        self.options.force || self.force_file().exists()
-    }
-
     /// The number of an interrupted apply.
     ///
     /// # Errors
@@ -213,8 +212,10 @@ impl HostApply {
             None if wanted.current.is_empty() => Rendered::default(),
             None => desired::rendered(&StateSource::named(wanted.current.to_vec()), wanted.unknown)?,
         };
+        let has_force_file = self.force_file().exists();
+        let forced = self.options.force || has_force_file;
         // A config that is not reconcilable is refused with all its reasons, as `plan` prints them, and not as bad input.
-        let new = if self.plan(&old, &compared)?.reconcilable {
+        let new = if self.plan_between(&old, &compared, forced)?.reconcilable {
             // The read above has reported unknown fields.
             merged(&read, Purpose::Verify, Unknown::Ignore)?
         } else {
@@ -226,7 +227,15 @@ impl HostApply {
             }
             progress(&format!("hint: {EMPTY}"));
         }
-        Ok(ApplyConfigs { manifests: as_kept(read), old, previous: current, new, rollback_to: None })
+        Ok(ApplyConfigs {
+            manifests: as_kept(read),
+            old,
+            previous: current,
+            new,
+            rollback_to: None,
+            forced,
+            has_force_file,
+        })
     }
 
     /// The present config, and the config of an earlier apply as the new one: of the one before the current one by default.
@@ -251,14 +260,27 @@ impl HostApply {
         let old = self.present_config(current)?;
         let kept = generation((to, store.config(to)).into()).map_err(GenerationError::from)?;
         let KeptConfig { manifests, rendered: new } = kept;
-        Ok(ApplyConfigs { manifests, old, previous: Some(current), new, rollback_to: Some(to) })
+        let has_force_file = self.force_file().exists();
+        Ok(ApplyConfigs {
+            manifests,
+            old,
+            previous: Some(current),
+            new,
+            rollback_to: Some(to),
+            forced: self.options.force || has_force_file,
+            has_force_file,
+        })
     }
 
-    /// The plan from one config to another on this host.
+    /// The plan from the present config to the new one on this host.
     ///
     /// # Errors
     /// Bad input, and facts of the host that cannot be read.
-    pub fn plan(&self, old: &Rendered, new: &Rendered) -> Result<Plan, HostApplyError> {
+    pub fn plan(&self, configs: &ApplyConfigs) -> Result<Plan, HostApplyError> {
+        self.plan_between(&configs.old, &configs.new, configs.forced)
+    }
+
+    fn plan_between(&self, old: &Rendered, new: &Rendered, forced: bool) -> Result<Plan, HostApplyError> {
         let files = disruption_policies(&self.options.disruption_policies)?;
         let pool = self.options.pool.as_deref().or_else(|| new.pool());
         let mut plan = plan(Some(old), Some(new), &disruption_policy(&files, pool)?)?;
@@ -266,7 +288,7 @@ impl HostApply {
             let facts = node::facts().map_err(|error| HostApplyError::Facts { error })?;
             plan.refuse(&reconcile::against_node(&facts, new));
         }
-        if self.is_forced() {
+        if forced {
             plan.force();
             plan.removed_by_force =
                 removed_by_force(&self.observer, &expectations(old)?, &expectations(new)?)?;
@@ -279,7 +301,7 @@ impl HostApply {
 
     /// Whether a plan has nothing to do: the configs are equal, and the present one was applied.
     pub fn is_unchanged(&self, configs: &ApplyConfigs, plan: &Plan) -> bool {
-        plan.is_empty() && !self.is_forced() && configs.previous.is_some()
+        plan.is_empty() && !configs.forced && configs.previous.is_some()
     }
 
     /// Compares the host with a config that is equal to the present one, and makes it the current one.
@@ -300,13 +322,14 @@ impl HostApply {
         plan: Plan,
         progress: Progress<'_>,
     ) -> Result<Applied, HostApplyError> {
-        let ApplyConfigs { manifests, old, previous, new, rollback_to } = configs;
-        let (force, act) = (self.is_forced(), self.options.act);
+        let ApplyConfigs { manifests, old, previous, new, rollback_to, forced: force, has_force_file } =
+            configs;
+        let act = self.options.act;
         let request = ApplyRequest { manifests, old, previous, new, plan, force, act, rollback_to };
         let mut runner = self.runner().await;
         let applied = self.engine()?.apply(request, runner.as_mut(), progress).await?;
         let path = self.force_file();
-        if path.exists() {
+        if has_force_file && path.exists() {
             // The file asks for one apply.
             fs::remove_file(&path).map_err(|error| HostApplyError::ForceFile { path, error })?;
         }

@@ -21,6 +21,26 @@ fn said(command: &mut Command) -> Said {
     Said::of(command.output().unwrap())
 }
 
+/// Runs a command on a new terminal, and answers its question after `meanwhile`. Returns its exit code and the terminal's text.
+fn answered_after(mut command: Command, meanwhile: impl FnOnce(), answer: &str) -> (Option<i32>, String) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let mut terminal = File::from(pty.master);
+    command.stdin(pty.slave.try_clone().unwrap()).stderr(pty.slave).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    let mut part = [0; 4096];
+    while !String::from_utf8_lossy(&shown).contains("[y/N]") {
+        let read = terminal.read(&mut part).unwrap();
+        shown.extend(&part[..read]);
+    }
+    meanwhile();
+    terminal.write_all(answer.as_bytes()).unwrap();
+    // A terminal whose processes have all ended returns EIO.
+    let _ = terminal.read_to_end(&mut shown);
+    (child.wait().unwrap().code(), String::from_utf8_lossy(&shown).into_owned())
+}
+
 /// Runs a command on a new terminal, with an answer typed ahead. Returns its exit code and the terminal's text.
 fn on_a_terminal(mut command: Command, answer: &str) -> (Option<i32>, String) {
     let pty = nix::pty::openpty(None, None).unwrap();
@@ -158,6 +178,25 @@ fn on_a_terminal_the_answer_decides() {
     let (code, shown) = on_a_terminal(unanswered(&world, &arguments), "y\n");
     assert_eq!(code, Some(0), "{shown}");
     assert_ne!(world.snapshot(), before);
+}
+
+#[test]
+fn a_force_file_that_appears_during_the_question_is_for_the_next_apply() {
+    const FORCE: &str = "/run/machine-config-daemon-force";
+    for has_drift in [true, false] {
+        let world = World::old();
+        world.write("/run/other", "");
+        if has_drift {
+            world.write("/etc/app/stays", "tampered");
+        }
+        let new = world.config_file("new").display().to_string();
+        let command = unanswered(&world, &["apply", &new, "--no-acts"]);
+        let (code, shown) = answered_after(command, || world.write(FORCE, ""), "y\n");
+        assert_eq!(code, Some(if has_drift { 3 } else { 0 }), "{shown}");
+        assert!(!shown.contains("forced:"), "{shown}");
+        assert_eq!(world.read("/etc/app/stays"), if has_drift { "tampered" } else { "stays" });
+        assert!(world.at(FORCE).exists(), "{shown}");
+    }
 }
 
 #[test]

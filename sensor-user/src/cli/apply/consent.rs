@@ -3,7 +3,7 @@
 //! In: the plan. Out: whether the apply may start. Nothing is written yet, and no lock is held while a person reads: the
 //! engine notices at its start if another apply ended in the meantime.
 
-use super::{host::ApplyRun, options::ApplyFlags};
+use super::{host::ApplyRun, options::ApplyFlags, show_plan::text};
 use crate::cli::{
     exit::BadInput,
     output::{Screen, count, say},
@@ -58,17 +58,22 @@ fn question(plan: &Plan, reboots: bool) -> String {
 
 impl ApplyRun<'_> {
     /// Whether the apply may start. Without a terminal and the options, it prints the plan and refuses.
-    pub(super) fn may_begin(&self, screen: &mut Screen, plan: &Plan) -> anyhow::Result<bool> {
+    pub(super) fn may_begin(
+        &self,
+        screen: &mut Screen,
+        plan: &Plan,
+        is_forced: bool,
+    ) -> anyhow::Result<bool> {
         let missing = Missing::of(self.options, plan);
         if !missing.yes && !missing.reboot {
             return Ok(true);
         }
         if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-            self.print(screen, plan, false)?;
+            self.print(screen, plan, is_forced, false)?;
             return Err(BadInput::because(missing.refusal()));
         }
         // Standard output holds the report only.
-        self.text(&mut Screen::plain(Box::new(io::stderr())), plan)?;
+        text(&mut Screen::plain(Box::new(io::stderr())), plan, is_forced)?;
         let question = question(plan, plan.reboot && !self.options.no_acts);
         let yes = ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())?;
         if !yes {

@@ -23,7 +23,7 @@ impl ApplyRun<'_> {
 
     /// Applies a config, or prints its plan for a dry run.
     pub(in crate::cli) fn apply(&self, screen: &mut Screen, configs: ApplyConfigs) -> anyhow::Result<u8> {
-        let plan = self.host.plan(&configs.old, &configs.new).map_err(failed)?;
+        let plan = self.host.plan(&configs).map_err(failed)?;
         if self.options.dry_run {
             let interrupted = self.host.interrupted().map_err(failed)?;
             if let Some(id) = interrupted {
@@ -31,14 +31,14 @@ impl ApplyRun<'_> {
                     "note: apply number {id} was interrupted; Holdfast finishes it or restores the old config first"
                 ));
             }
-            return self.print(screen, &plan, interrupted.is_some());
+            return self.print(screen, &plan, configs.forced, interrupted.is_some());
         }
         if self.host.is_unchanged(&configs, &plan) {
             let found = self.runtime.block_on(self.host.confirm(&configs)).map_err(failed)?;
             return self.report(screen, &ApplyReport::unchanged(found, plan, self.host.state()));
         }
         // The engine refuses a plan that is not reconcilable, with all its reasons.
-        if plan.reconcilable && !self.may_begin(screen, &plan)? {
+        if plan.reconcilable && !self.may_begin(screen, &plan, configs.forced)? {
             return Ok(DRIFT);
         }
         if plan.drain {

@@ -16,13 +16,19 @@ const FORCED: &str = "not declared, and the apply is forced";
 
 impl ApplyRun<'_> {
     /// Prints the plan; gives the exit code. `open`: an earlier apply has to be finished first.
-    pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
+    pub(super) fn print(
+        &self,
+        screen: &mut Screen,
+        plan: &Plan,
+        is_forced: bool,
+        open: bool,
+    ) -> anyhow::Result<u8> {
         let nothing = plan.is_empty() && plan.steps.is_empty();
         let forced = plan.forced_removals();
         if self.host_options.output.is_json() {
             screen.json(plan)?;
         } else {
-            self.text(screen, plan)?;
+            text(screen, plan, is_forced)?;
             screen.line(&format!(
                 "{}; nothing was written",
                 if plan.is_empty() && forced == 0 {
@@ -38,42 +44,42 @@ impl ApplyRun<'_> {
             _ => DRIFT,
         })
     }
+}
 
-    /// Prints the plan as text, with removals first, since they lose data.
-    pub(super) fn text(&self, screen: &mut Screen, plan: &Plan) -> std::io::Result<()> {
-        for removed in &plan.removed_by_force {
-            let path = clean(&removed.path.display().to_string());
-            screen.line(&match removed.lines {
-                Some(lines) => format!("remove {} of {path}: {FORCED}", count(lines, "line")),
-                None => format!("remove {path}: {FORCED}"),
-            })?;
-        }
-        for change in plan.removals_first() {
-            let (operation, kind) = (change.operation.as_str(), change.kind.as_str());
-            let action = change.action.as_str();
-            let name = clean(&change.name);
-            screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
-            for why in &change.explanation {
-                screen.line(&format!("  {}", clean(why)))?;
-            }
-        }
-        for reason in &plan.reasons {
-            screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "not reconcilable"), clean(reason)))?;
-        }
-        for (number, step) in plan.steps.iter().enumerate() {
-            let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
-            let action = step.action.as_str();
-            let note = if step.action == Action::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
-            screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
-        }
-        for path in &plan.put_again {
-            screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
-        }
-        if self.host.is_forced() {
-            screen.line("forced: every declared path is written, whether or not it has drifted")?;
-        }
-        Ok(())
+/// Prints the plan as text, with removals first, since they lose data.
+pub(super) fn text(screen: &mut Screen, plan: &Plan, is_forced: bool) -> std::io::Result<()> {
+    for removed in &plan.removed_by_force {
+        let path = clean(&removed.path.display().to_string());
+        screen.line(&match removed.lines {
+            Some(lines) => format!("remove {} of {path}: {FORCED}", count(lines, "line")),
+            None => format!("remove {path}: {FORCED}"),
+        })?;
     }
+    for change in plan.removals_first() {
+        let (operation, kind) = (change.operation.as_str(), change.kind.as_str());
+        let action = change.action.as_str();
+        let name = clean(&change.name);
+        screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
+        for why in &change.explanation {
+            screen.line(&format!("  {}", clean(why)))?;
+        }
+    }
+    for reason in &plan.reasons {
+        screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "not reconcilable"), clean(reason)))?;
+    }
+    for (number, step) in plan.steps.iter().enumerate() {
+        let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
+        let action = step.action.as_str();
+        let note = if step.action == Action::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
+        screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
+    }
+    for path in &plan.put_again {
+        screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
+    }
+    if is_forced {
+        screen.line("forced: every declared path is written, whether or not it has drifted")?;
+    }
+    Ok(())
 }
 
 /// What an apply without acts leaves to one with acts.
