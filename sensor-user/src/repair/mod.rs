@@ -123,7 +123,7 @@ impl Restorer {
     }
 
     /// Removes the temporary names that killed repairs of these things left. The log has what was removed, and what cannot be.
-    pub fn remove_leftovers(&self, things: &[Expectation]) {
+    pub fn remove_leftovers<'a>(&self, things: impl Iterator<Item = &'a Expectation>) {
         let mut directories = BTreeSet::new();
         for Expectation { thing, expected, .. } in things {
             match expected {
@@ -133,12 +133,12 @@ impl Restorer {
             }
         }
         for directory in directories {
-            match disk::remove_leftovers(&self.observer, &directory) {
-                Ok(0) => {}
-                Ok(count) => {
-                    tracing::info!(count, directory = %directory.display(), "Removed temporary names of a killed repair.");
-                }
-                Err(error) => tracing::warn!(%error, "Cannot remove the temporary names of a killed repair."),
+            let (count, result) = disk::remove_leftovers(&self.observer, &directory);
+            if count > 0 {
+                tracing::info!(count, directory = %directory.display(), "Removed temporary names of a killed repair.");
+            }
+            if let Err(error) = result {
+                tracing::warn!(%error, "Cannot remove the temporary names of a killed repair.");
             }
         }
     }
