@@ -6,6 +6,7 @@ use aya::programs::ProgramError;
 use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -150,31 +151,40 @@ pub enum WhyOff {
     /// The kernel's types lack what the program needs: its function, or an argument of that.
     #[error(transparent)]
     Types(#[from] BtfError),
-    /// The kernel, or the loader, refused to load or to attach it.
-    #[error("{}", Refusal(.0))]
-    Refused(Arc<ProgramError>),
+    /// The verifier refused to load it.
+    #[error("refused by the verifier ({error}): {reason}")]
+    Verifier {
+        /// The error of the system call.
+        error: Arc<io::Error>,
+        /// One line of the verifier's log. The log may have many MiB, and the daemon keeps this error as long as it runs.
+        reason: String,
+    },
+    /// The kernel, or the loader, refused for another reason to load or to attach it. Only people read this text.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl From<ProgramError> for WhyOff {
     fn from(error: ProgramError) -> Self {
-        Self::Refused(Arc::new(error))
+        match error {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                Self::by_verifier(io_error, &verifier_log.to_string())
+            }
+            other => Self::Refused(other.to_string()),
+        }
     }
 }
-
-/// The text of a refusal. The verifier's log is long: its reason is the last line before the statistics.
-struct Refusal<'a>(&'a ProgramError);
 
 /// The beginnings of the statistics' lines, which differ between kernels.
 const STATISTICS: [&str; 5] = ["processed ", "verification time", "stack depth", "subprog ", "mark_precise"];
 
-impl fmt::Display for Refusal<'_> {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ProgramError::LoadError { io_error, verifier_log } = self.0 else { return self.0.fmt(to) };
-        let log = verifier_log.to_string();
+impl WhyOff {
+    /// The verifier's refusal. Its reason is the last line of the log before the statistics.
+    fn by_verifier(error: io::Error, log: &str) -> Self {
         let is_reason =
             |line: &&str| !line.is_empty() && !STATISTICS.iter().any(|start| line.starts_with(start));
-        let reason = log.lines().rev().find(is_reason).unwrap_or("no reason given");
-        write!(to, "refused by the verifier ({io_error}): {reason}")
+        let reason = log.lines().rev().find(is_reason).unwrap_or("no reason given").to_owned();
+        Self::Verifier { error: Arc::new(error), reason }
     }
 }
 
@@ -235,5 +245,25 @@ impl Hook {
             values.insert(format!("ARG_{}_{}", self.name.to_uppercase(), argument.to_uppercase()), index);
         }
         Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_verifier_log_only_the_reason_is_kept() {
+        let log = format!(
+            "{}R1 invalid mem access 'scalar'\nprocessed 9 insns\n",
+            "0: (b7) r0 = 0\n".repeat(100_000)
+        );
+        let off = WhyOff::by_verifier(io::Error::from_raw_os_error(nix::libc::EACCES), &log);
+        assert_eq!(
+            off.to_string(),
+            "refused by the verifier (Permission denied (os error 13)): R1 invalid mem access 'scalar'"
+        );
+        let WhyOff::Verifier { reason, .. } = off else { panic!("another variant") };
+        assert!(reason.capacity() < 100, "{} bytes", reason.capacity());
     }
 }
