@@ -160,7 +160,7 @@ impl Action {
         self.row().place
     }
 
-    /// Whether the apply runs it after the files are written. A reboot replaces all of these.
+    /// Whether the apply runs it after the files are written. A reboot replaces all of these except `Os`.
     pub const fn is_act(self) -> bool {
         self.row().is_act
     }

@@ -11,7 +11,8 @@ names! {
         Compliant = "compliant",
         /// It was changed and matches its expectation again.
         Touched = "touched",
-        /// It was not verified since the start or since evidence was lost, or events do not report its changes.
+        /// It was not verified since the start or since evidence was lost, or events do not report its changes, or it cannot be
+        /// read, or no daemon runs.
         Unknown = "unknown",
         /// It differs from its expectation.
         Drifted = "drifted",

@@ -6,8 +6,8 @@
 //! [`attribution`], and observes the thing with [`observation`]. It compares, reaches a verdict, and gives that to [`report`]
 //! through a trait.
 //!
-//! A config: [`cli`] passes its files to [`apply`], which reads them with [`desired`] and makes a plan. It journals each step in
-//! [`store`] and writes it with [`disk`].
+//! A config: [`cli`] passes its files to [`apply`], which reads them with [`desired`] and makes a plan. It notes every path
+//! before and after, and later each act, in the journal of [`store`], and writes the paths with [`disk`].
 //!
 //! | room | what it does |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The actors of one thing's changes since its last verification.
+//! The actors of one thing's changes since its last settled verification.
 //!
 //! In: changes of one thing, each with its actor and whether the kernel refused it. Out: all changes, and the newest. It owns one
 //! change for each actor. An actor that keeps the file open can change it without another record, so the episode keeps every
@@ -32,7 +32,7 @@ impl AttributedChange {
     }
 }
 
-/// The changes of a thing since its last verification, until it is settled.
+/// The changes of a thing since its last settled verification.
 #[derive(Debug, Clone)]
 pub(super) struct Episode {
     /// One for each actor, the newest last.

@@ -13,7 +13,7 @@
 //!   Reports ──► room `report`        WriteBack ──► room `repair`        Applies ◄── room `apply`
 //! ```
 //!
-//! One thread runs `Agent`, which owns one struct for each part. A part calls only the parts that its methods take.
+//! One thread runs `Agent` (`state`), which owns one struct for each part. A part calls only the parts that its methods take.
 //!
 //! | part of `Agent` | what it owns | comes in | goes out |
 //! |---|---|---|---|
@@ -34,7 +34,8 @@
 //!
 //! The other files, by what they belong to:
 //!
-//! - start and end: `options`, `lock`, `backend`, `changes`, `privileges`, `start`, `run_end`, `error`, `service`, `deadline_timer`
+//! - start and end: `options`, `lock`, `backend`, `privileges`, `start`, `run_end`, `error`, `service`, `deadline_timer`
+//! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`

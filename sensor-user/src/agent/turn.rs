@@ -1,4 +1,5 @@
-//! One turn of the loop: verifies due things, reaches verdicts, and writes declared state back.
+//! The second half of one turn: after `receive` has read the changes, it verifies due things, reaches verdicts, and writes declared
+//! state back.
 //!
 //! In: things that are due, answers of worker processes, the mount table. Out: verdicts, and records of what was written back. It
 //! owns nothing.

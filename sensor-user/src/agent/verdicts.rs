@@ -33,7 +33,7 @@ pub(super) struct Verdicts {
     pub(super) desired: Desired,
     /// The detection protocol.
     pub(super) detector: Detector,
-    /// The actors of each thing's changes since its last verification.
+    /// The actors of each thing's changes since its last settled verification.
     pub(super) episodes: HashMap<u32, Episode>,
     /// Takes events and records.
     pub(super) reports: Box<dyn Reports>,

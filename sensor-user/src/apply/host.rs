@@ -151,7 +151,7 @@ impl HostApplyError {
     }
 }
 
-/// Applies configs to one host.
+/// Reads, plans and applies configs for `cli`; the engine does the work.
 #[derive(Debug)]
 pub struct HostApply {
     observer: Arc<Observer>,

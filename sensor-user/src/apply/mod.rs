@@ -7,7 +7,8 @@
 //!
 //! An apply goes through these files:
 //!
-//! 1. `cli` hands a [`request`] with both configs and the plan to `engine::applying`.
+//! 1. `cli` hands the files to [`host`]. It reads both configs through [`crate::desired`], plans, and hands a [`request`] to
+//!    `engine::applying`, which leads through points 2 to 5.
 //! 2. [`targets`] works out the state of each path before and after, with [`target_finder`]. `unit_links`, `password`,
 //!    `originals`, `labels`, `hard_links`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
 //! 3. `engine::preflight` refuses an apply that cannot succeed, or that would destroy something.

@@ -1,6 +1,6 @@
 //! The request for an apply: the host, the configs, the plan.
 //!
-//! In: what `cli` read and planned. Out: the same, for the engine.
+//! In: what [`super::host`] read and planned. Out: the same, for the engine.
 
 use sensor_model::{merge::Rendered, plan::Plan};
 use std::path::PathBuf;

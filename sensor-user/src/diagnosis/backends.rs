@@ -94,7 +94,7 @@ pub enum TestedHookState {
     Attached,
     /// Its program is loaded. The daemon attaches it only while it needs it.
     Waiting,
-    /// It has no program on this kernel.
+    /// Its program is not attached; `reason` says why.
     Off,
 }
 

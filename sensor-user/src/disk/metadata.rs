@@ -64,7 +64,7 @@ pub(crate) enum Changed {
     /// The owner or the group was set.
     Owner,
     /// An extended attribute was removed.
-    NameRemoval(String),
+    AttributeRemoved(String),
     /// An extended attribute was set.
     Set(String),
     /// The mode was set.
@@ -76,7 +76,7 @@ impl fmt::Display for Changed {
         match self {
             Self::Flags => f.write_str("inode flags cleared"),
             Self::Owner => f.write_str("owner set"),
-            Self::NameRemoval(name) => write!(f, "extended attribute {name} removed"),
+            Self::AttributeRemoved(name) => write!(f, "extended attribute {name} removed"),
             Self::Set(name) if name == ATTRIBUTE => f.write_str("label set"),
             Self::Set(name) => write!(f, "extended attribute {name} set"),
             Self::Mode(mode) => write!(f, "mode set to {mode:04o}"),
@@ -108,7 +108,7 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
     let present = xattrs(file).map_err(failed("read attributes"))?;
     for (name, _) in present.iter().filter(|(name, value)| !wanted.xattrs.keeps(name, value)) {
         match sys::remove_attribute(file, name) {
-            Ok(()) => changed.push(Changed::NameRemoval(name.clone())),
+            Ok(()) => changed.push(Changed::AttributeRemoved(name.clone())),
             Err(Errno::ENODATA) => {}
             Err(errno) => return Err(failed("remove an extended attribute")(errno).into()),
         }

@@ -11,7 +11,7 @@ use std::fs;
 /// The module's types.
 const MODULE_BTF: &str = "/sys/kernel/btf/btrfs";
 
-/// The offsets on the running kernel, for a module that the kernel loaded after the programs; `None` if its types lack a field.
+/// The offsets on the running kernel, for a module that the kernel loaded after the programs.
 pub fn read() -> Option<BtrfsOffsets> {
     let module = fs::read(MODULE_BTF).ok()?;
     or_warn(of_module(&fs::read(VMLINUX_BTF).ok()?, &module))
@@ -27,7 +27,11 @@ pub fn resolve(btf: &Btf<'_>, bytes: &[u8]) -> Option<BtrfsOffsets> {
 }
 
 fn or_warn(resolved: Result<BtrfsOffsets, BtfError>) -> Option<BtrfsOffsets> {
-    resolved.inspect_err(|error| tracing::warn!(%error, "The kernel programs do not distinguish subvolumes of Btrfs: the types of its module lack a field.")).ok()
+    resolved
+        .inspect_err(
+            |error| tracing::warn!(%error, "The kernel programs do not distinguish subvolumes of Btrfs."),
+        )
+        .ok()
 }
 
 /// The offsets, from the types of the kernel and of the module.

@@ -171,7 +171,7 @@ impl Layout {
                 }
                 // Numbers of groups repeat between hierarchies, so a number of version 2 would name another group here.
                 Err(error) => {
-                    tracing::warn!(%error, "Records of processes that have ended lack their control group: the kernel's types lack a field.");
+                    tracing::warn!(%error, "Records of processes that have ended lack their control group.");
                     layout.values.insert(GROUP, MISSING);
                 }
             }

@@ -1,7 +1,7 @@
 //! The kernel programs: what this kernel offers, loading and attaching, and typed access to their maps.
 //!
 //! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It never interprets a change.
-//! `agent::receive` drains the rings and gives the bytes of each record to `event::decode`.
+//! `agent::receive` drains the rings ([`maps::Rings::drain`]) and gives the bytes of each record to `event::decode`.
 
 pub mod btrfs;
 pub(crate) mod groups;

@@ -64,7 +64,7 @@ fn is_gone(error: &ProgramError) -> bool {
     errno == Some(nix::libc::ENOENT)
 }
 
-/// The names of Holdfast's fentry programs, as long as the kernel keeps them. A program with another name does not count.
+/// The names of Holdfast's fentry programs, cut to the length that the kernel keeps. A program with another name does not count.
 fn names() -> BTreeSet<String> {
     let hooks = HOOKS.iter().map(|hook| hook.program(Mode::Fentry));
     let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());

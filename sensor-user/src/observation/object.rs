@@ -165,7 +165,7 @@ impl Reader {
         Ok(Found { handle, file: Some(file), file_type, stat: opened })
     }
 
-    /// `statx` of a new handle. It asks no server: the guard first checks the handle's mount.
+    /// `statx` of a new handle. With a guard it asks no server: the guard first checks the handle's mount.
     fn first_stat(&self, handle: BorrowedFd<'_>) -> Result<Statx, FailedOperation> {
         let Some(guard) = &self.guard else { return stat_handle(handle, StatxFlags::BASIC_STATS) };
         let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;

@@ -106,7 +106,7 @@ fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, FailedOperation> {
 }
 
 fn read(root: &Root, path: &Path) -> Result<String, FailedOperation> {
-    let failed = |errno| FailedOperation { operation: "read what tells of", errno };
+    let failed = |errno| FailedOperation { operation: "read the boot facts of", errno };
     let file = root.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).map_err(failed)?;
     let bytes = bounded::read_open(file, LIMIT).map_err(|error| failed(error.errno()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -158,7 +158,7 @@ pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), 
             .or_else(|error| {
                 // A name is not UTF-8.
                 let observation = Observation::Unreadable {
-                    error: format!("look at {}: {error}", expectation.thing.path().display()),
+                    error: format!("observe {}: {error}", expectation.thing.path().display()),
                 };
                 serde_json::to_vec(&Answer { observation, inodes: Vec::new() })
             })
@@ -173,7 +173,7 @@ pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), 
 /// Why such a process ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// There is no host to look at.
+    /// The host root cannot be opened.
     #[error(transparent)]
     Root(#[from] RootError),
     /// The asking process has ended, or has sent something else than a question.

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// Repairs things of one host.
+/// Gives the daemon's loop a [`Restorer`].
 #[derive(Debug)]
 pub struct Reverter {
     root: PathBuf,

@@ -1,8 +1,8 @@
 //! The system calls that change a disk.
 //!
-//! In: handles and names. Out: the kernel's answer. Only these functions write managed paths and the store. With the feature
-//! `fault-injection` each call is counted. The call that `HOLDFAST_FAULT` names kills the process or fails, so a test can do
-//! either at each call.
+//! In: handles and names. Out: the kernel's answer. Only these functions of Holdfast write managed paths and the files of the
+//! store. The directories of the store and its lock file are made without them. With the feature `fault-injection` each call is
+//! counted. The call that `HOLDFAST_FAULT` names kills the process or fails, so a test can do either at each call.
 
 pub(crate) mod durable;
 mod error;

@@ -197,11 +197,7 @@ impl Families {
             "1 when the last read of configs and policies succeeded, else 0",
             self.reload_successful.clone(),
         );
-        ours.register(
-            "node_state",
-            "State of the applied config; 1 for the present state",
-            self.node_state.clone(),
-        );
+        ours.register("node_state", "State of the node; 1 for the present state", self.node_state.clone());
         ours.register(
             "node_waiting",
             "What an apply under way waits for; 1 for the present wait. The status has the details",
