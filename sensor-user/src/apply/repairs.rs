@@ -414,7 +414,9 @@ spec:
     fn leftovers_are_removed_only_beside_things_that_differ() {
         let mut case = Case::new();
         let left = ["/etc/.holdfast-4194305-0.new", "/etc/systemd/system/.holdfast-4194305-0.new"];
-        left.iter().for_each(|path| case.write(path, ""));
+        for path in left {
+            case.write(path, "");
+        }
         case.repair(&["/etc/file"]);
         assert!(left.iter().all(|path| case.at(path).exists()));
         case.write("/etc/file", "drift");
