@@ -1,7 +1,8 @@
 //! The heap that the daemon uses for managed files and sealed trees.
 //!
 //! In: a MachineConfig with the budget's number of files, and trees of 100,000 entries, handled as in the daemon. Out: bytes that stay
-//! allocated, by part. The allocator counts for the whole process with the test harness, so the binary has one test.
+//! allocated, by part. The allocator counts the bytes of the whole process, so a second
+//! test in this binary would change the result.
 
 use holdfast::agent::registry::trees::{FIRST_TREE, TreeIndex, scan};
 use holdfast::agent::registry::{Inode, RecordTarget, WatchRegistry};

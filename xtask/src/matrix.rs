@@ -219,7 +219,7 @@ impl Tally {
             say("passed", &format!("{name} ({what})"));
         } else {
             self.failed += 1;
-            // Whoever reads only the closing lines sees the cause, too.
+            // The line names the log and the problems, so that the closing lines alone show the cause.
             say("FAILED", &format!("{name} ({what}), log: {}", outcome.log.display()));
             for problem in &problems {
                 say("", problem);

@@ -52,7 +52,7 @@ impl Denials {
         Self { rules, budgets, kernel_counts, ..Self::default() }
     }
 
-    /// The rules, budgets and counts for the next run.
+    /// Takes the rules, budgets and counts out, so that the next run begins with them.
     pub(super) fn carry(&mut self) -> (DenyRules, Budgets, KernelDenialCounts) {
         let Self { rules, budgets, kernel_counts, .. } = std::mem::take(self);
         (rules, budgets, kernel_counts)

@@ -272,8 +272,8 @@ fn cgroups(top: &Path) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::worker::tests::directory;
     use sensor_model::drift_policy::DriftPolicyFile;
-    use sensor_model::expectation::{DirectoryExpectation, Expected, Owner, Source, Thing};
 
     fn policy(rules: &[(&str, &str)]) -> DriftPolicy {
         let rules: Vec<_> = rules
@@ -294,17 +294,6 @@ mod tests {
         });
         let file = DriftPolicyFile::parse("test", file.to_string().as_bytes()).unwrap();
         DriftPolicy::merge(&[file]).unwrap()
-    }
-
-    fn directory(path: &'static str) -> Expectation {
-        let (user, group) = (Owner::Id(0), Owner::Id(0));
-        Expectation {
-            thing: Thing::directory(path),
-            expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
-            ssh_keys: false,
-            label: None,
-            source: Source::new("a", "a").into(),
-        }
     }
 
     #[test]

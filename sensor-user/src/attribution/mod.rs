@@ -155,7 +155,8 @@ impl Attributor {
             || self.own_processes.contains(&(record.tgid, record.start_ns))
     }
 
-    /// Whether this is the daemon's own process. `None` stands for the process that has the number now.
+    /// Whether a number and a start time are those of the daemon's own process. Without a start time the process that has the
+    /// number now is compared.
     fn is_daemon(&self, tgid: u32, start_ns: Option<u64>) -> bool {
         let start = start_ns.map(|start_ns| self.procfs.ticks(start_ns));
         tgid == self.own_tgid && start.zip(self.own_start).is_none_or(|(start, own)| start == own)

@@ -206,12 +206,13 @@ fn identify(observer: &Observer, path: &Path) -> Option<Identified> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use sensor_model::expectation::{DirectoryExpectation, Owner, Source, Thing};
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
-    fn directory(path: &str) -> Expectation {
+    /// A declared directory.
+    pub(crate) fn directory(path: &str) -> Expectation {
         let (user, group) = (Owner::Id(0), Owner::Id(0));
         Expectation {
             thing: Thing::directory(path),
