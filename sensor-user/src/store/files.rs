@@ -14,9 +14,8 @@ use nix::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     ffi::OsStr,
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -24,6 +23,24 @@ use std::{
 #[derive(Debug)]
 pub struct Store {
     pub(super) path: PathBuf,
+}
+
+/// Makes a directory and its missing parents, if it is missing. Only its owner can open what is made.
+pub(super) fn make_directory(path: &Path) -> Result<(), Errno> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let name = path.file_name().ok_or(Errno::ENOENT)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let opened = match sys::directory(parent) {
+        Err(Errno::ENOENT) => make_directory(parent).and_then(|()| sys::directory(parent)),
+        opened => opened,
+    };
+    match sys::mkdir(opened?, name) {
+        // Another process was faster.
+        Err(Errno::EEXIST) if path.is_dir() => Ok(()),
+        made => made,
+    }
 }
 
 impl Store {
@@ -35,11 +52,7 @@ impl Store {
         let store = Self { path: state.join("apply") };
         for directory in ["", "contents", "originals", "generations"] {
             let path = store.path.join(directory);
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&path)
-                .map_err(|error| CallError::new(&path, "make the directory", error))?;
+            make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
         }
         Ok(store)
     }
@@ -68,13 +81,10 @@ impl Store {
     /// The lock file cannot be opened.
     pub fn lock(&self) -> Result<Option<Flock<File>>, StoreError> {
         let path = self.path.join("lock");
-        let file = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(|error| CallError::new(&path, "open", error))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        let file = sys::directory(&self.path)
+            .and_then(|directory| sys::lock_file(&directory, OsStr::new("lock")))
+            .map_err(|errno| CallError::new(&path, "open", errno))?;
+        match Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(lock)),
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(CallError::new(&path, "lock", errno).into()),

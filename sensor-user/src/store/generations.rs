@@ -3,15 +3,16 @@
 //! In: manifests, and the link `current`. Out: the current generation's number and the directory of its manifests. A link that
 //! cannot be read is an error, so that no command compares the host with another config.
 
-use super::{error::StoreError, files::Store};
+use super::{
+    error::StoreError,
+    files::{Store, make_directory},
+};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::waiting::{Waiting, WaitingArgument};
 use std::{
     ffi::OsStr,
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::DirBuilderExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -69,12 +70,7 @@ impl Store {
     pub(crate) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
         let config = self.config(id);
         for path in [self.generation(id), config.clone()] {
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(CallError::new(&path, "make the directory", error).into());
-                }
-                _ => {}
-            }
+            make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
         }
         for (name, bytes) in manifests {
             self.replace(&config, name, bytes)?;

@@ -1,8 +1,8 @@
 //! State of applies on the disk: contents, originals, generations, the journal, the lock, the node's state.
 //!
 //! In: the state directory. Out: files that are replaced atomically and synced before other files refer to them. Only root can
-//! read them, because contents may be secret. This room writes no managed path. Its own directories and the lock file are made
-//! without fault injection, because they hold nothing yet.
+//! read them, because contents may be secret. This room writes no managed path. All writes use [`crate::sys`], so
+//! that a test can stop at each of them.
 
 mod contents;
 mod error;

@@ -1,8 +1,7 @@
 //! The system calls that change a disk.
 //!
-//! In: handles and names. Out: the kernel's answer. Only these functions of Holdfast write managed paths and the files of the
-//! store. The directories of the store and its lock file are made without them. With the feature `fault-injection` each call is
-//! counted. The call that `HOLDFAST_FAULT` names kills the process or fails, so a test can do either at each call.
+//! In: handles and names. Out: the kernel's answer. Only these functions of Holdfast write managed paths and the state
+//! directory of applies. With the feature `fault-injection` each call is counted. The call that `HOLDFAST_FAULT` names kills the process or fails, so a test can do either at each call.
 
 pub(crate) mod durable;
 mod error;
@@ -43,6 +42,20 @@ pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
     step("create", true)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
+}
+
+/// Opens a lock file, and makes it if it is missing.
+pub(crate) fn lock_file(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let open = || openat(&directory, name, flags, Mode::empty());
+    match open() {
+        Err(Errno::ENOENT) => match create(&directory, name) {
+            // Another process was faster.
+            Err(Errno::EEXIST) => open(),
+            made => made,
+        },
+        opened => opened,
+    }
 }
 
 /// Writes all bytes.

@@ -299,3 +299,28 @@ fn the_lock_file_of_the_shadow_file_is_made_by_a_call_that_can_fail() {
     assert_eq!(world.apply(&["new"], "").code, Some(0));
     assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
 }
+
+#[test]
+fn the_store_of_a_first_apply_is_made_by_calls_that_can_fail_and_the_next_apply_completes_it() {
+    for fault in ["kill", "EIO", "ENOSPC"] {
+        let mut calls: Vec<String> = Vec::new();
+        for number in 1.. {
+            let world = World::new();
+            let before = world.snapshot();
+            let said = world.apply(&["old"], &format!("{fault}:{number}"));
+            assert!(met(&said), "{fault} {number}: {}{}", said.out, said.err);
+            let call = said.err.lines().find(|line| line.starts_with("fault: ")).unwrap();
+            // The state directory, its four directories and the lock file are made before all other calls.
+            let is_made = ["(mkdir)", "(create)"].iter().any(|made| call.ends_with(made));
+            if !is_made || world.state().join("apply/lock").exists() {
+                break;
+            }
+            assert_eq!(said.code, (fault != "kill").then_some(3), "{fault} {number}: {}", said.err);
+            assert!(world.snapshot() == before && world.current().is_none(), "{fault} {number}");
+            calls.push(call.to_owned());
+            assert_eq!(world.apply(&["old"], "").code, Some(0), "{fault} {number}");
+            assert_eq!(world.current().as_deref(), Some("generations/1/config"), "{fault} {number}");
+        }
+        assert_eq!(calls.len(), 6, "{fault}: {calls:?}");
+    }
+}
