@@ -1,9 +1,18 @@
 //! Why a config was not applied.
 
 use super::operator::OperatorDaemon;
-use crate::{desired::DesiredError, disk::DiskError, store::StoreError, sys::CallError};
+use crate::{
+    desired::DesiredError,
+    disk::{DiskError, KEPT},
+    repair::{RepairError, UnknownOwner},
+    store::StoreError,
+    sys::CallError,
+};
 use sensor_model::expectations::ExpectationError;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Why a config was not applied.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +23,7 @@ pub enum ApplyError {
         /// The path.
         path: PathBuf,
         /// What stands in the way.
-        reason: String,
+        reason: ApplyRefusal,
     },
     /// The kernel refused an operation.
     #[error(transparent)]
@@ -66,13 +75,62 @@ pub enum ApplyError {
     Operator(#[from] OperatorDaemon),
 }
 
+/// What stands in the way of a step. No text has content in it.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyRefusal {
+    /// Not even the root can be opened.
+    #[error("no directory above it can be opened")]
+    NoOpenDirectory,
+    /// The declared owner does not exist.
+    #[error(transparent)]
+    UnknownOwner(#[from] UnknownOwner),
+    /// A person cannot check what a forced apply would remove.
+    #[error(
+        "more than {KEPT} names in it are not declared, too many to show before they are removed; remove them first"
+    )]
+    TooManyNames,
+    /// Another writer of the shadow file does not end.
+    #[error("another process has kept it locked for {} s; wait for its end, and apply again", .0.as_secs())]
+    KeptLocked(Duration),
+    /// The host has no shadow file.
+    #[error("a config declares password hashes, and this file is missing")]
+    NoShadow,
+    /// The directory of a target disappeared after the plan was made.
+    #[error("another process removed its directory")]
+    DirectoryRemoved,
+    /// Neither the old nor the new object can be kept.
+    #[error("another process changed it, and the directory is not empty; move one of the two away first")]
+    ChangedAndFull,
+    /// The directory of ssh keys has no home.
+    #[error("the user's home directory is missing")]
+    NoHome,
+    /// A directory of a new object is a link that leads nowhere.
+    #[error("a link to a missing target is in its place; remove it first")]
+    DanglingLink,
+    /// A directory of a new object is another object.
+    #[error("it or one of its parents is not a directory; move it away first")]
+    NotADirectory,
+    /// Only a file can have a hard link.
+    #[error("the target of the hard link, {}, is not a file", .0.display())]
+    HardLinkToOther(PathBuf),
+    /// A unit that the config enables cannot be.
+    #[error("it cannot be enabled: {0}")]
+    NotEnabled(Box<RepairError>),
+    /// A directory that another type replaces has an object that no config declares.
+    #[error(
+        "a directory that is not empty is in its place; move it away first, or this object in it: {}",
+        .0.display()
+    )]
+    ObjectStays(PathBuf),
+}
+
 /// The number of the current config.
 fn number(current: Option<u64>) -> String {
     current.map_or_else(|| "none".to_owned(), |id| format!("number {id}"))
 }
 
 impl ApplyError {
-    pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Self {
+    pub(super) fn refused(path: &Path, reason: impl Into<ApplyRefusal>) -> Self {
         Self::Refused { path: path.to_owned(), reason: reason.into() }
     }
 }

@@ -57,7 +57,7 @@ pub use act_error::{ActError, SystemdError, UnitFailure};
 pub use act_runner::{ActFuture, ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
 pub use actions::Systemd;
 pub use engine::{AfterRollback, Applied, Engine, Recovered};
-pub use error::ApplyError;
+pub use error::{ApplyError, ApplyRefusal};
 pub use generations::{GenerationError, present_config, rollback_target};
 pub use host::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, NewConfig};
 pub use interrupts::Interrupts;

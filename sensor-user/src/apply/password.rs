@@ -4,18 +4,18 @@
 //! longer declared gets a value that no password has. No hash is in a log.
 
 use super::{
-    error::ApplyError,
+    error::{ApplyError, ApplyRefusal},
     target_finder::{TargetFinder, WantedState},
 };
 use crate::{
     observation::Observer,
+    repair::UnknownOwner,
     sys::{self, CallError},
 };
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, OFlag, fcntl, openat},
+    fcntl::{FcntlArg, OFlag, fcntl},
     libc,
-    sys::stat::Mode,
 };
 use sensor_model::{
     journal::{Image, Metadata},
@@ -62,7 +62,7 @@ impl ShadowLock {
         let root = observer.root();
         let etc =
             root.open_at(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed("open /etc"))?;
-        let file = lock_file(&etc).map_err(failed("open"))?;
+        let file = sys::lock_file(&etc, LOCK.as_ref()).map_err(failed("open"))?;
         let whole = libc::flock {
             l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or(1),
             l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0),
@@ -87,29 +87,11 @@ impl ShadowLock {
                     sleep(PAUSE).await;
                 }
                 Err(Errno::EAGAIN | Errno::EACCES) => {
-                    let reason = format!(
-                        "another process has kept it locked for {} s; wait for its end, and apply again",
-                        PATIENCE.as_secs()
-                    );
-                    return Err(ApplyError::refused(&path, reason));
+                    return Err(ApplyError::refused(&path, ApplyRefusal::KeptLocked(PATIENCE)));
                 }
                 Err(errno) => return Err(failed("lock")(errno).into()),
             }
         }
-    }
-}
-
-/// Opens the lock file, and makes it if it is missing.
-fn lock_file(etc: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let open = || openat(etc, LOCK, flags, Mode::empty());
-    match open() {
-        Err(Errno::ENOENT) => match sys::create(etc, LOCK.as_ref()) {
-            // passwd(1) or another writer was faster.
-            Err(Errno::EEXIST) => open(),
-            made => made,
-        },
-        opened => opened,
     }
 }
 
@@ -136,12 +118,11 @@ pub(super) fn wanted(finder: &TargetFinder<'_>) -> Result<Option<WantedState>, A
     }
     let path = Path::new(SHADOW);
     let Image::File(file) = finder.image(path)? else {
-        return Err(ApplyError::refused(path, "a config declares password hashes, and this file is missing"));
+        return Err(ApplyError::refused(path, ApplyRefusal::NoShadow));
     };
     let bytes = finder.store.content(&file.sha256)?;
     let Metadata { mode, uid, gid, .. } = file.metadata;
-    let content =
-        edit(&bytes, &set, finder.today).map_err(|error| ApplyError::refused(path, error.to_string()))?;
+    let content = edit(&bytes, &set, finder.today).map_err(|user| ApplyError::refused(path, user))?;
     Ok(Some(WantedState::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
 }
 
@@ -170,13 +151,8 @@ fn hashes(rendered: &Rendered) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// A user with a declared hash has no line.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host has no user `{0}`")]
-struct UnknownUser(String);
-
-/// Sets hashes and the day of their change.
-fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>, UnknownUser> {
+/// Sets hashes and the day of their change. A user with a declared hash who has no line is an error.
+fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>, UnknownOwner> {
     let mut left: BTreeMap<&str, &str> = set.clone();
     let mut edited = Vec::with_capacity(shadow.len() + 256);
     for line in shadow.split_inclusive(|byte| *byte == b'\n') {
@@ -194,7 +170,7 @@ fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>
     }
     match left.keys().next() {
         // A user who does not exist needs no locked password.
-        Some(user) if left[user] != LOCKED => Err(UnknownUser((*user).to_owned())),
+        Some(user) if left[user] != LOCKED => Err(UnknownOwner::User((*user).to_owned())),
         _ => Ok(edited),
     }
 }
@@ -217,7 +193,7 @@ mod tests {
     fn an_unknown_user_is_an_error_with_the_name_unless_the_password_is_to_be_locked() {
         assert_eq!(
             edit(b"root:*:1\n", &BTreeMap::from([("core", "h")]), 1),
-            Err(UnknownUser("core".to_owned()))
+            Err(UnknownOwner::User("core".to_owned()))
         );
         assert_eq!(edit(b"root:*:1\n", &BTreeMap::from([("core", LOCKED)]), 1), Ok(b"root:*:1\n".to_vec()));
     }

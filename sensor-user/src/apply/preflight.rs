@@ -3,7 +3,7 @@
 //! In: the host, the old and the new config, the targets. Out: every reason against the apply, as text.
 
 use super::{
-    error::ApplyError,
+    error::{ApplyError, ApplyRefusal},
     targets::Writes,
     verify::{Differences, Verifier, sort},
 };
@@ -209,7 +209,7 @@ pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, Apply
             Err(errno) => return Err(DiskError::opening(parent, "open", errno).into()),
         }
     }
-    Err(ApplyError::refused(path, "no directory above it can be opened"))
+    Err(ApplyError::refused(path, ApplyRefusal::NoOpenDirectory))
 }
 
 #[cfg(test)]

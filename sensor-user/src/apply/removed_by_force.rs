@@ -2,9 +2,12 @@
 //!
 //! In: the host and the configs. Out: the removals, for the engine and for the question before it.
 
-use super::{error::ApplyError, target_finder::is_object};
+use super::{
+    error::{ApplyError, ApplyRefusal},
+    target_finder::is_object,
+};
 use crate::{
-    disk::{FirstNames, KEPT, Place, listed},
+    disk::{FirstNames, Place, listed},
     observation::Observer,
     repair::declared_lines,
 };
@@ -27,10 +30,7 @@ pub(super) fn names(
 ) -> Result<BTreeSet<String>, ApplyError> {
     let FirstNames { names, more } = listed(observer, path, |name| closed.is_unexpected(name))?;
     if more > 0 {
-        let reason = format!(
-            "more than {KEPT} names in it are not declared, too many to show before they are removed; remove them first"
-        );
-        return Err(ApplyError::refused(path, reason));
+        return Err(ApplyError::refused(path, ApplyRefusal::TooManyNames));
     }
     Ok(names)
 }

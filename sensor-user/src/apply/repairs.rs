@@ -7,7 +7,7 @@ use super::ApplyError;
 use crate::{
     agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
     desired::DesiredWithConfig,
-    repair::{RepairError, Restored, Restorer, linked_file, order},
+    repair::{RepairError, RepairRefusal, Restored, Restorer, linked_file, order},
     store::Store,
 };
 use nix::fcntl::Flock;
@@ -211,8 +211,10 @@ pub async fn repair<'a>(
             Ok(Restored::default())
         } else {
             // The object of this name may be the last good copy.
-            let reason = "its file could not be restored".to_owned();
-            Err(RepairError::Refused { path: step.path.to_path_buf(), reason })
+            Err(RepairError::Refused {
+                path: step.path.to_path_buf(),
+                reason: RepairRefusal::FileNotRestored,
+            })
         };
         if step.may_get_inode() && (is_of_failed || result.is_err()) {
             failed.insert(Arc::clone(&step.path));

@@ -3,7 +3,7 @@
 //! In: the two configs, the host, the store. Out: images of present objects, whose contents go to the store, and numeric owners.
 
 use super::error::ApplyError;
-use crate::{disk::Place, observation::Observer, store::Store};
+use crate::{disk::Place, observation::Observer, repair::UnknownOwner, store::Store};
 use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, Expected, Owner},
@@ -87,16 +87,19 @@ impl TargetFinder<'_> {
         user: &Owner,
         group: &Owner,
     ) -> Result<(Option<u32>, Option<u32>), ApplyError> {
-        let unknown =
-            |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
+        let unknown = |owner: UnknownOwner| ApplyError::refused(path, owner);
         let uid = match user {
             Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(self.observer.uid(name).ok_or_else(|| unknown("user", name))?),
+            Owner::Name(name) => {
+                Some(self.observer.uid(name).ok_or_else(|| unknown(UnknownOwner::User(name.clone())))?)
+            }
             Owner::Undeclared => None,
         };
         let gid = match group {
             Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(self.observer.gid(name).ok_or_else(|| unknown("group", name))?),
+            Owner::Name(name) => {
+                Some(self.observer.gid(name).ok_or_else(|| unknown(UnknownOwner::Group(name.clone())))?)
+            }
             Owner::Undeclared => None,
         };
         Ok((uid, gid))

@@ -5,7 +5,7 @@
 //! here.
 
 use super::{
-    error::ApplyError,
+    error::{ApplyError, ApplyRefusal},
     hard_links::Names,
     labels::Labels,
     password, removed_by_force,
@@ -223,7 +223,7 @@ impl TargetFinder<'_> {
             .collect();
         let Some(home) = ours.last().and_then(|ssh| ssh.parent()) else { return Ok(()) };
         if self.observer.root().open_at(home, OFlag::O_PATH | OFlag::O_DIRECTORY).is_err() {
-            return Err(ApplyError::refused(home, "the user's home directory is missing"));
+            return Err(ApplyError::refused(home, ApplyRefusal::NoHome));
         }
         for directory in ours {
             // An existing directory keeps its mode, but must belong to the user.
@@ -289,19 +289,13 @@ impl TargetFinder<'_> {
                     Ok(_) => break,
                     Err(nix::errno::Errno::ENOENT) => {
                         if self.image(parent)? != Image::Absent {
-                            return Err(ApplyError::refused(
-                                parent,
-                                "a link to a missing target is in its place; remove it first",
-                            ));
+                            return Err(ApplyError::refused(parent, ApplyRefusal::DanglingLink));
                         }
                         let made = WantedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
                         missing.insert(parent.to_owned(), made);
                     }
                     Err(nix::errno::Errno::ENOTDIR) => {
-                        return Err(ApplyError::refused(
-                            parent,
-                            "it or one of its parents is not a directory; move it away first",
-                        ));
+                        return Err(ApplyError::refused(parent, ApplyRefusal::NotADirectory));
                     }
                     Err(errno) => return Err(DiskError::opening(parent, "open", errno).into()),
                 }
@@ -379,8 +373,7 @@ impl TargetFinder<'_> {
             None => present,
         };
         let Image::File(file) = image else {
-            let reason = format!("the target of the hard link, {}, is not a file", target.display());
-            return Err(ApplyError::refused(path, reason));
+            return Err(ApplyError::refused(path, ApplyRefusal::HardLinkToOther(target.to_owned())));
         };
         Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file }))
     }

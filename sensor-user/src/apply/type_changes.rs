@@ -4,7 +4,7 @@
 //! are restored with a directory. A directory with other objects in it is an error.
 
 use super::{
-    error::ApplyError,
+    error::{ApplyError, ApplyRefusal},
     target_finder::{PARENT_MODE, TargetFinder, WantedState},
 };
 use crate::disk::{Place, each_name};
@@ -86,11 +86,7 @@ impl TargetFinder<'_> {
                 each_name(self.observer, &directory, |name| {
                     let path = directory.join(name);
                     if !goes.contains(path.as_path()) {
-                        let reason = format!(
-                            "a directory that is not empty is in its place; move it away first, or this object in it: {}",
-                            path.display()
-                        );
-                        return Err(ApplyError::refused(&target.path, reason));
+                        return Err(ApplyError::refused(&target.path, ApplyRefusal::ObjectStays(path)));
                     }
                     directories.push(path);
                     Ok(ControlFlow::Continue(()))

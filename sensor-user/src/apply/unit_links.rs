@@ -6,7 +6,7 @@
 //! precedence over another unit's `Also=` and over its template.
 
 use super::{
-    error::ApplyError,
+    error::{ApplyError, ApplyRefusal},
     target_finder::{TargetFinder, WantedState},
 };
 use crate::{
@@ -149,7 +149,7 @@ impl Links<'_, '_> {
             Some(true) => {
                 let links = self
                     .asked(Side::New, name)
-                    .map_err(|error| ApplyError::refused(&own, format!("it cannot be enabled: {error}")))?;
+                    .map_err(|error| ApplyError::refused(&own, ApplyRefusal::NotEnabled(Box::new(error))))?;
                 if was_decided {
                     others.extend(self.together(Side::New, name));
                 }

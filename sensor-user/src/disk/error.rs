@@ -1,6 +1,6 @@
 //! Why a managed path was not read or written.
 
-use crate::{observation::resolve::LINK_OF_OTHERS, sys::CallError};
+use crate::{bounded, observation::resolve::LINK_OF_OTHERS, sys::CallError};
 use nix::errno::Errno;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub enum DiskError {
         /// The path.
         path: PathBuf,
         /// What stands in the way.
-        reason: String,
+        reason: DiskRefusal,
     },
     /// Another process put another object under the name between two calls.
     #[error(
@@ -32,15 +32,47 @@ pub enum DiskError {
     Name(CallError),
 }
 
+/// What stands in the way of a read or a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DiskRefusal {
+    /// A user who is not root could put a link there.
+    #[error("{LINK_OF_OTHERS}")]
+    LinkOfOthers,
+    /// The path has no name.
+    #[error("the root itself cannot be replaced")]
+    Root,
+    /// The journal was changed, or another version wrote it.
+    #[error("an extended attribute in the journal is not hexadecimal")]
+    BadAttribute,
+    /// The store lost the file's bytes.
+    #[error("its content is missing in the store")]
+    NoContent,
+    /// The file system changes or drops what is written.
+    #[error("the file system does not keep mode, owner, attributes or content as written")]
+    NotKept,
+    /// The file is too large to keep.
+    #[error("it has {size} bytes, and {} bytes are the limit; move it away first", bounded::CONTENT)]
+    TooLarge {
+        /// Its size.
+        size: u64,
+    },
+    /// The object cannot be kept.
+    #[error("a device, FIFO or socket is in its place; move it away first")]
+    SpecialObject,
+    /// Only an empty directory can be replaced.
+    #[error("a directory that is not empty is in its place; move it away first")]
+    FullDirectory,
+}
+
 impl DiskError {
-    pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Self {
-        Self::Refused { path: path.to_owned(), reason: reason.into() }
+    pub(crate) fn refused(path: &Path, reason: DiskRefusal) -> Self {
+        Self::Refused { path: path.to_owned(), reason }
     }
 
     /// The error for a directory that could not be opened.
     pub(crate) fn opening(path: &Path, operation: &'static str, errno: Errno) -> Self {
         match errno {
-            Errno::ELOOP => Self::refused(path, LINK_OF_OTHERS),
+            Errno::ELOOP => Self::refused(path, DiskRefusal::LinkOfOthers),
             errno => CallError::new(path, operation, errno).into(),
         }
     }

@@ -4,7 +4,7 @@
 //! device and no FIFO is opened.
 
 use super::{
-    error::DiskError,
+    error::{DiskError, DiskRefusal},
     metadata::{self, label_text},
     place::Place,
 };
@@ -46,11 +46,8 @@ impl FoundObject {
     pub(crate) fn kept(self, path: &Path) -> Result<Image, DiskError> {
         let reason = match self {
             Self { image: Some(image), .. } => return Ok(image),
-            Self { too_large: Some(size), .. } => {
-                let limit = bounded::CONTENT;
-                format!("it has {size} bytes, and {limit} bytes are the limit; move it away first")
-            }
-            _ => "a device, FIFO or socket is in its place; move it away first".to_owned(),
+            Self { too_large: Some(size), .. } => DiskRefusal::TooLarge { size },
+            _ => DiskRefusal::SpecialObject,
         };
         Err(DiskError::refused(path, reason))
     }

@@ -5,7 +5,7 @@
 //! only.
 
 use super::{
-    error::DiskError,
+    error::{DiskError, DiskRefusal},
     metadata::{NewMetadata, label_value, read, set},
     place::{DIRECTORY, Place},
 };
@@ -78,7 +78,7 @@ impl Place {
                     Some(file)
                 }
                 (None, None) => {
-                    return Err(DiskError::refused(&self.path, "its content is missing in the store"));
+                    return Err(DiskError::refused(&self.path, DiskRefusal::NoContent));
                 }
             },
         };
@@ -91,10 +91,7 @@ impl Place {
         }
         // A file system may not keep all attributes. The next observation would show an object of another process.
         if !seen.image.as_ref().is_some_and(|seen| image.is(seen)) {
-            return Err(DiskError::refused(
-                &self.path,
-                "the file system does not keep mode, owner, attributes or content as written",
-            ));
+            return Err(DiskError::refused(&self.path, DiskRefusal::NotKept));
         }
         sys::rename_free(&self.directory, &part, name).map_err(self.failed("rename"))?;
         self.sync_names()

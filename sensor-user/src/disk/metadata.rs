@@ -2,7 +2,7 @@
 //!
 //! In: a handle and the metadata that the object is to have. Out: the changes. Values that the object already has are not written.
 
-use super::error::DiskError;
+use super::error::{DiskError, DiskRefusal};
 use crate::sys::{self, CallError};
 use nix::{
     errno::Errno,
@@ -116,9 +116,8 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
     match wanted.xattrs {
         Xattrs::Exactly(wanted) => {
             for (name, digits) in wanted {
-                let value = hex::decode(digits).map_err(|_| {
-                    DiskError::refused(path, "an extended attribute in the journal is not hexadecimal")
-                })?;
+                let value =
+                    hex::decode(digits).map_err(|_| DiskError::refused(path, DiskRefusal::BadAttribute))?;
                 if present.get(name) != Some(&value) {
                     sys::set_attribute(file, name, &value).map_err(failed("set an extended attribute"))?;
                     changed.push(Changed::Set(name.clone()));

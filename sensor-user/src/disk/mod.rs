@@ -19,7 +19,7 @@ mod names;
 mod place;
 mod replace;
 
-pub use error::DiskError;
+pub use error::{DiskError, DiskRefusal};
 pub(crate) use image::Identity;
 pub(crate) use leftovers::remove_leftovers;
 pub(crate) use listing::{FirstNames, KEPT, each_name, listed, names_in};

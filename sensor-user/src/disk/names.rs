@@ -4,7 +4,7 @@
 //! the name first. Each change is one atomic call.
 
 use super::{
-    error::DiskError,
+    error::{DiskError, DiskRefusal},
     metadata::clear_flags,
     place::{Place, kind},
 };
@@ -130,8 +130,7 @@ impl Place {
     }
 
     fn full_directory(&self) -> DiskError {
-        let reason = "a directory that is not empty is in its place; move it away first";
-        DiskError::refused(&self.path, reason)
+        DiskError::refused(&self.path, DiskRefusal::FullDirectory)
     }
 
     fn name_failed(&self, operation: &'static str) -> impl Fn(Errno) -> DiskError {

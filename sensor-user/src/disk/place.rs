@@ -3,7 +3,7 @@
 //! In: a path of the root. Out: a handle of its directory. All later calls use the handle, so no process can replace the directory
 //! between them.
 
-use super::error::DiskError;
+use super::error::{DiskError, DiskRefusal};
 use crate::{
     observation::{
         Observer,
@@ -40,7 +40,7 @@ impl Place {
     /// The place of a path; `None` when its directory is missing.
     pub(crate) fn find(root: &Root, path: &Path) -> Result<Option<Self>, DiskError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(DiskError::refused(path, "the root itself cannot be replaced"));
+            return Err(DiskError::refused(path, DiskRefusal::Root));
         };
         match root.open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(directory) => Ok(Some(Self { directory, name: name.to_owned(), path: path.to_owned() })),

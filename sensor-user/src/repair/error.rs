@@ -1,8 +1,11 @@
 //! Why a thing was not repaired.
 
-use crate::disk::DiskError;
+use crate::{bounded::Unreadable, disk::DiskError};
 use sensor_model::difference::Difference;
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why a thing was not repaired, or not entirely.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +16,7 @@ pub enum RepairError {
         /// The path.
         path: PathBuf,
         /// What stands in the way.
-        reason: String,
+        reason: RepairRefusal,
     },
     /// The path could not be written.
     #[error(transparent)]
@@ -36,8 +39,89 @@ pub enum RepairError {
     },
 }
 
+/// What stands in the way of a repair. No text has content in it.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairRefusal {
+    /// Something is mounted over the path.
+    #[error("{0}; unmount it first")]
+    MountedOver(String),
+    /// The thing cannot be read; the text of the difference.
+    #[error("{0}")]
+    Unreadable(String),
+    /// A tree of an OS image.
+    #[error("only a new deployment of its OS image restores a sealed tree")]
+    SealedTree,
+    /// Kernel arguments or an OS image.
+    #[error("it changes only with a reboot; `holdfast apply --force` restores it")]
+    NeedsReboot,
+    /// The path is another name of a file that could not be restored.
+    #[error("its file could not be restored")]
+    FileNotRestored,
+    /// The path has another object than a directory.
+    #[error("a {0} is in its place; move it away first")]
+    InPlace(String),
+    /// A hard link has no file to link to.
+    #[error("the target of the hard link, {}, is missing", .0.display())]
+    NoHardLinkTarget(PathBuf),
+    /// A directory of the path is another object.
+    #[error("it or one of its parents is not a directory; move it away first")]
+    NotADirectory,
+    /// A directory of the path is a link that leads nowhere.
+    #[error("it is a link to a missing target; remove it first")]
+    DanglingLink,
+    /// The directory of ssh keys has no home.
+    #[error("the user's home directory is missing")]
+    NoHome,
+    /// The declared owner does not exist.
+    #[error(transparent)]
+    UnknownOwner(#[from] UnknownOwner),
+    /// The config has no bytes for the file.
+    #[error("no MachineConfig declares its content")]
+    NoContent,
+    /// Without a declared content, the file cannot be made anew, and another user could exchange it.
+    #[error(
+        "its content is not declared, and it is a file of root, and other users can write its directory; set its \
+         owner and mode by hand"
+    )]
+    UndeclaredOfRoot,
+    /// Without a declared content, the file cannot be made anew, and its owner and mode belong to the other name, too.
+    #[error(
+        "its content is not declared, and it has another name in another directory; set its owner and mode by hand"
+    )]
+    UndeclaredWithOtherName,
+    /// Without a declared content, no file can replace the object.
+    #[error("its content is not declared, and it is not a file; move it away first")]
+    UndeclaredAndNoFile,
+    /// The open file cannot be duplicated.
+    #[error("read: {0}")]
+    NotDuplicated(io::ErrorKind),
+    /// The file of keys cannot be read.
+    #[error("read: {0}; move it away first")]
+    NotRead(Unreadable),
+    /// A unit that is to be enabled has no file.
+    #[error("there is no unit file to enable; declare its contents, or install it")]
+    NoUnitFile,
+    /// A unit that is to be enabled cannot be.
+    #[error("its file has no [Install] section with WantedBy=, RequiredBy=, UpheldBy=, Alias= or Also=")]
+    NoInstall,
+    /// A template that is to be enabled names no instance.
+    #[error("a template without DefaultInstance= cannot be enabled; declare an instance")]
+    NoDefaultInstance,
+}
+
+/// A declared owner that the host does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownOwner {
+    /// A user.
+    #[error("the host has no user `{0}`")]
+    User(String),
+    /// A group.
+    #[error("the host has no group `{0}`")]
+    Group(String),
+}
+
 impl RepairError {
-    pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Self {
+    pub(super) fn refused(path: &Path, reason: impl Into<RepairRefusal>) -> Self {
         Self::Refused { path: path.to_owned(), reason: reason.into() }
     }
 }

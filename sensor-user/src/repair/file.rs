@@ -4,7 +4,7 @@
 //! only undeclared keys and invalid lines.
 
 use super::{
-    error::RepairError,
+    error::{RepairError, RepairRefusal},
     host::{KeyOwner, RepairContext},
 };
 use crate::{
@@ -59,24 +59,17 @@ impl RepairContext<'_> {
                     0 | 1 if stat.st_uid != geteuid().as_raw() => {
                         return Ok(texts(set_existing(&file, path, &wanted)?));
                     }
-                    0 | 1 => {
-                        "it is a file of root, and other users can write its directory; set its owner and mode by hand"
-                    }
-                    _ => "it has another name in another directory; set its owner and mode by hand",
+                    0 | 1 => RepairRefusal::UndeclaredOfRoot,
+                    _ => RepairRefusal::UndeclaredWithOtherName,
                 };
-                return Err(RepairError::refused(path, format!("its content is not declared, and {reason}")));
+                return Err(RepairError::refused(path, reason));
             }
         }
         let bytes = match expected.content {
             Some(_) => self.bytes(path)?,
             // Like Ignition, it makes an empty file if no content is declared and the file is missing.
             None if has(DifferenceKind::Missing) => Vec::new(),
-            None => {
-                return Err(RepairError::refused(
-                    path,
-                    "its content is not declared, and it is not a file; move it away first",
-                ));
-            }
+            None => return Err(RepairError::refused(path, RepairRefusal::UndeclaredAndNoFile)),
         };
         place.prepare_replacement(self.observer)?;
         place.replace_by_file(&bytes, &wanted)?;
@@ -89,7 +82,7 @@ impl RepairContext<'_> {
         let is_keys = path.ends_with("authorized_keys.d/ignition");
         expected_bytes(self.rendered, path)
             .or_else(|| is_keys.then(Vec::new))
-            .ok_or_else(|| RepairError::refused(path, "no MachineConfig declares its content"))
+            .ok_or_else(|| RepairError::refused(path, RepairRefusal::NoContent))
     }
 
     /// Removes undeclared keys and invalid lines from a user's own file of keys.
@@ -110,9 +103,9 @@ impl RepairContext<'_> {
         let file = place.open(self.observer)?;
         let copy = file
             .try_clone()
-            .map_err(|error| RepairError::refused(path, format!("read: {}", error.kind())))?;
+            .map_err(|error| RepairError::refused(path, RepairRefusal::NotDuplicated(error.kind())))?;
         let bytes = bounded::read_open(copy, bounded::KEYS)
-            .map_err(|error| RepairError::refused(path, format!("read: {error}; move it away first")))?;
+            .map_err(|error| RepairError::refused(path, RepairRefusal::NotRead(error)))?;
         let (kept, removed) = declared_lines(&bytes, declared);
         if let (0, Some(label)) = (removed, label) {
             // Owner and mode of the file are the user's.

@@ -2,9 +2,9 @@
 //!
 //! In: a path of the root. Out: its place, with missing parents made as the config declares them; the numbers of declared owners.
 
-use super::error::RepairError;
+use super::error::{RepairError, RepairRefusal, UnknownOwner};
 use crate::{
-    disk::{DiskError, NewMetadata, Place, Xattrs},
+    disk::{DiskError, DiskRefusal, NewMetadata, Place, Xattrs},
     observation::Observer,
 };
 use nix::{errno::Errno, fcntl::OFlag};
@@ -46,7 +46,7 @@ impl RepairContext<'_> {
     /// The place of a path. Makes missing parents.
     pub(super) fn place(&self, path: &Path, keys: KeyOwner) -> Result<Place, RepairError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(RepairError::refused(path, "the root itself cannot be replaced"));
+            return Err(DiskError::refused(path, DiskRefusal::Root).into());
         };
         let directory = self.directory(parent, keys)?;
         Ok(Place { directory, name: name.to_owned(), path: path.to_owned() })
@@ -63,20 +63,17 @@ impl RepairContext<'_> {
             Ok(directory) => return Ok(directory),
             Err(Errno::ENOENT) => {}
             Err(Errno::ENOTDIR) => {
-                return Err(RepairError::refused(
-                    path,
-                    "it or one of its parents is not a directory; move it away first",
-                ));
+                return Err(RepairError::refused(path, RepairRefusal::NotADirectory));
             }
             Err(errno) => return Err(DiskError::opening(path, "open the directory", errno).into()),
         }
         let is_ssh = path.ancestors().any(|ancestor| ancestor.ends_with(".ssh"));
         if keys.is_some() && !is_ssh {
-            return Err(RepairError::refused(path, "the user's home directory is missing"));
+            return Err(RepairError::refused(path, RepairRefusal::NoHome));
         }
         let place = self.place(path, keys)?;
         if place.stat()?.is_some() {
-            return Err(RepairError::refused(path, "it is a link to a missing target; remove it first"));
+            return Err(RepairError::refused(path, RepairRefusal::DanglingLink));
         }
         let (mode, user, group) = self.declared_parent(path, keys)?;
         let metadata =
@@ -119,8 +116,7 @@ impl RepairContext<'_> {
         user: &Owner,
         group: &Owner,
     ) -> Result<(Option<u32>, Option<u32>), RepairError> {
-        let unknown =
-            |what: &str, name: &str| RepairError::refused(path, format!("the host has no {what} `{name}`"));
+        let unknown = |owner: UnknownOwner| RepairError::refused(path, owner);
         let user = match user {
             Owner::Id(id) => Some(*id),
             Owner::Name(name) => Some(
@@ -129,7 +125,7 @@ impl RepairContext<'_> {
                     .get(name)
                     .copied()
                     .or_else(|| self.observer.uid(name))
-                    .ok_or_else(|| unknown("user", name))?,
+                    .ok_or_else(|| unknown(UnknownOwner::User(name.clone())))?,
             ),
             Owner::Undeclared => None,
         };
@@ -141,7 +137,7 @@ impl RepairContext<'_> {
                     .get(name)
                     .copied()
                     .or_else(|| self.observer.gid(name))
-                    .ok_or_else(|| unknown("group", name))?,
+                    .ok_or_else(|| unknown(UnknownOwner::Group(name.clone())))?,
             ),
             Owner::Undeclared => None,
         };

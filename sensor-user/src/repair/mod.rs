@@ -14,7 +14,7 @@ pub(crate) mod unit;
 #[cfg(test)]
 mod tests;
 
-pub use error::RepairError;
+pub use error::{RepairError, RepairRefusal, UnknownOwner};
 pub(crate) use file::declared_lines;
 
 use crate::{
@@ -84,13 +84,15 @@ impl Restorer {
         }
         let path = expectation.thing.path();
         for difference in &before {
-            if matches!(difference.kind, DifferenceKind::MountOver | DifferenceKind::Unreadable) {
-                let hint = match difference.kind {
-                    DifferenceKind::MountOver => "; unmount it first",
-                    _ => "",
-                };
-                let reason = format!("{}{hint}", difference.text);
-                return Err(RepairError::refused(&path, reason));
+            let text = || difference.text.clone();
+            match difference.kind {
+                DifferenceKind::MountOver => {
+                    return Err(RepairError::refused(&path, RepairRefusal::MountedOver(text())));
+                }
+                DifferenceKind::Unreadable => {
+                    return Err(RepairError::refused(&path, RepairRefusal::Unreadable(text())));
+                }
+                _ => {}
             }
         }
         let host = RepairContext { observer: &self.observer, rendered, ids };
@@ -105,13 +107,9 @@ impl Restorer {
             Expected::Unit(unit) => {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?
             }
-            Expected::Tree(_) => {
-                let reason = "only a new deployment of its OS image restores a sealed tree";
-                return Err(RepairError::refused(&path, reason));
-            }
+            Expected::Tree(_) => return Err(RepairError::refused(&path, RepairRefusal::SealedTree)),
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
-                let reason = "it changes only with a reboot; `holdfast apply --force` restores it";
-                return Err(RepairError::refused(&path, reason));
+                return Err(RepairError::refused(&path, RepairRefusal::NeedsReboot));
             }
         };
         let (_, differences) = self.look(expectation, ids).await;

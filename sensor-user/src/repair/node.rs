@@ -3,7 +3,7 @@
 //! In: the expectation, and how the thing differs. Out: the directory or link as declared, or no undeclared names in the directory.
 
 use super::{
-    error::RepairError,
+    error::{RepairError, RepairRefusal},
     file::texts,
     host::{RepairContext, linked_file},
 };
@@ -34,7 +34,7 @@ impl RepairContext<'_> {
             differences.iter().find(|difference| difference.kind == DifferenceKind::Type)
         {
             let found = &difference.found;
-            return Err(RepairError::refused(path, format!("a {found} is in its place; move it away first")));
+            return Err(RepairError::refused(path, RepairRefusal::InPlace(found.clone())));
         }
         let missing = differences.iter().any(|difference| difference.kind == DifferenceKind::Missing);
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
@@ -61,12 +61,7 @@ impl RepairContext<'_> {
             let from = self
                 .existing_place(&target)?
                 .filter(|from| from.stat().is_ok_and(|stat| stat.is_some()))
-                .ok_or_else(|| {
-                    RepairError::refused(
-                        path,
-                        format!("the target of the hard link, {}, is missing", target.display()),
-                    )
-                })?;
+                .ok_or_else(|| RepairError::refused(path, RepairRefusal::NoHardLinkTarget(target.clone())))?;
             place.prepare_replacement(self.observer)?;
             place.replace_by_hard_link(&from)?;
             return Ok(vec!["hard link made".to_owned()]);

@@ -3,7 +3,10 @@
 //! In: a unit's expectation. Out: links that were made or removed. A mask is a link. If systemd runs, it enables and disables
 //! units, because it knows presets and drop-ins. Otherwise Holdfast makes or removes the links of the `[Install]` section.
 
-use super::{error::RepairError, host::RepairContext};
+use super::{
+    error::{RepairError, RepairRefusal},
+    host::RepairContext,
+};
 use crate::{
     bounded::{self, Kind, Unreadable},
     disk::names_in,
@@ -192,22 +195,13 @@ pub(crate) fn links_to_enable(
 ) -> Result<Vec<Enabling>, RepairError> {
     let own = Path::new(SYSTEMD_DIRECTORY).join(name);
     let Some((_, install)) = find(name) else {
-        return Err(RepairError::refused(
-            &own,
-            "there is no unit file to enable; declare its contents, or install it",
-        ));
+        return Err(RepairError::refused(&own, RepairRefusal::NoUnitFile));
     };
     if install.directories.is_empty() && install.aliases.is_empty() && install.also.is_empty() {
-        return Err(RepairError::refused(
-            &own,
-            "its file has no [Install] section with WantedBy=, RequiredBy=, UpheldBy=, Alias= or Also=",
-        ));
+        return Err(RepairError::refused(&own, RepairRefusal::NoInstall));
     }
     if is_template(name) && install.default_instance.is_none() {
-        return Err(RepairError::refused(
-            &own,
-            "a template without DefaultInstance= cannot be enabled; declare an instance",
-        ));
+        return Err(RepairError::refused(&own, RepairRefusal::NoDefaultInstance));
     }
     let mut links = Vec::new();
     for unit in together(name, find, apart) {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     apply::{
-        error::ApplyError,
+        error::{ApplyError, ApplyRefusal},
         hard_links::{self, image},
     },
     disk::{self, Identity, NameRemoval, Place},
@@ -84,7 +84,7 @@ impl Run<'_> {
         let target = self.target(number);
         let place = self
             .place(target)?
-            .ok_or_else(|| ApplyError::refused(&target.path, "another process removed its directory"))?;
+            .ok_or_else(|| ApplyError::refused(&target.path, ApplyRefusal::DirectoryRemoved))?;
         let name = self.temporary(number);
         match step {
             TargetStep::Make(side) => {

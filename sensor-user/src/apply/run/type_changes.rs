@@ -3,7 +3,10 @@
 //! In: a target. Out: its place, if its directory exists; whether a directory stays because another process made a file in it.
 
 use super::state::Run;
-use crate::{apply::error::ApplyError, disk::Place};
+use crate::{
+    apply::error::{ApplyError, ApplyRefusal},
+    disk::Place,
+};
 use sensor_model::journal::{Begin, Target};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf};
 
@@ -50,9 +53,7 @@ pub(super) fn swap_back(target: &Target, place: &Place, name: &OsStr) -> Result<
 fn keep(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> {
     let seen = place.see_name(name, &mut |_| {})?.image;
     if !seen.is_some_and(|seen| [&target.before, &target.after].into_iter().any(|image| image.is(&seen))) {
-        let reason =
-            "another process changed it, and the directory is not empty; move one of the two away first";
-        return Err(ApplyError::refused(&place.path, reason));
+        return Err(ApplyError::refused(&place.path, ApplyRefusal::ChangedAndFull));
     }
     match place.discard(name, false) {
         Ok(_) => {}
