@@ -147,6 +147,23 @@ pub enum Observation {
     },
 }
 
+/// Why a MachineConfig cannot declare an observed state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotDeclarable {
+    /// There is no object.
+    #[error("it is missing: a MachineConfig cannot declare that")]
+    Missing,
+    /// A closed directory.
+    #[error("adopt its undeclared files one by one")]
+    Names,
+    /// Kernel arguments or an OS image.
+    #[error("kernelArguments and osImageURL declare the booted state")]
+    Booted,
+    /// It was not observed, with operation and error.
+    #[error("it could not be read: {0}")]
+    Unreadable(String),
+}
+
 impl Observation {
     /// The observed state for people, in a few words. It may hold control characters.
     pub fn summary(&self) -> String {
@@ -173,15 +190,13 @@ impl Observation {
     }
 
     /// Why a MachineConfig cannot declare the observed state; `None` for an object and a unit, which it can.
-    pub fn not_declarable(&self) -> Option<String> {
+    pub fn not_declarable(&self) -> Option<NotDeclarable> {
         match self {
             Self::Object(_) | Self::Unit(_) => None,
-            Self::Missing => Some("it is missing: a MachineConfig cannot declare that".to_owned()),
-            Self::Names { .. } => Some("adopt its undeclared files one by one".to_owned()),
-            Self::KernelArguments { .. } | Self::Os(_) => {
-                Some("kernelArguments and osImageURL declare the booted state".to_owned())
-            }
-            Self::Unreadable { error } => Some(format!("it could not be read: {error}")),
+            Self::Missing => Some(NotDeclarable::Missing),
+            Self::Names { .. } => Some(NotDeclarable::Names),
+            Self::KernelArguments { .. } | Self::Os(_) => Some(NotDeclarable::Booted),
+            Self::Unreadable { error } => Some(NotDeclarable::Unreadable(error.clone())),
         }
     }
 }

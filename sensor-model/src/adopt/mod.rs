@@ -5,15 +5,18 @@
 //! decides whether it has an effect.
 
 mod fragment;
+mod left_out;
 
 #[cfg(test)]
 mod tests;
+
+pub use left_out::{LeftOut, LeftOutReason, Undeclarable};
 
 use crate::{
     authorized_keys, data_url,
     expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
     machine_config::API_VERSION,
-    observation::{FileType, ObjectObservation, Observation, UnitObservation},
+    observation::{FileType, NotDeclarable, ObjectObservation, Observation, UnitObservation},
     xattr,
 };
 use fragment::{Config, Directory, File, Link, OwnerIds, Unit};
@@ -31,15 +34,6 @@ pub struct Adoption<'a> {
     pub observation: &'a Observation,
     /// A regular file's content; `None` if it may be secret.
     pub bytes: Option<&'a [u8]>,
-}
-
-/// Something that the fragment does not declare.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The path.
-    pub path: PathBuf,
-    /// Why.
-    pub reason: String,
 }
 
 /// A generated MachineConfig.
@@ -93,7 +87,7 @@ struct Maker {
 }
 
 impl Maker {
-    fn leave_out(&mut self, path: &Path, reason: impl Into<String>) {
+    fn leave_out(&mut self, path: &Path, reason: impl Into<LeftOutReason>) {
         self.left_out.push(LeftOut { path: path.to_owned(), reason: reason.into() });
     }
 
@@ -102,14 +96,15 @@ impl Maker {
         match adoption.observation {
             Observation::Object(object) => self.object(adoption, object)?,
             Observation::Unit(unit) => self.unit(path, adoption.expectation, unit),
-            other => {
-                let mut reason = other.not_declarable().unwrap_or_default();
-                if *other == Observation::Missing {
+            other => match other.not_declarable() {
+                Some(NotDeclarable::Missing) => {
                     let by = adoption.expectation.map(|expectation| expectation.source.name());
-                    reason.extend([", remove it from ", by.unwrap_or("the config that declares it")]);
+                    let by = by.unwrap_or("the config that declares it").to_owned();
+                    self.leave_out(path, LeftOutReason::Missing(by));
                 }
-                self.leave_out(path, reason);
-            }
+                Some(reason) => self.leave_out(path, reason),
+                None => {}
+            },
         }
         Ok(())
     }
@@ -117,14 +112,14 @@ impl Maker {
     fn object(&mut self, adoption: &Adoption<'_>, object: &ObjectObservation) -> Result<(), AdoptError> {
         let path = adoption.path;
         let Some(text) = path.to_str() else {
-            self.leave_out(path, "its path is not UTF-8");
+            self.leave_out(path, LeftOutReason::PathNotUtf8);
             return Ok(());
         };
         let owner = OwnerIds { user: object.uid, group: object.gid };
         match object.file_type {
             FileType::Regular => {
                 let Some(bytes) = adoption.bytes else {
-                    self.leave_out(path, "its content may be secret and was not given");
+                    self.leave_out(path, LeftOutReason::Withheld);
                     return Ok(());
                 };
                 if object.sha256.is_some_and(|sum| sum != *Sha256::digest(bytes)) {
@@ -144,12 +139,12 @@ impl Maker {
                 Some(Some(target)) => {
                     self.config.links.push(Link { path: text.to_owned(), target: target.to_owned(), owner });
                 }
-                _ => self.leave_out(path, "the link's target is not known or not UTF-8"),
+                _ => self.leave_out(path, LeftOutReason::LinkTarget),
             },
-            _ => self.leave_out(path, "it is neither a file, a directory nor a link"),
+            _ => self.leave_out(path, LeftOutReason::OtherType),
         }
         for what in undeclarable(object) {
-            self.leave_out(path, format!("a MachineConfig cannot declare its {what}"));
+            self.leave_out(path, what);
         }
         Ok(())
     }
@@ -160,7 +155,7 @@ impl Maker {
             let keys = std::str::from_utf8(bytes).unwrap_or_default().lines().map(str::trim);
             let keys = keys.filter(|line| authorized_keys::parse_line(line.as_bytes()).is_ok());
             self.config.keys(&user).extend(keys.map(str::to_owned));
-            self.leave_out(path, "only valid keys can be declared: other lines, and keys that the file no longer has, are not in it");
+            self.leave_out(path, LeftOutReason::OnlyKeys);
             return;
         }
         // A unit or drop-in of a MachineConfig is owned by root and has the mode 0644. Any other is declared as a file.
@@ -176,7 +171,7 @@ impl Maker {
             return;
         }
         if object.mode > 0o777 {
-            self.leave_out(path, "its mode has special bits, which a MachineConfig cannot declare");
+            self.leave_out(path, LeftOutReason::SpecialBits);
             return;
         }
         self.config.files.push(File {
@@ -202,7 +197,7 @@ impl Maker {
             Some("disabled") => unit.enabled = Some(false),
             state => {
                 let state = state.unwrap_or("not-found").to_owned();
-                self.leave_out(path, format!("a MachineConfig cannot declare a unit as {state}"));
+                self.leave_out(path, LeftOutReason::UnitState(state));
             }
         }
     }
@@ -239,12 +234,13 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-fn undeclarable(object: &ObjectObservation) -> Vec<String> {
+fn undeclarable(object: &ObjectObservation) -> Vec<Undeclarable> {
     let xattrs = object.xattrs.iter().filter(|(name, value)| !xattr::is_ignored(name, value));
-    let mut found: Vec<String> = xattrs.map(|(name, _)| format!("extended attribute {name}")).collect();
-    found.extend(object.attributes.iter().map(|flag| format!("{flag} attribute")));
+    let mut found: Vec<Undeclarable> =
+        xattrs.map(|(name, _)| Undeclarable::ExtendedAttribute(name.clone())).collect();
+    found.extend(object.attributes.iter().map(|flag| Undeclarable::Attribute(flag.clone())));
     if object.mounted_over {
-        found.push("mount".to_owned());
+        found.push(Undeclarable::Mount);
     }
     found
 }

@@ -142,7 +142,7 @@ fn units_are_adopted_by_their_state() {
             ("e.service", None, Some(false)),
         ]
     );
-    let reasons: Vec<&str> = fragment.left_out.iter().map(|left| left.reason.as_str()).collect();
+    let reasons: Vec<String> = fragment.left_out.iter().map(|left| left.reason.to_string()).collect();
     assert_eq!(
         reasons,
         [
