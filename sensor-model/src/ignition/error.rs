@@ -149,13 +149,16 @@ pub enum FormFault {
     /// A list.
     #[error("must be a list")]
     List,
-    /// Another type, in the parser's words.
-    #[error("must be {0}")]
-    Other(String),
-    /// A field is missing, in the parser's words.
-    #[error("{0}")]
-    Missing(String),
-    /// The parser does not name the expected type.
+    /// Text.
+    #[error("must be a string")]
+    Text,
+    /// True or false.
+    #[error("must be a boolean")]
+    Boolean,
+    /// A field is missing.
+    #[error("missing field `{0}`")]
+    Missing(&'static str),
+    /// The expected type is not known.
     #[error("not of the expected form")]
     Unclear,
 }

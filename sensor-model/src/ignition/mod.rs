@@ -6,6 +6,7 @@
 mod dialect;
 mod error;
 mod fields;
+mod form;
 mod validate;
 
 pub use dialect::{Dialect, Purpose};
@@ -59,7 +60,7 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Igni
         Error::UnknownVersion(_) | Error::InvalidVersion(_) => {
             IgnitionError::new("ignition.version", IgnitionFault::Version(version.to_owned()))
         }
-        error => which_field(json, &error),
+        _ => which_field(json),
     })?;
     let unknown = warnings.iter().map(|warning| match warning {
         Warning::UnusedKey(path) => fields::unused(path),
@@ -73,40 +74,18 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Igni
             let value = serde_json::to_value(older).map_err(|error| {
                 IgnitionError::new("ignition", IgnitionFault::NotConvertible(error.to_string()))
             })?;
-            serde_path_to_error::deserialize(value).map_err(|error| {
-                IgnitionError::new(
-                    error.path().to_string(),
-                    plain_reason(error.inner(), &error.path().to_string()),
-                )
-            })?
+            form::read(&value)?
         }
     };
     Ok((newest, unknown))
 }
 
 /// Finds the field of a parser's error: the error of `ignition-config` has no path, so the newest types parse again.
-fn which_field(json: &Value, error: &Error) -> IgnitionError {
-    match serde_path_to_error::deserialize::<_, spec::Config>(json) {
-        Err(error) => IgnitionError::new(
-            error.path().to_string(),
-            plain_reason(error.inner(), &error.path().to_string()),
-        ),
-        Ok(_) => IgnitionError::new("ignition", plain_reason(error, "")),
-    }
-}
-
-/// The reason of a parser's error: the expected type in plain words. The parser's own text also has the value, which may be a
-/// secret.
-fn plain_reason(error: &impl ToString, field: &str) -> FormFault {
-    let text = error.to_string();
-    match text.rfind("expected ").map(|at| text[at..].trim_start_matches("expected ")) {
-        Some("i64") if field.rsplit('.').next() == Some("mode") => FormFault::Mode,
-        Some("i64") => FormFault::Number,
-        Some(expected) if expected.starts_with("struct ") => FormFault::Object,
-        Some("a sequence") => FormFault::List,
-        Some(expected) => FormFault::Other(expected.to_owned()),
-        None if text.starts_with("missing field") => FormFault::Missing(text),
-        None => FormFault::Unclear,
+fn which_field(json: &Value) -> IgnitionError {
+    match form::read::<spec::Config>(json) {
+        Err(error) => error,
+        // Only the types of an older spec refuse it.
+        Ok(_) => IgnitionError::new("ignition", FormFault::Unclear),
     }
 }
 

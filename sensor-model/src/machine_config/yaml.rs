@@ -4,7 +4,8 @@
 
 use super::error::{MAXIMUM_DEPTH, ManifestError, ManifestFault};
 use serde_json::Value;
-use serde_saphyr::{Error, budget::BudgetBreach};
+use serde_saphyr::{DefaultMessageFormatter, Error, MessageFormatter, budget::BudgetBreach};
+use std::borrow::Cow;
 
 /// Largest file that is read: forty times the size limit of an object in etcd (1.5 MiB).
 const MAXIMUM_FILE: usize = 64 * 1024 * 1024;
@@ -37,20 +38,38 @@ pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, Manife
 
 /// The reason of a parser's error, without the names of Rust types in the parser's own texts.
 fn reason(error: &Error) -> ManifestFault {
-    match error {
+    match original(error) {
         Error::Budget { breach, .. } => match breach {
-            BudgetBreach::RecordedAnchorEvents { .. } => ManifestFault::Aliases,
+            BudgetBreach::RecordedAnchorEvents { .. } | BudgetBreach::RecordedAnchorBytes { .. } => {
+                ManifestFault::Aliases
+            }
             BudgetBreach::Depth { .. } => ManifestFault::Depth,
             BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => ManifestFault::Values,
             other => ManifestFault::Limit(format!("{other:?}")),
         },
-        other => {
-            let text = other.to_string();
-            // A limit that a copy of an alias exceeds has an error of another type with the same text.
-            if text.starts_with("budget breached: RecordedAnchor") {
-                return ManifestFault::Aliases;
+        _ => ManifestFault::Yaml(error.render_with_formatter(&WithoutAdvice)),
+    }
+}
+
+/// The parser's first error. An error in a copy of an alias is inside of another one.
+fn original(error: &Error) -> &Error {
+    match error {
+        Error::AliasError { error, .. } | Error::WithSnippet { error, .. } => original(error),
+        error => error,
+    }
+}
+
+/// The parser's texts, without its advice to callers of the parser.
+struct WithoutAdvice;
+
+impl MessageFormatter for WithoutAdvice {
+    fn format_message<'a>(&self, error: &'a Error) -> Cow<'a, str> {
+        match error {
+            Error::DuplicateMappingKey { key: Some(key), .. } => {
+                format!("duplicate mapping key: {key}").into()
             }
-            ManifestFault::Yaml(text.replace(", set DuplicateKeyPolicy in Options if acceptable", ""))
+            Error::DuplicateMappingKey { key: None, .. } => "duplicate mapping key".into(),
+            error => DefaultMessageFormatter.format_message(error),
         }
     }
 }
