@@ -13,7 +13,13 @@ use super::{
 };
 
 /// The end of the problem of a target that a rollback leaves, after its path.
-pub(super) const LEFT: &str = ": left as somebody else wrote it";
+const LEFT: &str = ": left as somebody else wrote it";
+
+/// The paths that a rollback left, by the problems of its record. Older versions wrote no list of these paths, so for their records
+/// the text is the only source. No other decision reads a text.
+pub(super) fn left_by_older_version(problems: &[String]) -> Vec<String> {
+    problems.iter().filter_map(|problem| problem.strip_suffix(LEFT)).map(str::to_owned).collect()
+}
 
 impl Machine {
     /// The same machine with the booted image's state of the paths that are written again, which each boot can change.

@@ -2,7 +2,7 @@
 //!
 //! In: the records of the killed process, and the boot. Out: a machine at its next request.
 
-use super::{Machine, phases::LEFT, stage::Stage};
+use super::{Machine, phases::left_by_older_version, stage::Stage};
 use crate::journal::{Action, ApplyEnd, Begin, Boot, Brings, JournalRecord};
 
 /// Most reboots to restore the old OS. A shutdown may fail to finalize the staged deployment, or the boot loader may boot another
@@ -49,12 +49,8 @@ impl Machine {
                 }
                 JournalRecord::RolledBack { problems, left } => {
                     machine.problems.clone_from(problems);
-                    machine.left.clone_from(left);
-                    if left.is_empty() {
-                        // A record of an older version names these paths only in its problems.
-                        let paths = problems.iter().filter_map(|problem| problem.strip_suffix(LEFT));
-                        machine.left = paths.map(str::to_owned).collect();
-                    }
+                    machine.left =
+                        if left.is_empty() { left_by_older_version(problems) } else { left.clone() };
                     Stage::Committing(ApplyEnd::RolledBack)
                 }
             };
