@@ -3,36 +3,22 @@
 //! In: directories for the canary. Out: a loaded sensor that answers the canary, or the cause for each backend that does not. It
 //! owns nothing after the choice.
 
-use super::canary::{Canary, CanaryState};
+use super::canary::Canary;
 use super::changes::Changes;
 use super::kernel_programs::KernelPrograms;
 use super::reports::HookMode;
+use super::trial::{FailureCause, Judgement, cause_without_trial, lsm_is_active, try_programs};
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
-use crate::event;
 use crate::fanotify::{BLIND_SPOTS, FanotifyBackend, FanotifyError};
 use crate::kernel::hooks::Mode;
-use crate::kernel::load::{self, AttachedPrograms, HookState, LoadError};
-use crate::kernel::maps::{MapsError, ProcessMaps, Rings};
+use crate::kernel::load::{AttachedPrograms, HookState};
+use crate::kernel::maps::{ProcessMaps, Rings};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use bytes::Bytes;
-use sensor_common::map::Counter;
-use sensor_model::protocol::GapReason;
-use std::fs;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-
-/// Records read before and after each canary write: more than a full ring holds.
-const BACKLOG: usize = 8192;
-
-/// The security modules that this kernel calls, in their order.
-const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
-
-/// Canary writes that the daemon tries while other processes fill the ring faster than it reads.
-const ATTEMPTS: usize = 3;
 
 /// The source of changes.
 #[derive(Debug)]
@@ -83,23 +69,6 @@ enum UnusableBackend {
     Fanotify(#[source] FanotifyError),
 }
 
-/// Why a set of programs does not work.
-#[derive(Debug, thiserror::Error)]
-enum FailureCause {
-    /// The kernel calls no LSM program.
-    #[error("`bpf` is not among the active security modules ({SECURITY_MODULES})")]
-    InactiveLsm,
-    /// The programs cannot be loaded or attached.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Their maps cannot be read or written.
-    #[error(transparent)]
-    Maps(#[from] MapsError),
-    /// They do not report the canary's change.
-    #[error("{0}")]
-    Blind(GapReason),
-}
-
 /// Tries LSM if the kernel calls it, then fentry, then fanotify. The canary file is in the first of the `directories` that the
 /// daemon can write to. `things`: how many are declared, if that is known.
 ///
@@ -114,15 +83,13 @@ pub fn choose(
 ) -> Result<Backend, NoBackend> {
     let mut unusable = Vec::new();
     let mut backlog = Vec::new();
-    let active = is_lsm_active(Path::new(SECURITY_MODULES));
-    if active == Some(false) {
-        let cause = Box::new(FailureCause::InactiveLsm);
-        tracing::info!(reason = %cause, "The daemon does not try the LSM programs.");
-        unusable.push(UnusableBackend::Programs { mode: Mode::Lsm, cause });
-    }
-    let modes =
-        [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
-    for mode in modes {
+    let active = lsm_is_active();
+    for mode in [Mode::Lsm, Mode::Fentry] {
+        if let Some(cause) = cause_without_trial(mode, active) {
+            tracing::info!(reason = %cause, "The daemon does not try the LSM programs.");
+            unusable.push(UnusableBackend::Programs { mode, cause: Box::new(cause) });
+            continue;
+        }
         let mut tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
         if let Err(Failure { cause, adopted: true }) = &tried {
             tracing::warn!(mode = mode.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
@@ -150,15 +117,6 @@ pub fn choose(
     }
 }
 
-/// Runs work that needs much memory on a thread of its own, because the allocator returns a thread's memory when the thread
-/// ends. The kernel's types take tens of megabytes while the daemon reads them.
-fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| match scope.spawn(work).join() {
-        Ok(done) => done,
-        Err(panic) => resume_unwind(panic),
-    })
-}
-
 /// A set of programs does not work.
 struct Failure {
     cause: Box<FailureCause>,
@@ -183,75 +141,33 @@ fn attempt(
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Box<ProgramBackend>, Failure> {
-    let loaded = in_a_thread(|| load::load(mode, pins, things))?;
-    let mut kernel = KernelPrograms::new(loaded.maps);
-    let mut ring = loaded.ring;
-    let mut canary = Canary::new(directories, observer, &mut kernel)?;
-    let mut state = CanaryState::Alive;
-    for _ in 0..ATTEMPTS {
-        let lost = lost_records(&mut kernel)?;
-        // Records from the time without a daemon come first, because a full ring has no room for the canary's record.
-        read(&mut ring, &mut canary, backlog);
-        canary.write(observer, &mut kernel);
-        read(&mut ring, &mut canary, backlog);
-        state = canary.check(&mut kernel);
-        if state == CanaryState::RecordLost && lost_records(&mut kernel)? == lost {
-            state = CanaryState::Blind(GapReason::CanaryNotReceived);
-        }
-        if state != CanaryState::RecordLost {
-            break;
-        }
-    }
-    if let CanaryState::Blind(reason) = state {
-        let runs_later = reason == GapReason::FtraceDisabled
-            && (mode == Mode::Fentry || loaded.adopted || active == Some(true));
-        if !runs_later {
-            for (hook, state) in &loaded.sensor.hooks {
+    let mut tried = try_programs(mode, active, directories, pins, things, observer, backlog)?;
+    match tried.judgement {
+        Judgement::Blind(reason) => {
+            for (hook, state) in &tried.sensor.hooks {
                 if let HookState::Off(why) = state {
                     tracing::warn!(hook, ?why, "This hook is off.");
                 }
             }
-            let adopted = loaded.sensor.has_adopted();
-            loaded.sensor.detach();
+            let adopted = tried.sensor.has_adopted();
+            tried.sensor.detach();
             return Err(Failure { cause: Box::new(FailureCause::Blind(reason)), adopted });
         }
-        // The programs run once tracing is switched on again. Until then no verdict is compliant, and other sets stay attached.
-        canary.set_began_blind();
-    } else {
-        // The programs run: they answered the daemon's observation of the canary, which no other set does. If the record of its
-        // change was lost, other processes fill the ring, and the sweep after a loss finds their changes.
-        loaded.sensor.retire_others();
+        // Until the programs run, no verdict is compliant, and other sets stay attached.
+        Judgement::RunsLater(_) => tried.canary.set_began_blind(),
+        // The programs answered the daemon's observation of the canary, which no other set does.
+        Judgement::Runs => tried.sensor.retire_others(),
     }
-    let adopted = loaded.adopted && !canary.has_begun_blind();
+    let adopted = tried.adopted && !tried.canary.has_begun_blind();
     Ok(Box::new(ProgramBackend {
-        sensor: loaded.sensor,
-        kernel,
-        processes: loaded.processes,
-        ring,
+        sensor: tried.sensor,
+        kernel: tried.kernel,
+        processes: tried.processes,
+        ring: tried.ring,
         backlog: std::mem::take(backlog),
-        canary,
+        canary: tried.canary,
         adopted,
     }))
-}
-
-/// Whether the kernel calls programs on security hooks: `bpf` is among the active modules. `None` if the list cannot be read,
-/// for example without securityfs: then only a canary write shows it.
-fn is_lsm_active(modules: &Path) -> Option<bool> {
-    let modules = fs::read_to_string(modules).ok()?;
-    Some(modules.trim().split(',').any(|module| module == "bpf"))
-}
-
-fn lost_records(kernel: &mut KernelPrograms) -> Result<u64, MapsError> {
-    kernel.maps().count(Counter::Lost)
-}
-
-/// Reads records into the backlog. The loop reads what a longer backlog leaves in the ring.
-fn read(ring: &mut Rings, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
-    ring.drain(BACKLOG, |bytes| match event::decode(bytes) {
-        Ok(change) if change.record.id == super::canary::CANARY_ID => canary.received(),
-        // Malformed records too: `receive` counts them.
-        _ => backlog.push(Bytes::copy_from_slice(bytes)),
-    });
 }
 
 /// The parts of a backend that the loop owns separately.
@@ -297,22 +213,5 @@ impl BackendParts {
                 adopted: false,
             },
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_lsm_active;
-
-    #[test]
-    fn the_list_of_security_modules_decides_and_an_unreadable_list_decides_nothing() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (list, active) in
-            [("lockdown,yama\n", false), ("capability,bpf", true), ("lockdown,bpfilter", false), ("", false)]
-        {
-            std::fs::write(file.path(), list).unwrap();
-            assert_eq!(is_lsm_active(file.path()), Some(active), "{list}");
-        }
-        assert_eq!(is_lsm_active(&file.path().with_extension("missing")), None);
     }
 }

@@ -34,7 +34,8 @@
 //!
 //! The other files, by what they belong to:
 //!
-//! - start and end: `options`, `lock`, `backend`, `privileges`, `start`, `run_end`, `error`, `service`, `deadline_timer`
+//! - start and end: `options`, `lock`, `trial`, `backend`, `privileges`, `start`, `run_end`, `error`, `service`,
+//!   `deadline_timer`
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
@@ -82,6 +83,7 @@ mod run_loop;
 mod service;
 mod start;
 mod state;
+pub(crate) mod trial;
 mod turn;
 mod verdicts;
 mod verifications;

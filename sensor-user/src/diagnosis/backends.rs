@@ -1,24 +1,22 @@
-//! The test of each backend: its programs are loaded, and the record of a canary has to arrive.
+//! The test of each backend, by the trial with which the daemon chooses one.
 //!
-//! In: an observer of the host. Out: for each backend whether it works, why it does not, and the state of its hooks.
+//! In: an observer of the host. Out: for each backend whether it works, why it does not, whether the daemon would use it, and the
+//! state of its hooks.
 
 use super::error::DiagnosisError;
 use crate::{
     agent::{
-        canary::{CANARY_ID, Canary, CanaryState},
-        kernel_programs::KernelPrograms,
         reports::HookMode,
+        trial::{self, FailureCause, Judgement},
     },
     clock::SystemClock,
-    event,
     fanotify::FanotifyBackend,
     kernel::{
         hooks::{Mode, WhyOff},
-        load::{self, HookState},
+        load::HookState,
     },
     observation::Observer,
 };
-use sensor_model::protocol::GapReason;
 use serde::Serialize;
 use std::{
     fs,
@@ -26,9 +24,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// Most records that are read up to that of the canary. Others may be on the ring before it.
-const RECORDS: usize = 4096;
 
 /// A backend, by its name in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -70,6 +65,27 @@ pub struct TestedBackend {
     pub reason: Option<String>,
     /// Each hook of the backend.
     pub hooks: Vec<TestedHook>,
+    /// Whether the daemon would use it if no backend before it can be used. It also uses programs that run only once function
+    /// tracing is on again.
+    #[serde(skip)]
+    pub(super) is_accepted: bool,
+}
+
+impl TestedBackend {
+    /// Kernel programs, by the judgement of the daemon's trial.
+    fn new(mode: Mode, judged: Result<Judgement, FailureCause>, hooks: Vec<TestedHook>) -> Self {
+        let (usable, is_accepted, reason) = match judged {
+            Ok(Judgement::Runs) => (true, true, None),
+            Ok(Judgement::RunsLater(reason)) => (false, true, Some(reason.to_string())),
+            Ok(Judgement::Blind(reason)) => (false, false, Some(reason.to_string())),
+            Err(cause) => (false, false, Some(cause.to_string())),
+        };
+        let mode = match mode {
+            Mode::Lsm => BackendName::Lsm,
+            Mode::Fentry => BackendName::Fentry,
+        };
+        Self { mode, usable, reason, hooks, is_accepted }
+    }
 }
 
 /// One hook of a backend.
@@ -146,53 +162,53 @@ impl Drop for CanaryDirectory {
 /// The canary has no directory.
 pub(super) fn test_all(observer: &Arc<Observer>) -> Result<Vec<TestedBackend>, DiagnosisError> {
     let directory = CanaryDirectory::make()?;
-    let programs = |mode| test_programs(mode, &directory.0, observer);
+    let active = trial::lsm_is_active();
+    let programs = |mode| test_programs(mode, active, &directory.0, observer);
     Ok(vec![programs(Mode::Lsm), programs(Mode::Fentry), test_fanotify(observer)])
 }
 
-/// Loads the programs in a mode and waits for the record of one canary. The daemon repeats that if others fill the ring.
-fn test_programs(mode: Mode, directory: &Path, observer: &Observer) -> TestedBackend {
-    let name = match mode {
-        Mode::Lsm => BackendName::Lsm,
-        Mode::Fentry => BackendName::Fentry,
-    };
-    let mut tested = TestedBackend { mode: name, usable: false, reason: None, hooks: Vec::new() };
-    let loaded = match load::load(mode, None, Some(0)) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            tested.reason = Some(error.to_string());
-            return tested;
+/// Tries the programs in a mode as the daemon does, but leaves no programs behind. It also loads LSM programs that the kernel does
+/// not call, to show the state of their hooks.
+fn test_programs(mode: Mode, active: Option<bool>, directory: &Path, observer: &Observer) -> TestedBackend {
+    let mut backlog = Vec::new();
+    let tried = trial::try_programs(mode, active, &[directory], None, Some(0), observer, &mut backlog);
+    let (judged, hooks) = match tried {
+        Ok(tried) => {
+            let hooks = tried.sensor.hooks.iter();
+            let hooks = hooks.map(|(hook, state)| TestedHook::new(hook, state.clone())).collect();
+            tried.sensor.detach();
+            (Ok(tried.judgement), hooks)
         }
+        Err(cause) => (Err(cause), Vec::new()),
     };
-    let hooks = loaded.sensor.hooks.iter();
-    tested.hooks = hooks.map(|(hook, state)| TestedHook::new(hook, state.clone())).collect();
-    let mut kernel = KernelPrograms::new(loaded.maps);
-    let mut ring = loaded.ring;
-    let mut canary = match Canary::new(&[directory], observer, &mut kernel) {
-        Ok(canary) => canary,
-        Err(error) => {
-            tested.reason = Some(error.to_string());
-            return tested;
-        }
-    };
-    canary.write(observer, &mut kernel);
-    ring.drain(RECORDS, |bytes| {
-        if event::decode(bytes).is_ok_and(|change| change.record.id == CANARY_ID) {
-            canary.received();
-        }
-    });
-    match canary.check(&mut kernel) {
-        CanaryState::Alive => tested.usable = true,
-        CanaryState::RecordLost => tested.reason = Some(GapReason::CanaryNotReceived.to_string()),
-        CanaryState::Blind(reason) => tested.reason = Some(reason.to_string()),
-    }
-    loaded.sensor.detach();
-    tested
+    TestedBackend::new(mode, trial::cause_without_trial(mode, active).map_or(judged, Err), hooks)
 }
 
 fn test_fanotify(observer: &Arc<Observer>) -> TestedBackend {
     let reason = FanotifyBackend::new(Arc::clone(observer), Arc::new(SystemClock))
         .err()
         .map(|error| error.to_string());
-    TestedBackend { mode: BackendName::Fanotify, usable: reason.is_none(), reason, hooks: Vec::new() }
+    let usable = reason.is_none();
+    TestedBackend { mode: BackendName::Fanotify, usable, reason, hooks: Vec::new(), is_accepted: usable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::protocol::GapReason;
+
+    #[test]
+    fn a_backend_is_accepted_exactly_if_the_daemon_would_use_it() {
+        let tested = |judged| {
+            let tested = TestedBackend::new(Mode::Fentry, judged, Vec::new());
+            (tested.usable, tested.is_accepted, tested.reason)
+        };
+        let reason = GapReason::FtraceDisabled;
+        assert_eq!(tested(Ok(Judgement::Runs)), (true, true, None));
+        assert_eq!(tested(Ok(Judgement::RunsLater(reason))), (false, true, Some(reason.to_string())));
+        assert_eq!(tested(Ok(Judgement::Blind(reason))), (false, false, Some(reason.to_string())));
+        let inactive = FailureCause::InactiveLsm;
+        let text = inactive.to_string();
+        assert_eq!(tested(Err(inactive)), (false, false, Some(text)));
+    }
 }

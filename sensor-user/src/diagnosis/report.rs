@@ -50,11 +50,11 @@ pub fn diagnose() -> Result<Diagnosis, DiagnosisError> {
     let root = Path::new("/");
     let modes = test_all(&Arc::new(Observer::new(root)?))?;
     let facts = facts(root);
-    let chosen = modes.iter().find(|tested| tested.usable);
+    let chosen = modes.iter().find(|tested| tested.is_accepted);
     let not_seen = not_seen(chosen);
     Ok(Diagnosis {
         schema: SCHEMA,
-        healthy: chosen.is_some_and(|chosen| chosen.mode != BackendName::Fanotify)
+        healthy: chosen.is_some_and(|chosen| chosen.usable && chosen.mode != BackendName::Fanotify)
             && not_seen.is_empty()
             && facts.iter().all(|fact| fact.state != FactState::Bad),
         backend: chosen.map(|chosen| chosen.mode),

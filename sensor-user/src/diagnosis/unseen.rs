@@ -77,7 +77,7 @@ mod tests {
     fn tested(mode: BackendName, hooks: &[(&'static str, Option<WhyOff>)]) -> TestedBackend {
         let state = |off: &Option<WhyOff>| off.clone().map_or(HookState::Attached, HookState::Off);
         let hooks = hooks.iter().map(|(hook, off)| TestedHook::new(hook, state(off))).collect();
-        TestedBackend { mode, usable: true, reason: None, hooks }
+        TestedBackend { mode, usable: true, reason: None, hooks, is_accepted: true }
     }
 
     #[test]
