@@ -4,6 +4,10 @@
 //! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
 //! stays in memory. A repair or a diff decodes the bytes from the config again.
 
+mod source;
+
+pub use source::{ExpectationSource, ImageLayer, Source};
+
 use crate::{authorized_keys::SshKey, names::names};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -12,71 +16,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// The config that declares a thing. All things of one manifest share it.
-#[derive(
-    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-pub struct Source {
-    /// Name of the MachineConfig (`metadata.name`), or the file name of a plain Ignition config.
-    pub machine_config: Arc<str>,
-    /// The manifest file it was read from, as given on the command line or found in a directory.
-    pub origin: Arc<str>,
-}
-
-impl Source {
-    /// The source with this name, read from this file.
-    pub fn new(machine_config: impl Into<Arc<str>>, origin: impl Into<Arc<str>>) -> Self {
-        Self { machine_config: machine_config.into(), origin: origin.into() }
-    }
-}
-
-/// What declares a thing: the enum has a case for each kind of source.
-#[derive(
-    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(untagged)]
-pub enum ExpectationSource {
-    /// A MachineConfig.
-    MachineConfig(Source),
-    /// A layer of the OS image.
-    ImageLayer(ImageLayer),
-}
-
-/// A layer of an OS image.
-#[derive(
-    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-pub struct ImageLayer {
-    /// Digest of the layer.
-    pub layer: Arc<str>,
-    /// The image, by digest.
-    pub image: Arc<str>,
-}
-
-impl ExpectationSource {
-    /// Its name in records and outputs: of the MachineConfig, or the digest of the layer.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::MachineConfig(source) => &source.machine_config,
-            Self::ImageLayer(layer) => &layer.layer,
-        }
-    }
-
-    /// Its origin: the manifest file, or the image.
-    pub fn origin(&self) -> &str {
-        match self {
-            Self::MachineConfig(source) => &source.origin,
-            Self::ImageLayer(layer) => &layer.image,
-        }
-    }
-}
-
-impl From<Source> for ExpectationSource {
-    fn from(source: Source) -> Self {
-        Self::MachineConfig(source)
-    }
-}
 
 /// A managed thing's identity. Two expectations never share one.
 #[derive(
