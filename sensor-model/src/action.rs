@@ -211,10 +211,21 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_of_policies_lists_every_type() {
+    fn the_schema_of_policies_has_every_type_and_asks_for_its_unit() {
         let schema: serde_json::Value =
             serde_json::from_str(include_str!("../../policies/schema/node-disruption.schema.json")).unwrap();
         let types: Vec<&str> = Action::in_policies(true).map(Action::policy_type).collect();
         assert_eq!(schema["$defs"]["type"]["enum"], serde_json::json!(types));
+        let item = &schema["$defs"]["actions"]["items"];
+        for action in Action::in_policies(true) {
+            let Some(field) = action.unit_field() else { continue };
+            assert_eq!(item["properties"][field]["required"], serde_json::json!(["serviceName"]), "{field}");
+            let needed = serde_json::json!({
+                "if": { "properties": { "type": { "const": action.policy_type() } } },
+                "then": { "required": [field] },
+                "else": { "not": { "required": [field] } },
+            });
+            assert!(item["allOf"].as_array().unwrap().contains(&needed), "no condition for {field}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A difference: one way in which an observation departs from its expectation.
 //!
-//! In: nothing. Out: the kinds of differences with their names, and the form of a difference. `compare` finds them.
+//! In: nothing. Out: the kinds of differences with their names, what a repair and the protocol do about each, and the form of a
+//! difference. `compare` finds them.
 
 use crate::names::names;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,30 @@ names! {
         MountOver = "mount-over",
         /// The thing could not be read, so it cannot be compared.
         Unreadable = "unreadable",
+    }
+}
+
+impl DifferenceKind {
+    /// For a difference that no repair removes: the words that follow its text in the refusal, with what to do first. `None` if a
+    /// repair may remove it.
+    pub const fn refusal(self) -> Option<&'static str> {
+        match self {
+            Self::MountOver => Some("; unmount it first"),
+            Self::Unreadable => Some(""),
+            _ => None,
+        }
+    }
+
+    /// Whether an editor that saves causes it for a moment: the name is missing (rename to a backup, then create), or a new inode
+    /// does not have its mode, owner and label yet.
+    ///
+    /// `new_inode`: the path led to another inode at the last decided verification.
+    pub const fn is_transient(self, new_inode: bool) -> bool {
+        match self {
+            Self::Missing => true,
+            Self::Mode | Self::Owner | Self::Label | Self::Xattr => new_inode,
+            _ => false,
+        }
     }
 }
 

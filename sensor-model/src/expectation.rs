@@ -145,6 +145,12 @@ impl Thing {
         }
     }
 
+    /// Whether it is the object at its path. Another thing may share the path with an object: a unit, or the names in a
+    /// directory.
+    pub fn is_object(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Directory { .. } | Self::Link { .. })
+    }
+
     /// Whether only a boot changes it: nothing has to be watched, and nothing can be written back.
     pub fn changes_with_a_boot(&self) -> bool {
         matches!(self, Self::KernelArguments | Self::OsImage)

@@ -113,6 +113,24 @@ pub struct UnitObservation {
     pub resolved: Option<PathBuf>,
 }
 
+names! {
+    /// What kind of observation it is.
+    pub enum ObservedKind {
+        /// No object is at the path.
+        Missing = "missing",
+        /// An object of a file system.
+        Object = "object",
+        /// The names in a directory.
+        Names = "names",
+        /// A unit's state.
+        Unit = "unit",
+        /// The running kernel's arguments.
+        KernelArguments = "kernel-arguments",
+        /// The booted deployment.
+        Os = "os",
+    }
+}
+
 /// The observed state of one managed thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "seen", rename_all = "kebab-case")]
@@ -184,9 +202,22 @@ impl Observation {
         }
     }
 
+    /// Its kind in records; `None` if the thing could not be read.
+    pub fn kind(&self) -> Option<ObservedKind> {
+        match self {
+            Self::Missing => Some(ObservedKind::Missing),
+            Self::Object(_) => Some(ObservedKind::Object),
+            Self::Names { .. } => Some(ObservedKind::Names),
+            Self::Unit(_) => Some(ObservedKind::Unit),
+            Self::KernelArguments { .. } => Some(ObservedKind::KernelArguments),
+            Self::Os(_) => Some(ObservedKind::Os),
+            Self::Unreadable { .. } => None,
+        }
+    }
+
     /// Whether an object or a state was observed.
     pub fn is_something(&self) -> bool {
-        !matches!(self, Self::Missing | Self::Unreadable { .. })
+        !matches!(self.kind(), None | Some(ObservedKind::Missing))
     }
 
     /// Why a MachineConfig cannot declare the observed state; `None` for an object and a unit, which it can.
@@ -220,4 +251,29 @@ fn deserialize_digest<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[u8; 
 /// serde buffers an internally tagged enum before it reads the fields, and the buffer holds no number of 128 bits.
 fn deserialize_time<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
     i64::deserialize(from).map(i128::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_an_observation_is_its_tag_in_json() {
+        let names = Observation::Names { names: Vec::new(), more: 0, ssh_keys: BTreeMap::new() };
+        let unit = UnitObservation { file_state: None, masked: false, resolved: None };
+        let all = [
+            Observation::Missing,
+            Observation::Object(Box::new(ObjectObservation::new(FileType::Regular, 0, 0, 0))),
+            names,
+            Observation::Unit(unit),
+            Observation::KernelArguments { arguments: Vec::new() },
+            Observation::Os(Deployment::default()),
+        ];
+        let kinds: Vec<ObservedKind> = all.iter().filter_map(Observation::kind).collect();
+        assert_eq!(kinds, ObservedKind::ALL);
+        for (observation, kind) in all.iter().zip(kinds) {
+            assert_eq!(serde_json::to_value(observation).unwrap()["seen"], kind.as_str());
+        }
+        assert_eq!(Observation::Unreadable { error: String::new() }.kind(), None);
+    }
 }

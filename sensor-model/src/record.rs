@@ -6,7 +6,11 @@
 pub use crate::expectation::ThingKind;
 
 use crate::{
-    difference::Difference, expectation::Thing, names::names, observation::FileType, verdict::VerdictKind,
+    difference::Difference,
+    expectation::Thing,
+    names::names,
+    observation::{FileType, ObservedKind},
+    verdict::VerdictKind,
 };
 use serde::{Deserialize, Serialize};
 
@@ -218,24 +222,6 @@ pub struct RecordedState {
     /// Whether a unit is masked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masked: Option<bool>,
-}
-
-names! {
-    /// What kind of observation it is.
-    pub enum ObservedKind {
-        /// No object is at the path.
-        Missing = "missing",
-        /// An object of a file system.
-        Object = "object",
-        /// The names in a directory.
-        Names = "names",
-        /// A unit's state.
-        Unit = "unit",
-        /// The running kernel's arguments.
-        KernelArguments = "kernel-arguments",
-        /// The booted deployment.
-        Os = "os",
-    }
 }
 
 /// The details that records of several kinds have. A kind may have others.

@@ -3,7 +3,7 @@
 //! In: the map entry of the observed inode, read once after the content was read. Out: whether the observation is settled
 //! ([`Evidence::is_settled`]). It never reads the content.
 
-use crate::difference::{Difference, DifferenceKind};
+use crate::difference::Difference;
 
 /// The kernel's evidence about one observation.
 ///
@@ -73,16 +73,8 @@ pub struct Verification {
     pub evidence: Option<Evidence>,
 }
 
-/// Whether an editor that saves causes every difference for a moment: the name is missing (rename to a backup, then create), or
-/// a new inode does not have its mode, owner and label yet.
-///
-/// `new_inode`: the path led to another inode at the last decided verification.
+/// Whether an editor that saves causes every difference for a moment; see
+/// [`DifferenceKind::is_transient`](crate::difference::DifferenceKind::is_transient).
 pub fn is_transient(differences: &[Difference], new_inode: bool) -> bool {
-    differences.iter().all(|difference| match difference.kind {
-        DifferenceKind::Missing => true,
-        DifferenceKind::Mode | DifferenceKind::Owner | DifferenceKind::Label | DifferenceKind::Xattr => {
-            new_inode
-        }
-        _ => false,
-    })
+    differences.iter().all(|difference| difference.kind.is_transient(new_inode))
 }

@@ -14,7 +14,7 @@ use sensor_model::difference::DifferenceKind;
 use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expected_bytes;
 use sensor_model::merge::Rendered;
-use sensor_model::observation::{FileType, Observation};
+use sensor_model::observation::{FileType, Observation, ObservedKind};
 use sensor_model::record::Record;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -203,7 +203,7 @@ fn bounded(declared: &str, found: &str) -> String {
 /// The found state, as a record shows it.
 pub(super) fn shown(observation: &Observation) -> Option<Value> {
     match observation {
-        Observation::Missing => Some(json!({ "seen": "missing" })),
+        Observation::Missing => Some(json!({ "seen": ObservedKind::Missing })),
         observation => {
             let mut shown = snapshot(observation)?;
             // The differences name the keys.
@@ -231,7 +231,7 @@ pub(super) fn declared(expectation: &Expectation) -> Option<Value> {
         map.insert(key.to_owned(), value);
     };
     set("from", "declaration".into());
-    set("seen", "object".into());
+    set("seen", ObservedKind::Object.as_str().into());
     let (file_type, owners) = match &expectation.expected {
         Expected::File(file) if !file.may_be_missing => {
             set("mode", file.mode.into());
@@ -251,7 +251,7 @@ pub(super) fn declared(expectation: &Expectation) -> Option<Value> {
             (FileType::Symlink, [&link.user, &link.group])
         }
         Expected::Unit(unit) => {
-            set("seen", "unit".into());
+            set("seen", ObservedKind::Unit.as_str().into());
             for (key, value) in [("enabled", unit.enabled), ("masked", unit.masked)] {
                 if let Some(value) = value {
                     set(key, value.into());

@@ -162,9 +162,7 @@ impl Agent {
             .expectations
             .iter()
             .chain(&new)
-            .filter(|expectation| {
-                !matches!(expectation.thing, Thing::Unit { .. } | Thing::ClosedDirectory { .. })
-            })
+            .filter(|expectation| expectation.thing.is_object())
             .map(|expectation| expectation.thing.path())
             .collect();
         let source = Source::new(format!("apply number {id}"), config.display().to_string());

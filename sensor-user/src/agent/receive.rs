@@ -280,10 +280,7 @@ impl Agent {
         self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
         let verifier = &mut self.verifications.verifier;
         let Some(id) = verifier.registry.find(&change.path) else { return };
-        let moved = matches!(
-            change.operation,
-            Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
-        );
+        let moved = event::moves(change.operation);
         let concerned = verifier.registry.concerned(&[id], change.name.as_deref(), false, moved);
         if concerned == Concerned::default() || change.operation == Operation::Exec {
             return;

@@ -39,11 +39,16 @@ impl CheckedRecord {
 
     /// Whether the object itself lost, changed or got its name.
     pub fn moves(&self) -> bool {
-        matches!(
-            self.operation,
-            Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
-        )
+        moves(self.operation)
     }
+}
+
+/// Whether by this operation an object loses, changes or gets its name.
+pub fn moves(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
+    )
 }
 
 /// Decodes one ring record.

@@ -42,18 +42,12 @@ pub enum RepairError {
 /// What stands in the way of a repair. No text has content in it.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairRefusal {
-    /// Something is mounted over the path.
-    #[error("{0}; unmount it first")]
-    MountedOver(String),
-    /// The thing cannot be read; the text of the difference.
+    /// A difference of a kind that no repair removes.
+    #[error("{}{}", .0.text, .0.kind.refusal().unwrap_or_default())]
+    Difference(Difference),
+    /// A thing of a kind that no repair restores, with what does.
     #[error("{0}")]
-    Unreadable(String),
-    /// A tree of an OS image.
-    #[error("only a new deployment of its OS image restores a sealed tree")]
-    SealedTree,
-    /// Kernel arguments or an OS image.
-    #[error("it changes only with a reboot; `holdfast apply --force` restores it")]
-    NeedsReboot,
+    NotRestorable(&'static str),
     /// The path is another name of a file that could not be restored.
     #[error("its file could not be restored")]
     FileNotRestored,

@@ -25,7 +25,7 @@ use host::RepairContext;
 pub use host::linked_file;
 use sensor_model::{
     compare::{Ids, compare},
-    difference::{Difference, DifferenceKind},
+    difference::Difference,
     expectation::{Expectation, Expected},
     merge::Rendered,
     observation::{FileType, Observation},
@@ -84,15 +84,8 @@ impl Restorer {
         }
         let path = expectation.thing.path();
         for difference in &before {
-            let text = || difference.text.clone();
-            match difference.kind {
-                DifferenceKind::MountOver => {
-                    return Err(RepairError::refused(&path, RepairRefusal::MountedOver(text())));
-                }
-                DifferenceKind::Unreadable => {
-                    return Err(RepairError::refused(&path, RepairRefusal::Unreadable(text())));
-                }
-                _ => {}
+            if difference.kind.refusal().is_some() {
+                return Err(RepairError::refused(&path, RepairRefusal::Difference(difference.clone())));
             }
         }
         let host = RepairContext { observer: &self.observer, rendered, ids };
@@ -107,9 +100,13 @@ impl Restorer {
             Expected::Unit(unit) => {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?
             }
-            Expected::Tree(_) => return Err(RepairError::refused(&path, RepairRefusal::SealedTree)),
+            Expected::Tree(_) => {
+                let what_does = "only a new deployment of its OS image restores a sealed tree";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
+            }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
-                return Err(RepairError::refused(&path, RepairRefusal::NeedsReboot));
+                let what_does = "it changes only with a reboot; `holdfast apply --force` restores it";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
         };
         let (_, differences) = self.look(expectation, ids).await;

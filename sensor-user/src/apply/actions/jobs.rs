@@ -147,7 +147,8 @@ pub(super) async fn unit_of(
 /// Waits until a unit runs steadily or has ended after its job. A unit may fail right after a job that succeeded, once or again
 /// and again.
 async fn settled(unit: &UnitProxy<'_>, kind: Action, name: &str) -> Result<(), SystemdError> {
-    let starts = matches!(kind, Action::Restart | Action::ReloadOrRestart);
+    // Every other job may start the unit.
+    let starts = !matches!(kind, Action::Reload | Action::Stop);
     let service = if starts && name.ends_with(".service") { Some(service_of(unit).await?) } else { None };
     let restarts = async || match &service {
         Some(service) => service.n_restarts().await,

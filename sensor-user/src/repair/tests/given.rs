@@ -2,6 +2,7 @@
 
 use super::*;
 use nix::errno::Errno;
+use sensor_model::difference::DifferenceKind;
 use sensor_model::expectation::{DirectoryExpectation, FileExpectation, Owner};
 
 /// A place in a user's home, and a file of root's in it and elsewhere.
