@@ -22,7 +22,7 @@ use std::fmt;
 pub(super) fn read<T: DeserializeOwned>(json: &Value) -> Result<T, IgnitionError> {
     serde_path_to_error::deserialize(Form(json)).map_err(|error| {
         let path = error.path();
-        let is_mode = matches!(path.iter().last(), Some(Segment::Map { key }) if key == "mode");
+        let is_mode = matches!(path.iter().next_back(), Some(Segment::Map { key }) if key == "mode");
         let field = path.to_string();
         let fault = match error.into_inner() {
             FormFault::Number if is_mode => FormFault::Mode,

@@ -22,12 +22,12 @@ pub enum RepairError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// systemd refused.
-    #[error("{unit}: systemd: {reason}")]
+    #[error("{unit}: systemd: {answer}")]
     Systemd {
         /// The unit.
         unit: String,
         /// Its answer.
-        reason: String,
+        answer: Box<zbus::Error>,
     },
     /// The thing still differs after the write, because another process changes it as well.
     #[error("{}: still differs after it was written; find the other writer with `holdfast who`: {}", path.display(), texts(differences))]

@@ -91,7 +91,7 @@ pub(super) async fn restore(
 /// Makes systemd read its units again; `false` if systemd does not run.
 pub(super) async fn reload(units: &mut UnitStates) -> Result<bool, RepairError> {
     let Some(manager) = units.manager().await else { return Ok(false) };
-    manager.reload().await.map_err(|error| systemd("daemon-reload", &error))?;
+    manager.reload().await.map_err(systemd("daemon-reload"))?;
     Ok(true)
 }
 
@@ -99,21 +99,18 @@ async fn by_manager(units: &mut UnitStates, name: &str, enabled: bool) -> Result
     let Some(manager) = units.manager().await else { return Ok(false) };
     let files = vec![name.to_owned()];
     if enabled {
-        manager.enable_unit_files(files, false, true).await.map_err(|error| systemd(name, &error))?;
+        manager.enable_unit_files(files, false, true).await.map_err(systemd(name))?;
     } else {
         for runtime in [false, true] {
-            manager
-                .disable_unit_files(files.clone(), runtime)
-                .await
-                .map_err(|error| systemd(name, &error))?;
+            manager.disable_unit_files(files.clone(), runtime).await.map_err(systemd(name))?;
         }
     }
-    manager.reload().await.map_err(|error| systemd(name, &error))?;
+    manager.reload().await.map_err(systemd(name))?;
     Ok(true)
 }
 
-fn systemd(unit: &str, error: &zbus::Error) -> RepairError {
-    RepairError::Systemd { unit: unit.to_owned(), reason: error.to_string() }
+fn systemd(unit: &str) -> impl Fn(zbus::Error) -> RepairError {
+    move |error| RepairError::Systemd { unit: unit.to_owned(), answer: Box::new(error) }
 }
 
 fn unmask(host: &RepairContext<'_>, name: &str) -> Result<(), RepairError> {

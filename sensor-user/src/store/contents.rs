@@ -2,7 +2,10 @@
 //!
 //! In: bytes, or the image of a path. Out: the same bytes or image. The name of a content is its digest, and each read checks it.
 
-use super::{error::StoreError, files::Store};
+use super::{
+    error::{StoreError, StoreFault},
+    files::Store,
+};
 use crate::{
     bounded,
     sys::{self, CallError},
@@ -36,10 +39,7 @@ impl Store {
             read(&path).map_err(|error| CallError::new(&path, "read", error))
         })?;
         if hex::encode(Sha256::digest(&bytes)) != sha256 {
-            return Err(StoreError::invalid(
-                &path("contents"),
-                "its content does not match the digest in its name",
-            ));
+            return Err(StoreError::invalid(&path("contents"), StoreFault::Digest));
         }
         Ok(bytes)
     }

@@ -14,7 +14,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        reason: String,
+        reason: StoreFault,
     },
     /// The kernel refused an operation.
     #[error(transparent)]
@@ -24,9 +24,26 @@ pub enum StoreError {
     Journal(JournalError),
 }
 
+/// What is wrong with a file of the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreFault {
+    /// The name of a content is its digest.
+    #[error("its content does not match the digest in its name")]
+    Digest,
+    /// It cannot be read as JSON.
+    #[error("it is not as Holdfast wrote it: {0}")]
+    Read(serde_json::Error),
+    /// It cannot be written as JSON.
+    #[error("{0}")]
+    Written(serde_json::Error),
+    /// The link to the current generation leads elsewhere.
+    #[error("it is not a link to generations/NUMBER/config")]
+    CurrentLink,
+}
+
 impl StoreError {
-    pub(super) fn invalid(path: &Path, reason: impl Into<String>) -> Self {
-        Self::Invalid { path: path.to_owned(), reason: reason.into() }
+    pub(super) fn invalid(path: &Path, reason: StoreFault) -> Self {
+        Self::Invalid { path: path.to_owned(), reason }
     }
 
     /// Whether the process may not read the store.

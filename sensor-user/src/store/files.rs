@@ -2,7 +2,7 @@
 //!
 //! In: a name and bytes. Out: the old file or the new one, whole and synced, also if the process is killed.
 
-use super::error::StoreError;
+use super::error::{StoreError, StoreFault};
 use crate::{
     bounded,
     sys::{self, CallError},
@@ -100,9 +100,9 @@ impl Store {
     #[expect(clippy::unused_self, reason = "files of the store are read through the store")]
     pub(super) fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
         match bounded::read(path, bounded::OWN) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                StoreError::invalid(path, format!("it is not as Holdfast wrote it: {error}"))
-            }),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| StoreError::invalid(path, StoreFault::Read(error))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(CallError::new(path, "read", error).into()),
         }
@@ -115,7 +115,7 @@ impl Store {
         value: &impl Serialize,
     ) -> Result<(), StoreError> {
         let mut bytes = serde_json::to_vec_pretty(value)
-            .map_err(|error| StoreError::invalid(&directory.join(name), error.to_string()))?;
+            .map_err(|error| StoreError::invalid(&directory.join(name), StoreFault::Written(error)))?;
         bytes.push(b'\n');
         self.replace(directory, name, &bytes)
     }

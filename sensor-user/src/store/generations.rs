@@ -4,7 +4,7 @@
 //! cannot be read is an error, so that no command compares the host with another config.
 
 use super::{
-    error::StoreError,
+    error::{StoreError, StoreFault},
     files::{Store, make_directory},
 };
 use crate::sys::{self, CallError};
@@ -39,8 +39,7 @@ impl Store {
             target => target.map_err(|error| CallError::new(&path, "read the link", error))?,
         };
         let id = target.iter().nth(1).and_then(|id| id.to_str()?.parse().ok());
-        let id =
-            id.ok_or_else(|| StoreError::invalid(&path, "it is not a link to generations/NUMBER/config"))?;
+        let id = id.ok_or_else(|| StoreError::invalid(&path, StoreFault::CurrentLink))?;
         Ok(Some((id, self.config(id))))
     }
 

@@ -12,7 +12,7 @@ mod history;
 mod journal;
 mod node_state;
 
-pub use error::StoreError;
+pub use error::{StoreError, StoreFault};
 pub use files::Store;
 pub use history::{HistoryEntry, PutAgainEntry};
 pub(crate) use journal::{AppendError, JournalFile, RESERVE};
