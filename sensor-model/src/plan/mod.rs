@@ -5,12 +5,14 @@
 //! policy does not know reboots the node. Nothing is run here.
 
 mod decided;
+mod reason;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 pub use decided::ACT_SECONDS;
+pub use reason::PlanReason;
 pub use wire::{Plan, PlannedAction, PlannedChange, RemovedByForce, SCHEMA, Step};
 
 use crate::{
@@ -49,7 +51,7 @@ pub fn plan(
     Ok(Plan {
         schema: SCHEMA.to_owned(),
         reconcilable: found.reasons.is_empty(),
-        reasons: found.reasons.iter().map(ToString::to_string).collect(),
+        reasons: found.reasons.into_iter().map(PlanReason::Found).collect(),
         overridden: found.overridden.iter().map(ToString::to_string).collect(),
         drain: steps.iter().any(|step| step.action == Action::Drain),
         reboot,

@@ -2,6 +2,7 @@
 //!
 //! In: nothing. Out: the form of a plan and its JSON. Fields are added, never renamed or removed.
 
+use super::reason::PlanReason;
 use crate::{
     action::{Action, Fallback},
     changes::{ChangeKind, ChangeOperation},
@@ -23,7 +24,8 @@ pub struct Plan {
     /// Whether a running node can take the new config.
     pub reconcilable: bool,
     /// Every reason why it cannot, in the Machine Config Operator's words.
-    pub reasons: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub reasons: Vec<PlanReason>,
     /// Reasons that a policy overrides. Running nodes keep the old state of what these reasons name.
     #[serde(default)]
     pub overridden: Vec<String>,
@@ -83,9 +85,11 @@ impl Plan {
     /// Adds reasons why this node cannot take the config ([`crate::reconcile::against_node`]). With any reason the plan has
     /// no steps.
     pub fn refuse(&mut self, reasons: &[Irreconcilable]) {
-        let texts = reasons.iter().map(ToString::to_string);
-        let new = texts.filter(|reason| !self.reasons.contains(reason)).collect::<Vec<_>>();
-        self.reasons.extend(new);
+        for reason in reasons.iter().cloned().map(PlanReason::Found) {
+            if !self.reasons.contains(&reason) {
+                self.reasons.push(reason);
+            }
+        }
         if !self.reasons.is_empty() {
             self.reconcilable = false;
             self.steps.clear();

@@ -64,7 +64,7 @@ impl Engine {
         self.is_current(request.previous)?;
         let now = Timestamp::now();
         if !request.plan.reconcilable {
-            let reasons = request.plan.reasons.clone();
+            let reasons: Vec<String> = request.plan.reasons.iter().map(ToString::to_string).collect();
             self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
             return Err(ApplyError::Unreconcilable(reasons));
         }

@@ -146,7 +146,7 @@ fn text(report: &PlanReport<'_>, differ: &Differ<'_>, screen: &mut Screen) -> an
         let word = screen.paint(Tone::Bad, "not reconcilable");
         screen.line(&format!("{word}: a running node cannot change to this config"))?;
         for reason in &plan.reasons {
-            screen.line(&format!("  {}", clean(reason)))?;
+            screen.line(&format!("  {}", clean(&reason.to_string())))?;
         }
         return Ok(());
     }
