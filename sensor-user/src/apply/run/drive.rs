@@ -106,7 +106,9 @@ impl Run<'_> {
                         if problems.is_empty() {
                             MachineAnswer::Done
                         } else {
-                            MachineAnswer::Failed(problems.join("; "))
+                            let reason = problems.join("; ");
+                            self.unverified = problems;
+                            MachineAnswer::Failed(reason)
                         }
                     }
                     Err(error) => MachineAnswer::Failed(format!("the new config cannot be read: {error}")),
