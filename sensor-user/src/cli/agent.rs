@@ -3,7 +3,7 @@
 use crate::agent::{AgentOptions, Services, run};
 use crate::apply::{agent_view::AgentView, waits_or_none};
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::{Inputs, choose, state_directory};
+use crate::desired::NamedSources;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::repair::revert::Reverter;
 use crate::report::forensic;
@@ -81,19 +81,14 @@ impl AgentCommand {
                 }
             },
         };
-        let (source, policies) = choose(&self.host_root, &self.config, &self.policy, None);
-        let inputs = Inputs {
-            state: state_directory(self.state.as_deref(), &self.host_root),
+        let sources = NamedSources {
             root: self.host_root,
-            source,
-            policies,
+            state: self.state,
+            configs: self.config,
+            policies: self.policy,
             allow_unknown: self.allow_unknown,
-            allow_empty: self.allow_empty,
-            own_process: true,
-            keep: None,
-            waits: waits_or_none,
-            replaced: None,
         };
+        let inputs = sources.daemon_inputs(self.allow_empty, waits_or_none);
         let places = Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen };
         let services = Services {
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),

@@ -3,7 +3,7 @@
 use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
-    desired::{self, Inputs, MachineConfigs, RefusedConfigs, StateSource, reader_process::give},
+    desired::reader_process::{ReaderArguments, answer},
     observation::Observer,
 };
 use std::path::PathBuf;
@@ -46,39 +46,22 @@ impl Read {
     /// # Errors
     /// The daemon closed the pipe.
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let read = match Observer::guarded(&self.host_root) {
-            Ok(observer) => {
-                desired::load(&self.inputs(), &observer).map_err(|error| RefusedConfigs::from(&error))
-            }
-            Err(error) => Err(RefusedConfigs { reason: error.to_string(), is_input: false }),
-        };
-        give(read, screen.writer())?;
+        let host = Observer::guarded(&self.host_root);
+        answer(self.arguments(), host, waits_or_none, screen.writer())?;
         Ok(IN_SYNC)
     }
 
-    fn inputs(self) -> Inputs {
-        let mut configs = self.config;
-        let source = match (self.generation, configs.pop()) {
-            (Some(number), Some(manifests)) => StateSource::applied((number, manifests).into()),
-            (None, Some(directory)) if self.service => {
-                StateSource::MachineConfigs(MachineConfigs::Service(directory))
-            }
-            (_, last) => {
-                configs.extend(last);
-                StateSource::named(configs)
-            }
-        };
-        Inputs {
+    fn arguments(self) -> ReaderArguments {
+        ReaderArguments {
+            configs: self.config,
+            generation: self.generation,
+            is_service: self.service,
+            policies: self.policy,
             root: self.host_root,
             state: self.state,
-            source,
-            policies: self.policy,
             allow_unknown: self.allow_unknown,
             allow_empty: self.allow_empty,
-            own_process: false,
             keep: self.keep,
-            waits: waits_or_none,
-            replaced: None,
         }
     }
 }

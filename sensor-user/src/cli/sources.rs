@@ -3,7 +3,7 @@
 use super::exit::BadInput;
 use crate::{
     apply::waits_or_none,
-    desired::{self, Inputs, choose, state_directory},
+    desired::{Generation, Inputs, NamedSources},
     inspection::DeclaredHost,
     observation::{Observer, RootError},
     store::Store,
@@ -57,36 +57,32 @@ impl Sources {
     }
 
     fn inputs(&self) -> anyhow::Result<Inputs> {
-        let state = self.state();
-        let applied = if self.config.is_empty() { applied(&state)? } else { None };
-        let applied = applied.map(desired::Generation::from);
-        let (source, policies) = choose(&self.host_root, &self.config, &self.policy, applied);
-        Ok(Inputs {
+        self.named().inputs(applied, waits_or_none)
+    }
+
+    fn named(&self) -> NamedSources {
+        NamedSources {
             root: self.host_root.clone(),
-            state,
-            source,
-            policies,
+            state: self.state.clone(),
+            configs: self.config.clone(),
+            policies: self.policy.clone(),
             allow_unknown: self.allow_unknown,
-            allow_empty: false,
-            own_process: false,
-            keep: None,
-            waits: waits_or_none,
-            replaced: None,
-        })
+        }
     }
 
     /// The state directory.
     pub fn state(&self) -> PathBuf {
-        state_directory(self.state.as_deref(), &self.host_root)
+        self.named().state()
     }
 }
 
 /// The config that was applied last, with its number.
-fn applied(state: &Path) -> anyhow::Result<Option<(u64, PathBuf)>> {
-    Store::current_in(state).context(
+fn applied(state: &Path) -> anyhow::Result<Option<Generation>> {
+    let current = Store::current_in(state).context(
         "without --config, Holdfast uses the config that was applied last, and cannot read which one that is; run this as root, \
          or name a config by --config",
-    )
+    )?;
+    Ok(current.map(Generation::from))
 }
 
 /// A path of the host as an argument: absolute and cleaned.

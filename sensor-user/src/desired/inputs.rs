@@ -1,15 +1,76 @@
 //! Which configs and policies are read, and how.
 //!
-//! In: options, and the config that was applied last. Out: the files to read now: the named ones, the last usable ones
-//! ([`Inputs::replaced`]), or those of the last apply ([`Inputs::use_applied`]).
+//! In: options ([`NamedSources`]), and the config that was applied last. Out: the files to read now: the named ones, the last
+//! usable ones ([`Inputs::replaced`]), or those of the last apply ([`Inputs::use_applied`]).
 
-use super::{last_usable, source::Generation, source::StateSource, unknown::Unknown};
+use super::{
+    last_usable,
+    source::{Generation, StateSource, choose, state_directory},
+    unknown::Unknown,
+};
 use sensor_model::waiting::WaitingArgument;
 use std::path::{Path, PathBuf};
 
 /// Reads from a state directory which kernel arguments wait for the next boot. The store of applies is below this room, so the
 /// caller passes this function.
 pub type Waits = fn(&Path) -> Vec<WaitingArgument>;
+
+/// What the options of a command name.
+#[derive(Debug, Clone)]
+pub struct NamedSources {
+    /// The host's root directory.
+    pub root: PathBuf,
+    /// The state directory; `None`: that of the host.
+    pub state: Option<PathBuf>,
+    /// MachineConfigs and Ignition configs; none for the config that was applied last, or those of the service.
+    pub configs: Vec<PathBuf>,
+    /// Drift policies.
+    pub policies: Vec<PathBuf>,
+    /// Unknown fields in configs cause a warning and no error.
+    pub allow_unknown: bool,
+}
+
+impl NamedSources {
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        state_directory(self.state.as_deref(), &self.root)
+    }
+
+    /// The inputs of a command that reads the files once. `applied` reads which config was applied last. It is called only if no
+    /// config is named.
+    ///
+    /// # Errors
+    /// Those of `applied`.
+    pub fn inputs<E>(
+        self,
+        applied: impl FnOnce(&Path) -> Result<Option<Generation>, E>,
+        waits: Waits,
+    ) -> Result<Inputs, E> {
+        let applied = if self.configs.is_empty() { applied(&self.state())? } else { None };
+        Ok(self.chosen(applied, waits))
+    }
+
+    /// The inputs of the daemon, which learns of applies itself and reads the files in a process of its own.
+    pub fn daemon_inputs(self, allow_empty: bool, waits: Waits) -> Inputs {
+        Inputs { allow_empty, own_process: true, ..self.chosen(None, waits) }
+    }
+
+    fn chosen(self, applied: Option<Generation>, waits: Waits) -> Inputs {
+        let (source, policies) = choose(&self.root, &self.configs, &self.policies, applied);
+        Inputs {
+            state: self.state(),
+            root: self.root,
+            source,
+            policies,
+            allow_unknown: self.allow_unknown,
+            allow_empty: false,
+            own_process: false,
+            keep: None,
+            waits,
+            replaced: None,
+        }
+    }
+}
 
 /// Which configs and policies are read, and how.
 #[derive(Debug, Clone)]
@@ -74,5 +135,32 @@ impl Inputs {
     /// The directory in which the daemon keeps the files that it reads; `None` if it reads kept files.
     pub(super) fn kept_in(&self) -> Option<PathBuf> {
         (!self.is_replaced()).then(|| last_usable::directory(&self.state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(configs: &[&str]) -> NamedSources {
+        NamedSources {
+            root: PathBuf::from("/mnt"),
+            state: None,
+            configs: configs.iter().map(PathBuf::from).collect(),
+            policies: Vec::new(),
+            allow_unknown: false,
+        }
+    }
+
+    #[test]
+    fn the_applied_config_is_read_only_if_no_config_is_named() {
+        let refuses = |_: &Path| Err("not readable");
+        let inputs = named(&["a.yaml"]).inputs(refuses, |_| Vec::new()).unwrap();
+        assert_eq!(inputs.source, StateSource::named(vec![PathBuf::from("a.yaml")]));
+        assert_eq!(named(&[]).inputs(refuses, |_| Vec::new()).unwrap_err(), "not readable");
+        let applied = |state: &Path| Ok::<_, ()>(Some((1, state.join("config")).into()));
+        let inputs = named(&[]).inputs(applied, |_| Vec::new()).unwrap();
+        let generation = (1, PathBuf::from("/mnt/var/lib/holdfast/config")).into();
+        assert_eq!(inputs.source, StateSource::applied(generation));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) use facts::complete;
 pub use facts::{HostFacts, LabelVersion};
 pub use files::{Files, read};
 pub use generation::{KeptConfig, as_kept, generation};
-pub use inputs::{Inputs, Waits};
+pub use inputs::{Inputs, NamedSources, Waits};
 pub(crate) use load::kernel_arguments;
 pub use load::{Desired, DesiredWithConfig, load, load_with_config};
 pub use manifests::{compared, merged, rendered, side_name};
@@ -38,6 +38,6 @@ pub use policies::{
 };
 pub use pools::render_pool;
 pub use queries::{NotChecked, declared_things, not_checked, things_at};
-pub use source::{Generation, MachineConfigs, STATE, StateSource, choose, state_directory};
+pub use source::{Generation, MachineConfigs, STATE, StateSource, state_directory};
 pub use start::{CONFIG, start};
 pub use unknown::Unknown;

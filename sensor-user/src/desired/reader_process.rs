@@ -5,7 +5,8 @@
 
 use super::{
     error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::HostFacts, facts::LabelVersion,
-    inputs::Inputs, load::Desired, load::load as read_here, unknown::Unknown,
+    inputs::Inputs, inputs::Waits, load::Desired, load::load as read_here, source::MachineConfigs,
+    source::StateSource, unknown::Unknown,
 };
 use sensor_model::compare::Ids;
 use sensor_model::drift_policy::DriftPolicy;
@@ -14,9 +15,10 @@ use sensor_model::waiting::WaitingArgument;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -63,11 +65,81 @@ pub(crate) fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, Des
     read_here(&Inputs { keep: inputs.kept_in(), ..inputs.clone() }, host)
 }
 
+/// The arguments of the process.
+#[derive(Debug)]
+pub struct ReaderArguments {
+    /// MachineConfig manifests or Ignition configs: files, or directories of them.
+    pub configs: Vec<PathBuf>,
+    /// The configs are those of this apply.
+    pub generation: Option<u64>,
+    /// The configs are those of the service.
+    pub is_service: bool,
+    /// Drift policies: files, or directories of them.
+    pub policies: Vec<PathBuf>,
+    /// The host's root directory.
+    pub root: PathBuf,
+    /// The state directory.
+    pub state: PathBuf,
+    /// Unknown fields in configs cause a warning and no error.
+    pub allow_unknown: bool,
+    /// Configs may declare nothing.
+    pub allow_empty: bool,
+    /// The directory in which usable files are kept.
+    pub keep: Option<PathBuf>,
+}
+
+impl ReaderArguments {
+    /// The inputs of which [`load`] made the arguments.
+    fn inputs(self, waits: Waits) -> Inputs {
+        let mut configs = self.configs;
+        let source = match (self.generation, configs.pop()) {
+            (Some(number), Some(manifests)) => StateSource::applied((number, manifests).into()),
+            (None, Some(directory)) if self.is_service => {
+                StateSource::MachineConfigs(MachineConfigs::Service(directory))
+            }
+            (_, last) => {
+                configs.extend(last);
+                StateSource::named(configs)
+            }
+        };
+        Inputs {
+            root: self.root,
+            state: self.state,
+            source,
+            policies: self.policies,
+            allow_unknown: self.allow_unknown,
+            allow_empty: self.allow_empty,
+            own_process: false,
+            keep: self.keep,
+            waits,
+            replaced: None,
+        }
+    }
+}
+
+/// The work of the process: reads the configs and policies, and writes the desired state, or why it cannot be read. `host` is
+/// the host at the root, or why that cannot be opened.
+///
+/// # Errors
+/// The daemon closed the pipe.
+pub fn answer(
+    arguments: ReaderArguments,
+    host: Result<impl HostFacts, impl Display>,
+    waits: Waits,
+    to: impl Write,
+) -> io::Result<()> {
+    let read = match host {
+        Ok(host) => read_here(&arguments.inputs(waits), &host).map_err(|error| RefusedConfigs::from(&error)),
+        Err(error) => Err(RefusedConfigs { reason: error.to_string(), is_input: false }),
+    };
+    give(read, to)
+}
+
 /// Writes the result of the process.
 ///
 /// # Errors
 /// The daemon closed the pipe.
-pub fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
+fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
         Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing }) => {

@@ -117,7 +117,7 @@ impl StateSource {
 /// The configs and policies in force: the named ones, else the config that was applied last, else those of the service of the
 /// host at `root`. The service's policies are never used with named configs, so an answer about a config does not depend on the
 /// machine.
-pub fn choose(
+pub(super) fn choose(
     root: &Path,
     configs: &[PathBuf],
     policies: &[PathBuf],
