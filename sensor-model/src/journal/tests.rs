@@ -287,6 +287,26 @@ fn a_skipped_action_does_not_stop_the_apply_and_is_among_the_problems() {
 }
 
 #[test]
+fn the_failure_that_leads_to_a_reboot_is_one_of_the_problems() {
+    let mut begin = Begin { reboot: false, ..begin() };
+    begin.acts.iter_mut().for_each(|act| act.fallback = Fallback::Reboot);
+    begin.acts.push(begin.acts[0].clone());
+    let mut machine = Machine::new(&begin, &Boot::of_kernel("b"));
+    let rest = run_to_end(&mut machine, |request| match request {
+        MachineRequest::Act(0) => Some(MachineAnswer::Skipped("skipped: masked".to_owned())),
+        MachineRequest::Act(_) => Some(MachineAnswer::Failed("reload failed".to_owned())),
+        _ => None,
+    });
+    assert_eq!(rest, MachineEnd::Rebooting);
+    let failure = "reload failed; so the node reboots";
+    assert_eq!(
+        (machine.failure(), machine.problems()),
+        (Some(failure), &["skipped: masked".to_owned(), failure.to_owned()][..])
+    );
+    assert_eq!(machine.problems_besides_failure().collect::<Vec<_>>(), ["skipped: masked"]);
+}
+
+#[test]
 fn after_three_reboots_without_the_old_os_the_machine_halts_and_the_journal_stays() {
     let mut begin = begin();
     begin.acts[0] = Act { kind: Action::Os, unit: None, ..begin.acts[0].clone() };

@@ -257,6 +257,16 @@ fn a_reason_of_the_node_itself_empties_the_plan() {
 }
 
 #[test]
+fn a_reason_is_its_text_in_a_kept_plan() {
+    let plan = planned(&json!({}), &json!({ "fips": true }));
+    let kept = serde_json::to_value(&plan).unwrap();
+    assert_eq!(kept["reasons"], json!([Irreconcilable::Fips.to_string()]));
+    let read: Plan = serde_json::from_value(kept.clone()).unwrap();
+    assert_eq!(read.reasons, [PlanReason::Kept(Irreconcilable::Fips.to_string())]);
+    assert_eq!(serde_json::to_value(&read).unwrap(), kept);
+}
+
+#[test]
 fn an_overridden_reason_is_reported_and_is_no_step() {
     let policy = policy(
         "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n\
