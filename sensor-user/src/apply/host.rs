@@ -5,14 +5,11 @@
 
 use super::{
     ActRunner, Applied, ApplyError, ApplyOptions, ApplyRequest, Differences, Engine, FORCE_FILE,
-    GenerationError, Interrupts, NoActs, Recovered, ResumeLimit, Systemd, foreseen, present_config,
-    removed_by_force, rollback_target,
+    GenerationError, Interrupts, NoActs, PlanError, Recovered, ResumeLimit, Systemd, foreseen,
+    present_config, preview::plan_between, removed_by_force, rollback_target,
 };
 use crate::{
-    desired::{
-        self, DesiredError, Files, KeptConfig, StateSource, Unknown, as_kept, disruption_policies,
-        disruption_policy, generation, merged,
-    },
+    desired::{self, DesiredError, Files, KeptConfig, StateSource, Unknown, as_kept, generation, merged},
     observation::{Observer, RootError, node},
     store::{Store, StoreError},
 };
@@ -21,8 +18,7 @@ use sensor_model::{
     ignition::Purpose,
     journal::machine::MachineEnd,
     merge::Rendered,
-    plan::{Plan, plan},
-    reconcile,
+    plan::Plan,
 };
 use std::{
     fs, io,
@@ -135,6 +131,16 @@ pub enum HostApplyError {
 /// Why an empty config is refused.
 const EMPTY: &str = "NEW declares nothing, so everything that the present config declares would be removed; add `--allow-empty` if \
                          that is intended";
+
+impl From<PlanError> for HostApplyError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Desired(error) => Self::Config(error),
+            PlanError::Expectation(error) => Self::Plan(error),
+            PlanError::Facts { error } => Self::Facts { error },
+        }
+    }
+}
 
 impl HostApplyError {
     /// Whether the mistake is in the arguments, the configs or the policies, and not on the host.
@@ -281,13 +287,9 @@ impl HostApply {
     }
 
     fn plan_between(&self, old: &Rendered, new: &Rendered, forced: bool) -> Result<Plan, HostApplyError> {
-        let files = disruption_policies(&self.options.disruption_policies)?;
-        let pool = self.options.pool.as_deref().or_else(|| new.pool());
-        let mut plan = plan(Some(old), Some(new), &disruption_policy(&files, pool)?)?;
-        if self.options.root == Path::new("/") {
-            let facts = node::facts().map_err(|error| HostApplyError::Facts { error })?;
-            plan.refuse(&reconcile::against_node(&facts, new));
-        }
+        let (policies, pool) = (&self.options.disruption_policies, self.options.pool.as_deref());
+        let is_this_host = self.options.root == Path::new("/");
+        let mut plan = plan_between(old, new, policies, pool, is_this_host)?;
         if forced {
             plan.force();
             plan.removed_by_force =

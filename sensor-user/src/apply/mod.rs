@@ -17,7 +17,8 @@
 //!    [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`] compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
-//! [`agent_view`] shows applies to the daemon. [`repairs`] is for `holdfast repair`. Both the apply and the repair notify a running
+//! [`agent_view`] shows applies to the daemon. [`repairs`] and `repair_report` are for `holdfast repair`, `preview` and
+//! `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a running
 //! daemon through [`crate::agent::writer_protocol`].
 
 mod act_error;
@@ -29,6 +30,7 @@ mod engine;
 mod error;
 mod generations;
 mod hard_links;
+mod history;
 mod host;
 mod interrupts;
 mod labels;
@@ -37,9 +39,12 @@ mod originals;
 pub mod os;
 mod os_update;
 mod password;
-pub mod past;
+mod past;
+mod plan_contents;
 mod preflight;
+mod preview;
 mod removed_by_force;
+mod repair_report;
 pub mod repairs;
 mod report;
 mod request;
@@ -59,11 +64,15 @@ pub use actions::Systemd;
 pub use engine::{AfterRollback, Applied, Engine, Recovered};
 pub use error::{ApplyError, ApplyRefusal};
 pub use generations::{GenerationError, present_config, rollback_target};
+pub use history::HistoryReport;
 pub use host::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, NewConfig};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
 pub use os_update::foreseen;
+pub use plan_contents::{ChangedContent, ContentDigest, ContentSides, HiddenBecause, PlanContents};
+pub use preview::{PlanError, PlanReport, Preview, PreviewRequest, preview};
 pub use removed_by_force::removed_by_force;
+pub use repair_report::RepairReport;
 pub use report::{ApplyReport, ApplyResult, RebootCause};
 pub use request::{ApplyOptions, ApplyRequest};
 pub use run::ResumeLimit;

@@ -22,7 +22,7 @@ struct Apply {
 }
 
 /// Seconds of the last applies with the same disruption.
-pub fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
+pub(super) fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
     let Ok(generations) = fs::read_dir(state.join("apply/generations")) else { return Vec::new() };
     let mut alike: Vec<(u64, i64)> = generations
         .filter_map(|entry| {

@@ -6,12 +6,8 @@ use super::{
     exit::IN_SYNC,
     output::{Screen, Tone, clean},
 };
-use crate::store::{HistoryEntry, Store};
-use sensor_model::{journal::ApplyEnd, node_state::Standing};
-use serde::Serialize;
-
-/// The value of [`HistoryReport::schema`].
-const SCHEMA: &str = "holdfast.history/v1";
+use crate::apply::HistoryReport;
+use sensor_model::journal::ApplyEnd;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -20,47 +16,17 @@ pub struct History {
     options: HostOptions,
 }
 
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct HistoryReport {
-    /// Name and version of this contract.
-    #[schemars(extend("const" = SCHEMA))]
-    schema: &'static str,
-    /// The apply whose config the node has; null if no config was ever applied.
-    current: Option<u64>,
-    /// The state of the node with its config.
-    standing: Standing,
-    /// Every apply, the newest first.
-    applies: Vec<HistoryEntry>,
-}
-
 impl History {
     /// Reads and prints. It changes nothing and does not continue an interrupted apply.
     ///
     /// # Errors
     /// A store that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let Some(store) = Store::open_existing(&self.options.state())? else {
-            let (standing, applies) = (Standing::default(), Vec::new());
-            return self.print(&HistoryReport { schema: SCHEMA, current: None, standing, applies }, screen);
-        };
-        let mut applies = Vec::new();
-        for id in store.generations()?.into_iter().rev() {
-            applies.extend(store.history(id)?);
-        }
-        let report = HistoryReport {
-            schema: SCHEMA,
-            current: store.current()?.map(|(id, _)| id),
-            standing: store.standing()?.unwrap_or_default(),
-            applies,
-        };
-        self.print(&report, screen)
-    }
-
-    fn print(&self, report: &HistoryReport, screen: &mut Screen) -> anyhow::Result<u8> {
+        let report = HistoryReport::read(&self.options.state())?;
         if self.options.output.is_json() {
-            screen.json(report)?;
+            screen.json(&report)?;
         } else {
-            text(report, screen)?;
+            text(&report, screen)?;
         }
         Ok(IN_SYNC)
     }

@@ -9,21 +9,14 @@ use super::{
     who,
 };
 use crate::report::forensic::{
-    self, ChainCheck, EndNoteError, Filter, Follower, LogAnswer, LogEntry, LogPlace, LogReport, LogState,
-    PathChange, canonical,
+    self, ChainCheck, EndNoteError, Filter, LogAnswer, LogEntry, LogPlace, LogReport, LogState, PathChange,
+    canonical,
 };
 use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use jiff::{SignedDuration, Timestamp};
 use sensor_model::record::RecordKind;
-use std::{
-    io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-/// Time between two reads of a log that is followed.
-const PAUSE: Duration = Duration::from_millis(250);
+use std::{io, ops::ControlFlow, path::PathBuf};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -120,15 +113,22 @@ impl Log {
     /// A log that cannot be read or is not sound.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match &self.command {
-            LogCommand::Tail { lines, follow, options } => {
+            LogCommand::Tail { lines, follow: false, options } => {
                 let LogAnswer { found: entries, doubt } =
                     options.place().newest(*lines).map_err(unreadable)?;
-                // It begins before the entries are printed, so it also sees entries that the daemon writes meanwhile.
-                let follower = follow.then(|| Follower::after(&options.log, &entries).map_err(unreadable));
                 print(&entries, options.output, screen)?;
-                if let Some(follower) = follower {
-                    self::follow(follower?, options.output, screen)?;
-                }
+                refuse_unsound(doubt, screen)
+            }
+            LogCommand::Tail { lines, follow: true, options } => {
+                let mut written = Ok(());
+                let followed = options.place().follow(*lines, &mut |entries| {
+                    written = print(entries, options.output, screen)
+                        .and_then(|()| screen.flush().map_err(anyhow::Error::from));
+                    let is_over = written.is_err() || screen.is_closed();
+                    if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                let doubt = followed.map_err(unreadable)?;
+                written?;
                 refuse_unsound(doubt, screen)
             }
             LogCommand::Show { path, kind, since, options } => {
@@ -144,8 +144,7 @@ impl Log {
                 refuse_unsound(doubt, screen)
             }
             LogCommand::Verify { options } => {
-                let is_copy = options.log != Path::new(forensic::DIRECTORY);
-                let checked = options.place().check(is_copy).map_err(|error| match error {
+                let checked = options.place().check().map_err(|error| match error {
                     EndNoteError::Log(error) => unreadable(error),
                     error @ EndNoteError::Note { .. } => error.into(),
                 })?;
@@ -161,19 +160,6 @@ impl Log {
                 })
             }
         }
-    }
-}
-
-/// Prints entries as they are added, until the reader closes standard output.
-fn follow(mut follower: Follower<'_>, output: Output, screen: &mut Screen) -> anyhow::Result<()> {
-    loop {
-        screen.flush()?;
-        if screen.is_closed() {
-            return Ok(());
-        }
-        #[expect(clippy::disallowed_methods, reason = "this command has nothing else to do meanwhile")]
-        std::thread::sleep(PAUSE);
-        print(&follower.added().map_err(unreadable)?, output, screen)?;
     }
 }
 

@@ -6,19 +6,17 @@ use super::{
     sources::{Sources, host_path},
 };
 use crate::{
-    apply::repairs::{self, Differing, RepairSelection, Repaired},
-    desired::declared_things,
+    apply::{
+        RepairReport,
+        repairs::{self, Differing, RepairSelection},
+    },
     inspection::DeclaredHost,
 };
-use sensor_model::{difference::Difference, expectation::Expectation, verdict::VerdictKind};
-use serde::Serialize;
+use sensor_model::{expectation::Expectation, verdict::VerdictKind};
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
     path::PathBuf,
 };
-
-/// The value of [`RepairReport::schema`].
-const SCHEMA: &str = "holdfast.repair/v1";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -36,40 +34,6 @@ pub struct Repair {
     sources: Sources,
     #[command(flatten)]
     output: Output,
-}
-
-/// The result of a repair.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct RepairReport {
-    /// Name and version of this contract.
-    #[schemars(extend("const" = SCHEMA))]
-    schema: &'static str,
-    /// Compliant if everything that should be repaired matches its expectation now.
-    verdict: VerdictKind,
-    /// Things that were restored.
-    repaired: Vec<RepairedThing>,
-    /// Things that could not be restored.
-    refused: Vec<RefusedThing>,
-}
-
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-struct RepairedThing {
-    /// Path on the host; for a unit that of its file.
-    path: String,
-    /// How it differed.
-    differences: Vec<Difference>,
-    /// What was done.
-    actions: Vec<String>,
-    /// The MachineConfig that declares it.
-    source: String,
-}
-
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-struct RefusedThing {
-    /// Path on the host; for a unit that of its file.
-    path: String,
-    /// Why it could not be restored.
-    reason: String,
 }
 
 impl Repair {
@@ -90,7 +54,7 @@ impl Repair {
         if !differing.is_empty() && !self.yes && !ask(differing)? {
             return Ok(DRIFT);
         }
-        let report = RepairReport::of(runtime.block_on(repairs::repair(
+        let report = RepairReport::from(runtime.block_on(repairs::repair(
             &mut restorer,
             &state,
             &host.whole,
@@ -111,23 +75,7 @@ impl Repair {
         if self.all {
             return Ok(host.desired().expectations.clone());
         }
-        Ok(declared_things(&host.whole, &self.path, &*host.observer)?)
-    }
-}
-
-impl RepairReport {
-    fn of(done: Repaired<'_>) -> Self {
-        let repaired = done.restored.into_iter().map(|(expectation, restored)| RepairedThing {
-            path: expectation.thing.path().to_string_lossy().into_owned(),
-            differences: restored.before,
-            actions: restored.actions,
-            source: expectation.source.name().to_owned(),
-        });
-        let refused = done.refused.into_iter();
-        let refused: Vec<RefusedThing> =
-            refused.map(|(path, error)| RefusedThing { path, reason: error.to_string() }).collect();
-        let verdict = if refused.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted };
-        Self { schema: SCHEMA, verdict, repaired: repaired.collect(), refused }
+        Ok(host.declared_things(&self.path)?)
     }
 }
 

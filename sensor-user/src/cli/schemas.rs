@@ -2,12 +2,11 @@
 //!
 //! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
-use super::{history::HistoryReport, plan::PlanReport, repair::RepairReport, who::WhoReport};
 use crate::{
-    apply::ApplyReport,
+    apply::{ApplyReport, HistoryReport, PlanReport, RepairReport},
     diagnosis::Diagnosis,
     inspection::{CheckReport, ExplainReport},
-    report::forensic::LogReport,
+    report::forensic::{LogReport, WhoReport},
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use sensor_model::{chain, status};
@@ -26,7 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         of::<HistoryReport>("history", "What `holdfast history -o json` prints."),
         of::<LogReport<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
-        of::<PlanReport<'static>>("plan", "What `holdfast plan -o json` prints."),
+        of::<PlanReport>("plan", "What `holdfast plan -o json` prints."),
         of::<RepairReport>("repair", "What `holdfast repair -o json` prints."),
         of::<status::StatusReport>("status", "What `holdfast status -o json` prints."),
         of::<status::NodeStatus>("status-file", "What the daemon keeps in status.json."),

@@ -7,11 +7,7 @@ use super::{
 };
 use crate::report::forensic::{self, LogAnswer, LogPlace, PathChange};
 use sensor_model::record::RecordKind;
-use serde::Serialize;
 use std::path::PathBuf;
-
-/// The value of [`WhoReport::schema`].
-const SCHEMA: &str = "holdfast.who/v1";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -32,18 +28,6 @@ pub struct Who {
     output: Output,
 }
 
-/// The changes of a path, with the actors that made them.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct WhoReport {
-    /// Name and version of this contract.
-    #[schemars(extend("const" = SCHEMA))]
-    schema: &'static str,
-    /// The path.
-    path: String,
-    /// Its changes, the newest first.
-    changes: Vec<PathChange>,
-}
-
 impl Who {
     /// Reads the log and prints the changes.
     ///
@@ -51,9 +35,8 @@ impl Who {
     /// A log that cannot be read or is not sound.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let log = LogPlace::new(&self.log, &self.state);
-        let LogAnswer { found: changes, doubt } =
-            log.changes(&self.path, self.lines).map_err(log_errors::unreadable)?;
-        let report = WhoReport { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
+        let LogAnswer { found: report, doubt } =
+            log.who(&self.path, self.lines).map_err(log_errors::unreadable)?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else if report.changes.is_empty() {

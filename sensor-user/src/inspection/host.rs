@@ -53,6 +53,14 @@ impl DeclaredHost {
         desired::things_at(&self.whole, path, &*self.observer)
     }
 
+    /// Every expectation of paths, but not that of a closed directory above a path.
+    ///
+    /// # Errors
+    /// A path without an expectation of its own, and contents that cannot be decoded.
+    pub fn declared_things(&self, paths: &[PathBuf]) -> Result<Vec<Expectation>, DesiredError> {
+        desired::declared_things(&self.whole, paths, &*self.observer)
+    }
+
     /// What the policy does about drift of a path by an unknown actor.
     pub fn decision(&self, path: &Path) -> DriftDecision<'_> {
         self.desired().policy.decide(path, None)

@@ -65,7 +65,11 @@ pub(super) fn text(screen: &mut Screen, plan: &Plan, is_forced: bool) -> std::io
         }
     }
     for reason in &plan.reasons {
-        screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "not reconcilable"), clean(&reason.to_string())))?;
+        screen.line(&format!(
+            "{}: {}",
+            screen.paint(Tone::Bad, "not reconcilable"),
+            clean(&reason.to_string())
+        ))?;
     }
     for (number, step) in plan.steps.iter().enumerate() {
         let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();

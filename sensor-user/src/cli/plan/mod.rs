@@ -9,18 +9,15 @@ use super::{
     exit::{BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Output, Screen, Tone, clean, count},
 };
-use crate::apply::past;
-use crate::desired::{self, DesiredError, Unknown, compared, side_name};
-use crate::observation::node;
-use anyhow::Context as _;
-use diff::Differ;
+use crate::{
+    apply::{PlanContents, PlanReport, Preview, PreviewRequest, preview},
+    desired::Unknown,
+};
 use sensor_model::{
     action::{Action, Fallback},
     changes::ChangeOperation,
-    plan::{Plan, PlannedChange, Step, plan},
-    reconcile,
+    plan::{PlannedChange, Step},
 };
-use serde::Serialize;
 use std::{io, path::PathBuf};
 
 /// Arguments.
@@ -58,71 +55,42 @@ pub struct PlanCommand {
     output: Output,
 }
 
-/// A plan and its two configs. `apply --dry-run` prints the plan alone, so the other fields are not required.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
-pub(super) struct PlanReport<'a> {
-    #[serde(flatten)]
-    plan: &'a Plan,
-    /// The old config.
-    #[schemars(skip_serializing_if = "String::is_empty")]
-    from: String,
-    /// The new config.
-    #[schemars(skip_serializing_if = "String::is_empty")]
-    to: String,
-    /// The pool whose policies apply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pool: Option<String>,
-    /// Seconds that the last applies on this host took that disturbed the node as much, the newest first.
-    #[schemars(skip_serializing_if = "Vec::is_empty")]
-    last_seconds: Vec<i64>,
-}
-
 impl PlanCommand {
     /// Plans and reports.
     ///
     /// # Errors
     /// Bad input.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let bad = |error: DesiredError| BadInput::wrap(error);
-        let unknown = Unknown::allowed(self.allow_unknown);
-        let old = compared(&self.old, unknown).map_err(bad)?;
-        let new = compared(&self.new, unknown).map_err(bad)?;
-        let pool = self.pool.clone().or_else(|| new.pool().map(str::to_owned));
-        let policies = desired::disruption_policies(&self.policy).map_err(bad)?;
-        let policy = desired::disruption_policy(&policies, pool.as_deref()).map_err(bad)?;
-        let mut plan = plan(Some(&old), Some(&new), &policy)?;
-        if self.node {
-            let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
-            plan.refuse(&reconcile::against_node(&facts, &new));
-        }
-        let report = PlanReport {
-            plan: &plan,
-            from: side_name(&old, &self.old),
-            to: side_name(&new, &self.new),
-            pool,
-            last_seconds: past::seconds(&self.state, &plan),
-        };
+        let Preview { report, old, new } = preview(self.request())
+            .map_err(|error| if error.is_input() { BadInput::wrap(error) } else { error.into() })?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
-            let differ = Differ {
-                old: &old,
-                new: &new,
-                policy: desired::shown_policy(&self.drift_policy).map_err(bad)?,
-                secrets: self.secrets,
-            };
-            text(&report, &differ, screen)?;
+            let contents = PlanContents::open(&old, &new, &self.drift_policy, self.secrets);
+            text(&report, &contents.map_err(BadInput::wrap)?, screen)?;
         }
-        Ok(match (plan.reconcilable, plan.is_empty()) {
+        Ok(match (report.plan.reconcilable, report.plan.is_empty()) {
             (false, _) => NOT_RECONCILABLE,
             (true, true) => IN_SYNC,
             (true, false) => DRIFT,
         })
     }
+
+    fn request(&self) -> PreviewRequest<'_> {
+        PreviewRequest {
+            old: &self.old,
+            new: &self.new,
+            unknown: Unknown::allowed(self.allow_unknown),
+            disruption_policies: &self.policy,
+            pool: self.pool.as_deref(),
+            for_this_host: self.node,
+            state: &self.state,
+        }
+    }
 }
 
-fn text(report: &PlanReport<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
-    let plan = report.plan;
+fn text(report: &PlanReport, contents: &PlanContents<'_>, screen: &mut Screen) -> io::Result<()> {
+    let plan = &report.plan;
     if plan.is_empty() {
         let word = screen.paint(Tone::Good, "no change");
         screen.line(&format!(
@@ -136,7 +104,7 @@ fn text(report: &PlanReport<'_>, differ: &Differ<'_>, screen: &mut Screen) -> an
     screen.line(&format!("{} -> {}: {changes}", clean(&report.from), clean(&report.to)))?;
     for change in plan.removals_first() {
         screen.line("")?;
-        one_change(change, differ, screen)?;
+        one_change(change, contents, screen)?;
     }
     screen.line("")?;
     for reason in &plan.overridden {
@@ -166,7 +134,7 @@ fn text(report: &PlanReport<'_>, differ: &Differ<'_>, screen: &mut Screen) -> an
     Ok(())
 }
 
-fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
+fn one_change(change: &PlannedChange, contents: &PlanContents<'_>, screen: &mut Screen) -> io::Result<()> {
     let tone = match change.operation {
         ChangeOperation::Add => Tone::Good,
         ChangeOperation::Change => Tone::Notable,
@@ -190,7 +158,7 @@ fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) 
     for detail in &change.details {
         screen.line(&format!("  {}", clean(detail)))?;
     }
-    differ.show(change, screen)
+    contents.of(change).iter().try_for_each(|content| diff::print(content, screen))
 }
 
 fn one_step(number: usize, step: &Step, screen: &mut Screen) -> io::Result<()> {

@@ -4,14 +4,21 @@
 //! before the log: a daemon may write both in between, the note last.
 
 use super::{
-    ChainCheck, EndNoteError, Fault, Filter, LogEntry, NotedEnd, PathChange, ReadError, missing_entries,
-    newest, newest_about, show_checked, unsound, verify,
+    ChainCheck, DIRECTORY, EndNoteError, Fault, Filter, Follower, LogEntry, NotedEnd, PathChange, ReadError,
+    WhoReport, missing_entries, newest, newest_about, show_checked, unsound, verify,
 };
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// The value of [`LogReport::schema`].
 const SCHEMA: &str = "holdfast.log-verify/v1";
+
+/// Time between two reads of a log that is followed.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Where a log is, and the note of its last entry.
 #[derive(Debug, Clone)]
@@ -74,6 +81,32 @@ impl LogPlace {
         self.answer(|log| newest(log, number))
     }
 
+    /// Calls `sink` with the newest entries, and then with those that are added, until `sink` breaks off. It is called also if
+    /// none were added, so that it notices that its reader left. Gives why the log was not sound at the beginning.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn follow(
+        &self,
+        number: usize,
+        sink: &mut dyn FnMut(&[LogEntry]) -> ControlFlow<()>,
+    ) -> Result<Option<String>, ReadError> {
+        let LogAnswer { found: entries, doubt } = self.newest(number)?;
+        // It begins before `sink` runs, so it also sees entries that the daemon writes meanwhile.
+        let follower = Follower::after(&self.log, &entries);
+        if sink(&entries).is_break() {
+            return Ok(doubt);
+        }
+        let mut follower = follower?;
+        loop {
+            #[expect(clippy::disallowed_methods, reason = "the command has nothing else to do meanwhile")]
+            std::thread::sleep(PAUSE);
+            if sink(&follower.added()?).is_break() {
+                return Ok(doubt);
+            }
+        }
+    }
+
     /// Calls `sink` with each entry that the filter matches. Gives why the log is not sound.
     ///
     /// # Errors
@@ -89,6 +122,15 @@ impl LogPlace {
     pub fn changes(&self, path: &Path, number: usize) -> Result<LogAnswer<Vec<PathChange>>, ReadError> {
         let LogAnswer { found, doubt } = self.answer(|log| newest_about(log, path, number))?;
         Ok(LogAnswer { found: found.into_iter().map(PathChange::from).collect(), doubt })
+    }
+
+    /// The report of the newest changes of exactly this path.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn who(&self, path: &Path, number: usize) -> Result<LogAnswer<WhoReport>, ReadError> {
+        let LogAnswer { found, doubt } = self.changes(path, number)?;
+        Ok(LogAnswer { found: WhoReport::new(path, found), doubt })
     }
 
     /// The last change of a path. A node without a log has none, unless the note names entries of a log.
@@ -108,7 +150,9 @@ impl LogPlace {
     ///
     /// # Errors
     /// The log or the note cannot be read.
-    pub fn check(&self, is_copy: bool) -> Result<LogCheck, EndNoteError> {
+    pub fn check(&self) -> Result<LogCheck, EndNoteError> {
+        // A log in another directory than the node's own is a copy.
+        let is_copy = self.log != Path::new(DIRECTORY);
         let end = self.end();
         let mut found = verify(&self.log)?;
         // The note of an emptied log names a missing entry, too.

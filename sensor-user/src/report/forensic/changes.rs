@@ -9,6 +9,29 @@ use sensor_model::{
     verdict::VerdictKind,
 };
 use serde::Serialize;
+use std::path::Path;
+
+/// The value of [`WhoReport::schema`].
+const SCHEMA: &str = "holdfast.who/v1";
+
+/// The changes of a path, with the actors that made them.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct WhoReport {
+    /// Name and version of this contract.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// The path.
+    pub path: String,
+    /// Its changes, the newest first.
+    pub changes: Vec<PathChange>,
+}
+
+impl WhoReport {
+    /// The changes of a path.
+    pub(super) fn new(path: &Path, changes: Vec<PathChange>) -> Self {
+        Self { schema: SCHEMA, path: path.to_string_lossy().into_owned(), changes }
+    }
+}
 
 /// One change.
 #[derive(Debug, Serialize, schemars::JsonSchema)]

@@ -45,7 +45,7 @@ use std::{
 };
 
 pub use answers::{LastChange, LogAnswer, LogCheck, LogPlace, LogReport, LogState};
-pub use changes::PathChange;
+pub use changes::{PathChange, WhoReport};
 pub use end_note::{EndNote, EndNoteError, NOTE, NotedEnd, Shortfall};
 pub use newest::{Follower, canonical, last_actor};
 pub use read::{
