@@ -18,7 +18,7 @@ use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::parse_for;
 use sensor_model::merge::merge;
-use sensor_model::protocol::{Detector, Timing};
+use sensor_model::protocol::{Detector, ThingId, Timing};
 use std::alloc::System;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -84,17 +84,17 @@ async fn managed_files() {
 
     let observer = Arc::new(Observer::new(root.path()).expect("the root is there"));
     let mut verifier = Verifier::new(observer, root.path(), None, &desired);
-    for id in 0..verifier.registry.len() {
+    for watch_id in 0..verifier.registry.len() {
         // Inode numbers have no order.
-        let ino = u64::from(id.wrapping_mul(2_654_435_761));
-        let inode = Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: id };
-        verifier.registry.set_inode(id, Some(inode));
+        let ino = u64::from(watch_id.wrapping_mul(2_654_435_761));
+        let inode = Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: watch_id };
+        verifier.registry.set_inode(watch_id, Some(inode));
     }
     let watched = live();
 
     let mut detector = Detector::new(Timing::default());
     detector.reserve(FILES as usize);
-    for thing in 0..FILES {
+    for thing in (0..FILES).map(ThingId) {
         detector.add(thing, 1);
     }
     let mut now = 1_000_000_000;
@@ -114,7 +114,7 @@ async fn managed_files() {
     let parts = [
         ("expectation", each(start, expected)),
         ("watch", each(expected, watched)),
-        ("looks and verdict", each(watched, all_done)),
+        ("verifications and verdict", each(watched, all_done)),
     ];
     let all = each(start, all_done);
     println!("{all} bytes for each file: {parts:?}");
@@ -186,7 +186,8 @@ fn scanned_tree() {
 fn live_tree() {
     let start = live();
     let mut registry = tree(true);
-    let enrolled = registry.set_tree_inodes(0, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
+    let enrolled =
+        registry.set_tree_inodes(ThingId(0), (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
     assert_eq!(enrolled.len(), ENTRIES as usize);
     drop(enrolled);
     let each = (live() - start) / ENTRIES as usize;
@@ -194,14 +195,14 @@ fn live_tree() {
     assert!(each <= LIVE, "{each} bytes for each entry, at most {LIVE}");
     for entry in (0..ENTRIES).step_by(7_919) {
         let inode = inode(entry);
-        let (id, _) = registry.enrolment(inode.key).expect("it is enrolled");
-        let about = registry.watches_of_record(id, inode.key);
+        let (number, _) = registry.enrolment(inode.key).expect("it is enrolled");
+        let about = registry.watches_of_record(number, inode.key);
         assert_eq!(about, [FIRST_TREE + entry]);
-        assert_eq!(registry.tree_entry(id), Some((0, entry)));
-        assert_eq!(registry.concerned(&about, None, false, false).direct, [0]);
+        assert_eq!(registry.tree_entry(number), Some((ThingId(0), entry)));
+        assert_eq!(registry.concerned(&about, None, false, false).in_evidence, [ThingId(0)]);
         let own = RecordTarget { inode, is_name: false, moves: false };
-        assert!(registry.matches(id, &own), "the record names the actor");
+        assert!(registry.matches(number, &own), "the record names the actor");
         let reused = RecordTarget { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
-        assert!(!registry.matches(id, &reused), "a later inode of the same number is another one");
+        assert!(!registry.matches(number, &reused), "a later inode of the same number is another one");
     }
 }

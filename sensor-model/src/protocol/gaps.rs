@@ -3,7 +3,7 @@
 //! In: the reason of a gap, its scope, and the things that are verified since. Out: the open gaps, and each gap once more when
 //! everything in its scope is verified. It never decides a verdict.
 
-use super::GapReason;
+use super::{GapReason, ThingId};
 use std::collections::BTreeSet;
 
 /// The things that a gap is about.
@@ -12,7 +12,7 @@ pub enum Scope {
     /// Every managed thing.
     All,
     /// One thing.
-    Thing(u32),
+    Thing(ThingId),
     /// Things that enter and leave the gap one by one: those whose changes no event reports.
     Some,
 }
@@ -45,7 +45,7 @@ struct PendingGap {
     /// The cause lasts: no verification closes the gap before the cause ends.
     blind: bool,
     /// Things that are not verified since.
-    pending: BTreeSet<u32>,
+    pending: BTreeSet<ThingId>,
 }
 
 impl Gaps {
@@ -55,7 +55,7 @@ impl Gaps {
         reason: GapReason,
         blind: bool,
         since: u64,
-        pending: BTreeSet<u32>,
+        pending: BTreeSet<ThingId>,
     ) -> Gap {
         self.opened = self.opened.wrapping_add(1);
         let gap = Gap { number: self.opened, reason, scope, since, until: None };
@@ -71,44 +71,44 @@ impl Gaps {
     }
 
     /// Adds a thing to the lasting gap of a reason. Returns the gap if the thing is the first one in it.
-    pub(super) fn enter(&mut self, id: u32, reason: GapReason, now: u64) -> Option<Gap> {
+    pub(super) fn enter(&mut self, thing: ThingId, reason: GapReason, now: u64) -> Option<Gap> {
         let same =
             |open: &&mut PendingGap| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
         if let Some(open) = self.open.iter_mut().find(same) {
-            open.pending.insert(id);
+            open.pending.insert(thing);
             return None;
         }
-        Some(self.open(Scope::Some, reason, true, now, BTreeSet::from([id])))
+        Some(self.open(Scope::Some, reason, true, now, BTreeSet::from([thing])))
     }
 
     /// Removes a thing from the lasting gaps of other reasons than this one. Returns whether it was in any.
-    pub(super) fn leave(&mut self, id: u32, but: Option<GapReason>) -> bool {
+    pub(super) fn leave(&mut self, thing: ThingId, but: Option<GapReason>) -> bool {
         let others = self
             .open
             .iter_mut()
             .filter(|open| open.blind && open.gap.scope == Scope::Some && Some(open.gap.reason) != but);
         // `any` would stop at the first gap.
-        others.map(|open| usize::from(open.pending.remove(&id))).sum::<usize>() > 0
+        others.map(|open| usize::from(open.pending.remove(&thing))).sum::<usize>() > 0
     }
 
     /// Adds a newly managed thing to the lasting gaps of all things.
-    pub(super) fn include(&mut self, id: u32) {
+    pub(super) fn include(&mut self, thing: ThingId) {
         for open in self.open.iter_mut().filter(|open| open.blind && open.gap.scope == Scope::All) {
-            open.pending.insert(id);
+            open.pending.insert(thing);
         }
     }
 
     /// Removes a verified thing from the gaps whose cause does not last.
-    pub(super) fn verified(&mut self, id: u32) {
+    pub(super) fn verified(&mut self, thing: ThingId) {
         for open in self.open.iter_mut().filter(|open| !open.blind) {
-            open.pending.remove(&id);
+            open.pending.remove(&thing);
         }
     }
 
     /// Removes a thing that is no longer managed.
-    pub(super) fn removed(&mut self, id: u32) {
+    pub(super) fn removed(&mut self, thing: ThingId) {
         for open in &mut self.open {
-            open.pending.remove(&id);
+            open.pending.remove(&thing);
         }
     }
 
@@ -120,12 +120,12 @@ impl Gaps {
     }
 
     /// Whether the thing is in a lasting gap.
-    pub(super) fn blinds(&self, id: u32) -> bool {
-        self.open.iter().any(|open| open.blind && open.pending.contains(&id))
+    pub(super) fn blinds(&self, thing: ThingId) -> bool {
+        self.open.iter().any(|open| open.blind && open.pending.contains(&thing))
     }
 
     /// Things whose changes no event reports.
-    pub(super) fn unreported(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn unreported(&self) -> impl Iterator<Item = ThingId> {
         let lasting = self.open.iter().filter(|open| open.blind && open.gap.scope == Scope::Some);
         lasting.flat_map(|open| open.pending.iter().copied())
     }
@@ -134,8 +134,8 @@ impl Gaps {
         self.open.iter().map(|open| &open.gap)
     }
 
-    pub(super) fn reason_for(&self, id: u32) -> Option<GapReason> {
-        self.open.iter().rev().find(|open| open.pending.contains(&id)).map(|open| open.gap.reason)
+    pub(super) fn reason_for(&self, thing: ThingId) -> Option<GapReason> {
+        self.open.iter().rev().find(|open| open.pending.contains(&thing)).map(|open| open.gap.reason)
     }
 
     #[cfg(test)]

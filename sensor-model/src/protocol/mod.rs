@@ -33,6 +33,7 @@ mod tests;
 pub use evidence::{Evidence, Finding, Verification, is_transient};
 pub use gap_reason::GapReason;
 pub use gaps::{Gap, Scope};
+pub use things::ThingId;
 pub use timing::Timing;
 
 use crate::verdict::VerdictKind;
@@ -43,14 +44,14 @@ use things::Things;
 #[cfg(test)]
 use timing::Mutation;
 
-/// The properties of an event besides its id.
+/// The properties of an event besides its thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event {
     /// The writer is Holdfast itself: the event causes a verification, and never a report of "touched".
     pub own: bool,
     /// The [`Evidence`] of the thing's own inode and directory does not cover the change: a rename of an ancestor, a mount, a
     /// block device, an event from a backend without evidence. The verification then also has to begin a settle time after it.
-    pub beyond: bool,
+    pub outside_evidence: bool,
 }
 
 /// A change of a verdict or of a gap. Each is returned exactly once.
@@ -59,7 +60,7 @@ pub enum Transition {
     /// A thing departed from its expectation, or its differences are others than before.
     Drifted {
         /// Which thing.
-        id: u32,
+        thing: ThingId,
         /// Start of the episode.
         since: u64,
         /// The thing was drifted before, with other differences.
@@ -68,12 +69,12 @@ pub enum Transition {
     /// A thing was changed and matches its expectation.
     Touched {
         /// Which thing.
-        id: u32,
+        thing: ThingId,
     },
     /// A drifted thing matches its expectation again.
     Recovered {
         /// Which thing.
-        id: u32,
+        thing: ThingId,
     },
     /// Evidence may have been lost.
     GapOpened(Gap),
@@ -104,17 +105,17 @@ pub struct ThingVerdict {
     pub pending: bool,
 }
 
-/// The detection protocol for all managed things, held by id.
+/// The detection protocol for all managed things.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Detector {
     timing: Timing,
     things: Things,
-    /// When to verify what: `(at, id)` of every thing with a due time.
-    timers: BTreeSet<(u64, u32)>,
+    /// When to verify what: `(at, thing)` of every thing with a due time.
+    timers: BTreeSet<(u64, ThingId)>,
     counts: Counts,
     gaps: Gaps,
     /// Things whose last observation failed.
-    unobserved: BTreeSet<u32>,
+    unobserved: BTreeSet<ThingId>,
     /// The kernel's loss counter when it was last read.
     lost: u64,
 }
@@ -127,9 +128,9 @@ struct Counts {
 }
 
 impl Counts {
-    fn enter(&mut self, thing: &ThingState) {
-        *self.verdicts.entry(thing.verdict).or_default() += 1;
-        self.writers += usize::from(thing.writers);
+    fn enter(&mut self, state: &ThingState) {
+        *self.verdicts.entry(state.verdict).or_default() += 1;
+        self.writers += usize::from(state.writers);
     }
 
     fn leave(&mut self, verdict: VerdictKind, writers: bool) {
@@ -161,27 +162,27 @@ impl Detector {
         self.things.reserve(things);
     }
 
-    /// Manages a thing from now on. It is unknown and due at once. A known id starts over. Ids are numbers from 0 on.
-    pub fn add(&mut self, id: u32, now: u64) {
-        self.forget(id);
-        let thing = ThingState::new(now, &self.timing);
-        self.counts.enter(&thing);
-        self.things.insert(id, thing);
-        self.gaps.include(id);
-        self.timers.insert((now, id));
+    /// Manages a thing from now on. It is unknown and due at once. A known one starts over. The caller numbers things from 0 on.
+    pub fn add(&mut self, thing: ThingId, now: u64) {
+        self.forget(thing);
+        let state = ThingState::new(now, &self.timing);
+        self.counts.enter(&state);
+        self.things.insert(thing, state);
+        self.gaps.include(thing);
+        self.timers.insert((now, thing));
     }
 
     /// Stops managing a thing. Returns the gaps that close because they waited only for it.
-    pub fn remove(&mut self, id: u32, now: u64) -> Vec<Transition> {
-        self.forget(id);
-        self.gaps.removed(id);
+    pub fn remove(&mut self, thing: ThingId, now: u64) -> Vec<Transition> {
+        self.forget(thing);
+        self.gaps.removed(thing);
         self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// Handles the event of a change: a ring record, or a dirty bit found in a sweep. An unknown id (of a thing that is no longer
-    /// managed) is ignored.
-    pub fn event(&mut self, id: u32, now: u64, event: Event) {
-        self.with(id, |thing, timing| thing.event(now, event.own, event.beyond, timing));
+    /// Handles the event of a change: a ring record, or a dirty bit found in a sweep. The event of a thing that is no longer
+    /// managed is ignored.
+    pub fn event(&mut self, thing: ThingId, now: u64, event: Event) {
+        self.with(thing, |state, timing| state.event(now, event.own, event.outside_evidence, timing));
     }
 
     /// Handles the kernel's loss counter, read *after* the ring was drained until it was empty. Returns `true` if records were
@@ -197,8 +198,8 @@ impl Detector {
 
     /// Makes things due without an event: for the periodic full verification, or a new expectation.
     pub fn recheck(&mut self, scope: Scope, now: u64) {
-        for id in self.ids(scope) {
-            self.with(id, |thing, timing| thing.recheck(now, timing));
+        for thing in self.in_scope(scope) {
+            self.with(thing, |state, timing| state.recheck(now, timing));
         }
     }
 
@@ -206,8 +207,8 @@ impl Detector {
     /// until a verification that begins after now decides it. The gap closes with the last of these, or at once if its scope is
     /// empty.
     pub fn open_gap(&mut self, scope: Scope, reason: GapReason, now: u64) -> Vec<Transition> {
-        let ids = self.doubt(scope, now);
-        let gap = self.gaps.open(scope, reason, false, now, ids);
+        let things = self.doubt(scope, now);
+        let gap = self.gaps.open(scope, reason, false, now, things);
         let mut transitions = vec![Transition::GapOpened(gap)];
         transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
         transitions
@@ -216,8 +217,8 @@ impl Detector {
     /// Opens a lasting gap: no events arrive from now on (`ftrace_enabled=0`, a canary without its event). Verifications still
     /// find drift and recovery, but nothing becomes compliant before [`Detector::end_blindness`] with the gap's number.
     pub fn open_blindness(&mut self, scope: Scope, reason: GapReason, now: u64) -> Gap {
-        let ids = self.doubt(scope, now);
-        self.gaps.open(scope, reason, true, now, ids)
+        let things = self.doubt(scope, now);
+        self.gaps.open(scope, reason, true, now, things)
     }
 
     /// Ends a lasting gap: events arrive again. Everything in its scope is verified once more, which can make it compliant.
@@ -233,15 +234,17 @@ impl Detector {
     /// `Some` with the reason: they do not, because other hosts write to the file system, or the object cannot be watched. Full
     /// verifications then find drift and recovery. But the thing never becomes compliant: it stays unknown, under one lasting gap
     /// for all things of that reason.
-    pub fn set_unreported(&mut self, id: u32, reason: Option<GapReason>, now: u64) -> Vec<Transition> {
-        if self.things.get(id).is_none() {
+    pub fn set_unreported(&mut self, thing: ThingId, reason: Option<GapReason>, now: u64) -> Vec<Transition> {
+        if self.things.get(thing).is_none() {
             return Vec::new();
         }
-        let left = self.gaps.leave(id, reason);
+        let left = self.gaps.leave(thing, reason);
         let mut transitions = Vec::new();
         match reason {
-            Some(reason) => transitions.extend(self.gaps.enter(id, reason, now).map(Transition::GapOpened)),
-            None if left => self.with(id, |thing, timing| thing.doubt(now, timing)),
+            Some(reason) => {
+                transitions.extend(self.gaps.enter(thing, reason, now).map(Transition::GapOpened))
+            }
+            None if left => self.with(thing, |state, timing| state.doubt(now, timing)),
             None => {}
         }
         transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
@@ -250,49 +253,56 @@ impl Detector {
 
     /// The next things to verify, the longest due first, at most `limit`. The caller reports each result by
     /// [`Detector::conclude`]; before that the thing is not returned again.
-    pub fn due(&mut self, now: u64, limit: usize) -> Vec<u32> {
-        let mut ids = Vec::new();
-        while ids.len() < limit
-            && let Some(&(at, id)) = self.timers.first()
+    pub fn due(&mut self, now: u64, limit: usize) -> Vec<ThingId> {
+        let mut things = Vec::new();
+        while things.len() < limit
+            && let Some(&(at, thing)) = self.timers.first()
             && at <= now
         {
-            self.with(id, |thing, _| thing.begin(now));
-            ids.push(id);
+            self.with(thing, |state, _| state.begin(now));
+            things.push(thing);
         }
-        ids
+        things
     }
 
     /// The transitions of a finished verification.
     #[cfg(test)]
-    pub(crate) fn verified(&mut self, id: u32, now: u64, verification: &Verification) -> Vec<Transition> {
-        self.conclude(id, now, verification).transitions
+    pub(crate) fn verified(
+        &mut self,
+        thing: ThingId,
+        now: u64,
+        verification: &Verification,
+    ) -> Vec<Transition> {
+        self.conclude(thing, now, verification).transitions
     }
 
     /// Handles a finished verification. One that [`Detector::due`] did not return decides only by its evidence, never by the
     /// time that has passed.
-    pub fn conclude(&mut self, id: u32, now: u64, verification: &Verification) -> VerificationResult {
+    pub fn conclude(&mut self, thing: ThingId, now: u64, verification: &Verification) -> VerificationResult {
         let mut transitions = Vec::new();
         let mut decided = false;
         #[cfg(test)]
         let verification = &self.mutate(verification);
-        let blind = self.gaps.blinds(id);
-        self.unobserved.remove(&id);
-        self.with(id, |thing, timing| {
-            let before = thing.verdict;
-            let decision = thing.end(now, verification, blind, timing);
+        let blind = self.gaps.blinds(thing);
+        self.unobserved.remove(&thing);
+        self.with(thing, |state, timing| {
+            let before = state.verdict;
+            let decision = state.end(now, verification, blind, timing);
             decided = decision != Decision::Held;
             match decision {
                 Decision::Drifted { news: true } => {
                     let again = before == VerdictKind::Drifted;
-                    transitions.push(Transition::Drifted { id, since: thing.since, again });
+                    transitions.push(Transition::Drifted { thing, since: state.since, again });
                 }
-                Decision::Compliant { recovered: true, .. } => transitions.push(Transition::Recovered { id }),
-                Decision::Compliant { touched: true, .. } => transitions.push(Transition::Touched { id }),
+                Decision::Compliant { recovered: true, .. } => {
+                    transitions.push(Transition::Recovered { thing })
+                }
+                Decision::Compliant { touched: true, .. } => transitions.push(Transition::Touched { thing }),
                 Decision::Held | Decision::Compliant { .. } | Decision::Drifted { .. } => {}
             }
         });
         if decided {
-            self.gaps.verified(id);
+            self.gaps.verified(thing);
             transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
         }
         VerificationResult { transitions, decided }
@@ -300,13 +310,13 @@ impl Detector {
 
     /// Handles a verification that could not observe a thing under a lasting gap. It decides nothing; a compliant thing becomes
     /// unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by an event.
-    pub fn not_observed(&mut self, id: u32, now: u64, again: u64) -> Vec<Transition> {
-        self.with(id, |thing, _| thing.not_observed(now, again));
-        if self.things.get(id).is_some() {
-            self.unobserved.insert(id);
+    pub fn not_observed(&mut self, thing: ThingId, now: u64, again: u64) -> Vec<Transition> {
+        self.with(thing, |state, _| state.not_observed(now, again));
+        if self.things.get(thing).is_some() {
+            self.unobserved.insert(thing);
         }
-        if self.gaps.blinds(id) {
-            self.gaps.verified(id);
+        if self.gaps.blinds(thing) {
+            self.gaps.verified(thing);
         }
         self.gaps.close(now).map(Transition::GapClosed).collect()
     }
@@ -323,12 +333,12 @@ impl Detector {
     }
 
     /// The verdict of a thing; `None` if it is not managed.
-    pub fn thing_verdict(&self, id: u32) -> Option<ThingVerdict> {
-        let thing = self.things.get(id)?;
-        let is_unknown = thing.verdict == VerdictKind::Unknown;
-        let reason = is_unknown.then(|| self.gaps.reason_for(id)).flatten();
-        let pending = thing.running.is_some() || thing.at.get().is_some();
-        Some(ThingVerdict { verdict: thing.verdict, since: thing.since, reason, pending })
+    pub fn thing_verdict(&self, thing: ThingId) -> Option<ThingVerdict> {
+        let state = self.things.get(thing)?;
+        let is_unknown = state.verdict == VerdictKind::Unknown;
+        let reason = is_unknown.then(|| self.gaps.reason_for(thing)).flatten();
+        let pending = state.running.is_some() || state.at.get().is_some();
+        Some(ThingVerdict { verdict: state.verdict, since: state.since, reason, pending })
     }
 
     /// The worst verdict of all things: drifted, else unknown, else compliant. An open gap makes the node unknown even if nothing
@@ -346,13 +356,15 @@ impl Detector {
     /// The number of unknown things that a further verification can decide. Things whose changes no event reports do not count
     /// once they are verified, nor do things that could not be observed.
     pub fn undecided(&self) -> usize {
-        let is_verified = |id: &u32| {
-            self.thing_verdict(*id)
-                .is_some_and(|thing| thing.verdict == VerdictKind::Unknown && !thing.pending)
+        let is_verified = |thing: &ThingId| {
+            self.thing_verdict(*thing)
+                .is_some_and(|state| state.verdict == VerdictKind::Unknown && !state.pending)
         };
-        let unreported = self.gaps.unreported().filter(|id| is_verified(id) && !self.unobserved.contains(id));
-        let is_unknown =
-            |id: &&u32| self.things.get(**id).is_some_and(|thing| thing.verdict == VerdictKind::Unknown);
+        let unreported =
+            self.gaps.unreported().filter(|thing| is_verified(thing) && !self.unobserved.contains(thing));
+        let is_unknown = |thing: &&ThingId| {
+            self.things.get(**thing).is_some_and(|state| state.verdict == VerdictKind::Unknown)
+        };
         let verified = unreported.count() + self.unobserved.iter().filter(is_unknown).count();
         self.count(VerdictKind::Unknown).saturating_sub(verified)
     }
@@ -362,55 +374,55 @@ impl Detector {
         self.gaps.iter()
     }
 
-    /// Ids of all managed things.
-    pub fn managed(&self) -> impl Iterator<Item = u32> {
-        self.things.iter().map(|(id, _)| id)
+    /// All managed things.
+    pub fn managed(&self) -> impl Iterator<Item = ThingId> {
+        self.things.iter().map(|(thing, _)| thing)
     }
 
-    fn doubt(&mut self, scope: Scope, now: u64) -> BTreeSet<u32> {
-        let ids = self.ids(scope);
-        for &id in &ids {
-            self.with(id, |thing, timing| thing.doubt(now, timing));
+    fn doubt(&mut self, scope: Scope, now: u64) -> BTreeSet<ThingId> {
+        let things = self.in_scope(scope);
+        for &thing in &things {
+            self.with(thing, |state, timing| state.doubt(now, timing));
         }
-        ids.into_iter().collect()
+        things.into_iter().collect()
     }
 
-    fn ids(&self, scope: Scope) -> Vec<u32> {
+    fn in_scope(&self, scope: Scope) -> Vec<ThingId> {
         match scope {
             Scope::All => self.managed().collect(),
-            Scope::Thing(id) => self.things.get(id).map(|_| id).into_iter().collect(),
+            Scope::Thing(thing) => self.things.get(thing).map(|_| thing).into_iter().collect(),
             // The gap itself lists these things.
             Scope::Some => Vec::new(),
         }
     }
 
     /// Changes one thing, and updates its timer and the counts.
-    fn with(&mut self, id: u32, change: impl FnOnce(&mut ThingState, &Timing)) {
-        let Some(thing) = self.things.get_mut(id) else { return };
-        let before = thing.at.get();
-        let (verdict, writers) = (thing.verdict, thing.writers);
-        change(thing, &self.timing);
-        if (thing.verdict, thing.writers) != (verdict, writers) {
+    fn with(&mut self, thing: ThingId, change: impl FnOnce(&mut ThingState, &Timing)) {
+        let Some(state) = self.things.get_mut(thing) else { return };
+        let before = state.at.get();
+        let (verdict, writers) = (state.verdict, state.writers);
+        change(state, &self.timing);
+        if (state.verdict, state.writers) != (verdict, writers) {
             self.counts.leave(verdict, writers);
-            self.counts.enter(thing);
+            self.counts.enter(state);
         }
-        let after = thing.at.get();
+        let after = state.at.get();
         if after != before {
             if let Some(at) = before {
-                self.timers.remove(&(at, id));
+                self.timers.remove(&(at, thing));
             }
             if let Some(at) = after {
-                self.timers.insert((at, id));
+                self.timers.insert((at, thing));
             }
         }
     }
 
-    fn forget(&mut self, id: u32) {
-        let Some(thing) = self.things.remove(id) else { return };
-        self.unobserved.remove(&id);
-        self.counts.leave(thing.verdict, thing.writers);
-        if let Some(at) = thing.at.get() {
-            self.timers.remove(&(at, id));
+    fn forget(&mut self, thing: ThingId) {
+        let Some(state) = self.things.remove(thing) else { return };
+        self.unobserved.remove(&thing);
+        self.counts.leave(state.verdict, state.writers);
+        if let Some(at) = state.at.get() {
+            self.timers.remove(&(at, thing));
         }
     }
 
@@ -427,11 +439,11 @@ impl Detector {
     /// Moves the origin of time forward; see [`ThingState::rebase`].
     #[cfg(test)]
     fn rebase(&mut self, by: u64) {
-        for thing in self.things.values_mut() {
-            thing.rebase(by);
+        for state in self.things.values_mut() {
+            state.rebase(by);
         }
         self.gaps.rebase(by);
         self.timers =
-            self.things.iter().filter_map(|(id, thing)| thing.at.get().map(|at| (at, id))).collect();
+            self.things.iter().filter_map(|(thing, state)| state.at.get().map(|at| (at, thing))).collect();
     }
 }

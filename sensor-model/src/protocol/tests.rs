@@ -1,7 +1,8 @@
 //! The protocol over time, which the checker leaves out.
 
 use super::{
-    Detector, Event, Evidence, Finding, Gap, GapReason, Scope, Timing, Transition, Verification, is_transient,
+    Detector, Event, Evidence, Finding, Gap, GapReason, Scope, ThingId, Timing, Transition, Verification,
+    is_transient,
 };
 use crate::{
     difference::{Difference, DifferenceKind},
@@ -9,8 +10,8 @@ use crate::{
 };
 
 const MS: u64 = 1_000_000;
-const THEIRS: Event = Event { own: false, beyond: false };
-const OURS: Event = Event { own: true, beyond: false };
+const THEIRS: Event = Event { own: false, outside_evidence: false };
+const OURS: Event = Event { own: true, outside_evidence: false };
 const SETTLED: Evidence = Evidence { observed_counter: 3, counter: 3, writers: false, locked: false };
 const WRITERS: Evidence = Evidence { writers: true, ..SETTLED };
 const MOVED: Evidence = Evidence { counter: 4, ..SETTLED };
@@ -34,11 +35,11 @@ fn compliant(count: u32) -> Detector {
 
 fn detector(count: u32, config: Timing) -> Detector {
     let mut detector = Detector::new(config);
-    for id in 0..count {
-        detector.add(id, 0);
+    for thing in (0..count).map(ThingId) {
+        detector.add(thing, 0);
     }
-    for id in detector.due(0, usize::MAX) {
-        assert_eq!(detector.verified(id, 0, &good(SETTLED)), []);
+    for thing in detector.due(0, usize::MAX) {
+        assert_eq!(detector.verified(thing, 0, &good(SETTLED)), []);
     }
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
     assert_eq!(detector.next_deadline(), None);
@@ -48,51 +49,54 @@ fn detector(count: u32, config: Timing) -> Detector {
 /// Waits for the next deadline and verifies. Returns the time and the transitions.
 fn verify(detector: &mut Detector, outcome: &Verification) -> (u64, Vec<Transition>) {
     let now = detector.next_deadline().expect("a verification is due");
-    let ids = detector.due(now, 1);
-    (now, detector.verified(ids[0], now, outcome))
+    let things = detector.due(now, 1);
+    (now, detector.verified(things[0], now, outcome))
 }
 
-fn verdict(detector: &Detector, id: u32) -> VerdictKind {
-    detector.thing_verdict(id).expect("managed").verdict
+fn verdict(detector: &Detector, thing: ThingId) -> VerdictKind {
+    detector.thing_verdict(thing).expect("managed").verdict
 }
 
 #[test]
 fn a_thing_is_unknown_until_a_settled_verification() {
     let mut detector = Detector::new(Timing::default());
-    detector.add(1, 0);
-    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+    detector.add(ThingId(1), 0);
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Unknown);
     assert_eq!(verify(&mut detector, &good(MOVED)), (0, vec![]));
-    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Unknown);
     let first = u64::from(Timing::default().backoff_first_ns);
     assert_eq!(verify(&mut detector, &good(SETTLED)), (first, vec![]));
-    assert_eq!(verdict(&detector, 1), VerdictKind::Compliant);
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Compliant);
 }
 
 #[test]
 fn a_settled_difference_is_reported_at_once_and_its_end_too() {
     let mut detector = compliant(1);
-    detector.event(0, 5 * MS, THEIRS);
-    let drift = Transition::Drifted { id: 0, since: 5 * MS, again: false };
+    detector.event(ThingId(0), 5 * MS, THEIRS);
+    let drift = Transition::Drifted { thing: ThingId(0), since: 5 * MS, again: false };
     assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (5 * MS, vec![drift]));
     detector.recheck(Scope::All, 6 * MS);
     assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (6 * MS, vec![]), "the same drift is reported once");
     detector.recheck(Scope::All, 7 * MS);
-    let other = Transition::Drifted { id: 0, since: 5 * MS, again: true };
+    let other = Transition::Drifted { thing: ThingId(0), since: 5 * MS, again: true };
     assert_eq!(verify(&mut detector, &bad(10, SETTLED)), (7 * MS, vec![other]));
-    detector.event(0, 9 * MS, OURS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)), (9 * MS, vec![Transition::Recovered { id: 0 }]));
+    detector.event(ThingId(0), 9 * MS, OURS);
+    assert_eq!(
+        verify(&mut detector, &good(SETTLED)),
+        (9 * MS, vec![Transition::Recovered { thing: ThingId(0) }])
+    );
     assert_eq!(detector.next_deadline(), None);
 }
 
 #[test]
 fn an_undone_change_is_reported_once_unless_holdfast_made_it_or_nothing_was_written() {
     let mut detector = compliant(1);
-    detector.event(0, MS, THEIRS);
-    detector.event(0, MS, OURS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Touched { id: 0 }]);
-    detector.event(0, 2 * MS, OURS);
+    detector.event(ThingId(0), MS, THEIRS);
+    detector.event(ThingId(0), MS, OURS);
+    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Touched { thing: ThingId(0) }]);
+    detector.event(ThingId(0), 2 * MS, OURS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
-    detector.event(0, 3 * MS, THEIRS);
+    detector.event(ThingId(0), 3 * MS, THEIRS);
     let untouched = Verification { finding: Finding::Compliant { untouched: true }, evidence: Some(SETTLED) };
     assert_eq!(verify(&mut detector, &untouched).1, []);
 }
@@ -100,22 +104,25 @@ fn an_undone_change_is_reported_once_unless_holdfast_made_it_or_nothing_was_writ
 #[test]
 fn a_save_by_rename_is_no_drift_and_a_removal_is_one_after_the_settle_time() {
     let mut detector = compliant(1);
-    detector.event(0, 10 * MS, THEIRS);
+    detector.event(ThingId(0), 10 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &missing()), (10 * MS, vec![]));
-    assert_eq!(verdict(&detector, 0), VerdictKind::Compliant);
-    detector.event(0, 12 * MS, THEIRS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)), (12 * MS, vec![Transition::Touched { id: 0 }]));
+    assert_eq!(verdict(&detector, ThingId(0)), VerdictKind::Compliant);
+    detector.event(ThingId(0), 12 * MS, THEIRS);
+    assert_eq!(
+        verify(&mut detector, &good(SETTLED)),
+        (12 * MS, vec![Transition::Touched { thing: ThingId(0) }])
+    );
 
-    detector.event(0, 20 * MS, THEIRS);
+    detector.event(ThingId(0), 20 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &missing()), (20 * MS, vec![]));
-    let drift = Transition::Drifted { id: 0, since: 20 * MS, again: false };
+    let drift = Transition::Drifted { thing: ThingId(0), since: 20 * MS, again: false };
     assert_eq!(verify(&mut detector, &missing()), (520 * MS, vec![drift]));
 }
 
 #[test]
 fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
     let mut detector = compliant(1);
-    detector.event(0, 0, THEIRS);
+    detector.event(ThingId(0), 0, THEIRS);
     let mut verifications = 0;
     let (reported_at, report) = loop {
         let (now, reports) = verify(&mut detector, &bad(2, WRITERS));
@@ -125,23 +132,23 @@ fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
             break (now, report.clone());
         }
     };
-    assert_eq!(report, Transition::Drifted { id: 0, since: 0, again: false });
+    assert_eq!(report, Transition::Drifted { thing: ThingId(0), since: 0, again: false });
     assert_eq!(reported_at, 500 * MS);
     assert!(verifications < 15, "the pause grows: {verifications} verifications");
     assert!(
         detector.next_deadline().is_some(),
         "verifications continue while a process has it open for writing"
     );
-    detector.event(0, 600 * MS, THEIRS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { id: 0 }]);
+    detector.event(ThingId(0), 600 * MS, THEIRS);
+    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { thing: ThingId(0) }]);
     assert!(!detector.needs_rw_hook());
 }
 
 #[test]
 fn a_file_held_open_for_writing_becomes_compliant_and_is_verified_further() {
     let mut detector = Detector::new(Timing::default());
-    detector.add(0, 0);
-    while verdict(&detector, 0) == VerdictKind::Unknown {
+    detector.add(ThingId(0), 0);
+    while verdict(&detector, ThingId(0)) == VerdictKind::Unknown {
         let (now, reports) = verify(&mut detector, &good(WRITERS));
         assert!(now <= 500 * MS && reports.is_empty());
     }
@@ -154,10 +161,10 @@ fn a_file_held_open_for_writing_becomes_compliant_and_is_verified_further() {
 #[test]
 fn verifications_never_take_more_than_half_of_the_time() {
     let mut detector = compliant(1);
-    detector.event(0, 0, THEIRS);
-    assert_eq!(detector.due(0, 1), [0]);
-    detector.event(0, 50 * MS, THEIRS);
-    detector.verified(0, 100 * MS, &good(SETTLED));
+    detector.event(ThingId(0), 0, THEIRS);
+    assert_eq!(detector.due(0, 1), [ThingId(0)]);
+    detector.event(ThingId(0), 50 * MS, THEIRS);
+    detector.verified(ThingId(0), 100 * MS, &good(SETTLED));
     assert_eq!(
         detector.next_deadline(),
         Some(200 * MS),
@@ -169,13 +176,13 @@ fn verifications_never_take_more_than_half_of_the_time() {
 fn a_thing_that_changes_often_is_not_verified_for_each_change_even_if_it_is_settled() {
     let mut detector = detector(1, Timing::default());
     let spacing = u64::from(Timing::default().event_spacing_ns);
-    detector.event(0, 50 * MS, THEIRS);
+    detector.event(ThingId(0), 50 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).0, 50 * MS, "a single change is verified at once");
-    detector.event(0, 51 * MS, THEIRS);
-    detector.event(0, 52 * MS, THEIRS);
+    detector.event(ThingId(0), 51 * MS, THEIRS);
+    detector.event(ThingId(0), 52 * MS, THEIRS);
     assert_eq!(
         verify(&mut detector, &good(SETTLED)),
-        (50 * MS + spacing, vec![Transition::Touched { id: 0 }])
+        (50 * MS + spacing, vec![Transition::Touched { thing: ThingId(0) }])
     );
     assert_eq!(detector.next_deadline(), None);
 }
@@ -185,44 +192,51 @@ fn without_evidence_only_a_verification_after_the_settle_time_decides() {
     let mut detector = compliant(1);
     let blind = |finding| Verification { finding, evidence: None };
     let compliant = Finding::Compliant { untouched: false };
-    detector.event(0, 10 * MS, THEIRS);
+    detector.event(ThingId(0), 10 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &blind(compliant)), (10 * MS, vec![]));
-    assert_eq!(verify(&mut detector, &blind(compliant)), (510 * MS, vec![Transition::Touched { id: 0 }]));
+    assert_eq!(
+        verify(&mut detector, &blind(compliant)),
+        (510 * MS, vec![Transition::Touched { thing: ThingId(0) }])
+    );
     assert_eq!(detector.next_deadline(), None);
 }
 
 #[test]
 fn a_change_without_covering_evidence_needs_a_second_verification() {
     let mut detector = compliant(1);
-    detector.event(0, 10 * MS, Event { own: false, beyond: true });
+    detector.event(ThingId(0), 10 * MS, Event { own: false, outside_evidence: true });
     assert_eq!(verify(&mut detector, &good(SETTLED)), (10 * MS, vec![]));
-    let drift = Transition::Drifted { id: 0, since: 10 * MS, again: false };
+    let drift = Transition::Drifted { thing: ThingId(0), since: 10 * MS, again: false };
     assert_eq!(verify(&mut detector, &bad(3, SETTLED)), (510 * MS, vec![drift]));
 }
 
 #[test]
 fn a_gap_makes_things_unknown_until_all_are_verified_since() {
     let mut detector = compliant(3);
-    detector.event(1, MS, THEIRS);
+    detector.event(ThingId(1), MS, THEIRS);
     assert_eq!(verify(&mut detector, &bad(4, SETTLED)).1.len(), 1);
-    detector.recheck(Scope::Thing(2), 2 * MS);
-    assert_eq!(detector.due(2 * MS, 9), [2]);
+    detector.recheck(Scope::Thing(ThingId(2)), 2 * MS);
+    assert_eq!(detector.due(2 * MS, 9), [ThingId(2)]);
 
     let opened = detector.open_gap(Scope::All, GapReason::CanaryNotSeen, 3 * MS);
     let gap =
         Gap { number: 1, reason: GapReason::CanaryNotSeen, scope: Scope::All, since: 3 * MS, until: None };
     assert_eq!(opened, [Transition::GapOpened(gap.clone())]);
-    assert_eq!(verdict(&detector, 0), VerdictKind::Unknown);
-    assert_eq!(detector.thing_verdict(0).expect("managed").reason, Some(GapReason::CanaryNotSeen));
-    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted, "a drifted thing stays drifted");
+    assert_eq!(verdict(&detector, ThingId(0)), VerdictKind::Unknown);
+    assert_eq!(detector.thing_verdict(ThingId(0)).expect("managed").reason, Some(GapReason::CanaryNotSeen));
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Drifted, "a drifted thing stays drifted");
 
-    assert_eq!(detector.verified(2, 4 * MS, &good(SETTLED)), [], "this verification began before the gap");
-    assert_eq!(verdict(&detector, 2), VerdictKind::Unknown);
+    assert_eq!(
+        detector.verified(ThingId(2), 4 * MS, &good(SETTLED)),
+        [],
+        "this verification began before the gap"
+    );
+    assert_eq!(verdict(&detector, ThingId(2)), VerdictKind::Unknown);
     let mut reports = Vec::new();
     while detector.next_deadline().is_some() {
         let due = detector.due(10 * MS, 1)[0];
         assert_eq!(detector.gaps().count(), 1);
-        let outcome = if due == 1 { bad(4, SETTLED) } else { good(SETTLED) };
+        let outcome = if due == ThingId(1) { bad(4, SETTLED) } else { good(SETTLED) };
         reports = detector.verified(due, 10 * MS, &outcome);
     }
     assert_eq!(reports, [Transition::GapClosed(Gap { until: Some(10 * MS), ..gap })]);
@@ -233,13 +247,16 @@ fn a_gap_makes_things_unknown_until_all_are_verified_since() {
 fn while_blind_nothing_becomes_compliant_but_drift_is_found() {
     let mut detector = compliant(2);
     let gap = detector.open_blindness(Scope::All, GapReason::FtraceDisabled, 0);
-    let drift = Transition::Drifted { id: 0, since: 0, again: false };
+    let drift = Transition::Drifted { thing: ThingId(0), since: 0, again: false };
     assert_eq!(verify(&mut detector, &bad(4, SETTLED)).1, [drift]);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
     detector.recheck(Scope::All, MS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { id: 0 }]);
+    assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { thing: ThingId(0) }]);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
-    assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Unknown, VerdictKind::Unknown));
+    assert_eq!(
+        (verdict(&detector, ThingId(0)), verdict(&detector, ThingId(1))),
+        (VerdictKind::Unknown, VerdictKind::Unknown)
+    );
 
     assert_eq!(detector.end_blindness(gap.number, 5 * MS), []);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
@@ -251,8 +268,8 @@ fn while_blind_nothing_becomes_compliant_but_drift_is_found() {
 #[test]
 fn removing_the_last_thing_a_gap_waits_for_closes_it() {
     let mut detector = compliant(1);
-    detector.open_gap(Scope::Thing(0), GapReason::EntryRemoved, MS);
-    assert!(matches!(detector.remove(0, 2 * MS).as_slice(), [Transition::GapClosed(_)]));
+    detector.open_gap(Scope::Thing(ThingId(0)), GapReason::EntryRemoved, MS);
+    assert!(matches!(detector.remove(ThingId(0), 2 * MS).as_slice(), [Transition::GapClosed(_)]));
     assert!(matches!(
         detector.open_gap(Scope::All, GapReason::SensorStart, MS).as_slice(),
         [_, Transition::GapClosed(_)]
@@ -263,14 +280,14 @@ fn removing_the_last_thing_a_gap_waits_for_closes_it() {
 #[test]
 fn due_returns_the_oldest_first_up_to_its_limit_and_no_thing_twice() {
     let mut detector = compliant(5);
-    for (id, at) in [(3, 1), (0, 2), (4, 2)] {
-        detector.event(id, at, THEIRS);
+    for (thing, at) in [(ThingId(3), 1), (ThingId(0), 2), (ThingId(4), 2)] {
+        detector.event(thing, at, THEIRS);
     }
-    assert_eq!(detector.due(9, 2), [3, 0]);
-    assert_eq!(detector.due(9, 2), [4]);
-    assert_eq!(detector.due(9, 2), [] as [u32; 0]);
-    detector.event(77, 10, THEIRS);
-    assert_eq!(detector.verified(77, 10, &good(SETTLED)), []);
+    assert_eq!(detector.due(9, 2), [ThingId(3), ThingId(0)]);
+    assert_eq!(detector.due(9, 2), [ThingId(4)]);
+    assert_eq!(detector.due(9, 2), [] as [ThingId; 0]);
+    detector.event(ThingId(77), 10, THEIRS);
+    assert_eq!(detector.verified(ThingId(77), 10, &good(SETTLED)), []);
 }
 
 #[test]
@@ -295,26 +312,26 @@ fn only_differences_of_a_save_are_transient() {
 fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
     let check = |detector: &Detector, writers: bool| {
         for kind in [VerdictKind::Compliant, VerdictKind::Unknown, VerdictKind::Drifted] {
-            let things = detector.managed().filter(|id| verdict(detector, *id) == kind).count();
+            let things = detector.managed().filter(|thing| verdict(detector, *thing) == kind).count();
             assert_eq!(detector.count(kind), things, "{kind:?}");
         }
         assert_eq!(detector.needs_rw_hook(), writers);
     };
     let mut detector = compliant(3);
-    detector.event(0, MS, THEIRS);
+    detector.event(ThingId(0), MS, THEIRS);
     verify(&mut detector, &bad(9, SETTLED));
     check(&detector, false);
-    detector.event(1, 2 * MS, THEIRS);
+    detector.event(ThingId(1), 2 * MS, THEIRS);
     verify(&mut detector, &good(WRITERS));
     check(&detector, true);
     assert_eq!(detector.open_gap(Scope::All, GapReason::SensorStart, 3 * MS).len(), 1);
     check(&detector, true);
-    detector.add(0, 4 * MS);
+    detector.add(ThingId(0), 4 * MS);
     check(&detector, true);
-    detector.remove(1, 5 * MS);
+    detector.remove(ThingId(1), 5 * MS);
     check(&detector, false);
-    detector.remove(0, 6 * MS);
-    detector.remove(2, 7 * MS);
+    detector.remove(ThingId(0), 6 * MS);
+    detector.remove(ThingId(2), 7 * MS);
     check(&detector, false);
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
 }
@@ -322,14 +339,14 @@ fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
 #[test]
 fn only_a_verification_that_decides_is_reported_as_such() {
     let mut detector = compliant(1);
-    detector.event(0, MS, THEIRS);
-    assert_eq!(detector.due(MS, 1), [0]);
-    assert!(!detector.conclude(0, MS, &good(WRITERS)).decided, "a process has it open for writing");
+    detector.event(ThingId(0), MS, THEIRS);
+    assert_eq!(detector.due(MS, 1), [ThingId(0)]);
+    assert!(!detector.conclude(ThingId(0), MS, &good(WRITERS)).decided, "a process has it open for writing");
     let at = detector.next_deadline().expect("verifications continue");
-    assert_eq!(detector.due(at, 1), [0]);
-    let conclusion = detector.conclude(0, at, &good(SETTLED));
+    assert_eq!(detector.due(at, 1), [ThingId(0)]);
+    let conclusion = detector.conclude(ThingId(0), at, &good(SETTLED));
     assert!(conclusion.decided);
-    assert_eq!(conclusion.transitions, [Transition::Touched { id: 0 }]);
+    assert_eq!(conclusion.transitions, [Transition::Touched { thing: ThingId(0) }]);
 }
 
 /// A verification without evidence.
@@ -341,20 +358,24 @@ fn unseen(finding: Finding) -> Verification {
 fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
     let compliant_finding = unseen(Finding::Compliant { untouched: true });
     let mut detector = Detector::new(Timing::default());
-    for id in 0..3 {
-        detector.add(id, 0);
+    for thing in (0..3).map(ThingId) {
+        detector.add(thing, 0);
     }
     let mut transitions = Vec::new();
     let verify_all = |detector: &mut Detector, transitions: &mut Vec<Transition>, outcome: &Verification| {
         while let Some(now) = detector.next_deadline() {
-            for id in detector.due(now, usize::MAX) {
+            for thing in detector.due(now, usize::MAX) {
                 transitions.extend(detector.set_unreported(
-                    id,
-                    (id > 0).then_some(GapReason::ForeignFileSystem),
+                    thing,
+                    (thing.0 > 0).then_some(GapReason::ForeignFileSystem),
                     now,
                 ));
-                let outcome = if id == 1 { *outcome } else { unseen(Finding::Compliant { untouched: true }) };
-                transitions.extend(detector.conclude(id, now, &outcome).transitions);
+                let outcome = if thing == ThingId(1) {
+                    *outcome
+                } else {
+                    unseen(Finding::Compliant { untouched: true })
+                };
+                transitions.extend(detector.conclude(thing, now, &outcome).transitions);
             }
         }
     };
@@ -364,18 +385,18 @@ fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
         matches!(&transitions[0], Transition::GapOpened(gap) if gap.reason == GapReason::ForeignFileSystem && gap.scope == Scope::Some)
     );
     assert_eq!(
-        (verdict(&detector, 0), verdict(&detector, 1)),
+        (verdict(&detector, ThingId(0)), verdict(&detector, ThingId(1))),
         (VerdictKind::Compliant, VerdictKind::Unknown)
     );
-    assert_eq!(detector.thing_verdict(1).unwrap().reason, Some(GapReason::ForeignFileSystem));
+    assert_eq!(detector.thing_verdict(ThingId(1)).unwrap().reason, Some(GapReason::ForeignFileSystem));
     assert_eq!(detector.node_verdict(), VerdictKind::Unknown);
-    let since = detector.thing_verdict(1).unwrap().since;
+    let since = detector.thing_verdict(ThingId(1)).unwrap().since;
 
     // A full verification finds no change, and has no transition.
     transitions.clear();
     detector.recheck(Scope::All, 3_600_000 * MS);
     verify_all(&mut detector, &mut transitions, &compliant_finding);
-    assert_eq!((transitions.as_slice(), detector.thing_verdict(1).unwrap().since), (&[][..], since));
+    assert_eq!((transitions.as_slice(), detector.thing_verdict(ThingId(1)).unwrap().since), (&[][..], since));
 
     // Another one finds it changed by another machine, and then restored.
     detector.recheck(Scope::All, 7_200_000 * MS);
@@ -384,37 +405,37 @@ fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
         &mut transitions,
         &unseen(Finding::Differs { fingerprint: 1, transient: false }),
     );
-    assert!(matches!(transitions[..], [Transition::Drifted { id: 1, .. }]), "{transitions:?}");
-    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted);
+    assert!(matches!(transitions[..], [Transition::Drifted { thing: ThingId(1), .. }]), "{transitions:?}");
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Drifted);
     transitions.clear();
     detector.recheck(Scope::All, 9_000_000 * MS);
     verify_all(&mut detector, &mut transitions, &compliant_finding);
-    assert_eq!(transitions, [Transition::Recovered { id: 1 }]);
-    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+    assert_eq!(transitions, [Transition::Recovered { thing: ThingId(1) }]);
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Unknown);
 }
 
 #[test]
 fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap() {
     let mut detector = compliant(2);
-    for id in 0..2 {
-        detector.event(id, MS, THEIRS);
+    for thing in (0..2).map(ThingId) {
+        detector.event(thing, MS, THEIRS);
         detector.due(MS, 1);
-        detector.set_unreported(id, Some(GapReason::ForeignFileSystem), MS);
-        detector.conclude(id, MS, &good(SETTLED));
-        assert_eq!(verdict(&detector, id), VerdictKind::Unknown, "events do not report its changes");
-        assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (id as usize + 1, 0));
+        detector.set_unreported(thing, Some(GapReason::ForeignFileSystem), MS);
+        detector.conclude(thing, MS, &good(SETTLED));
+        assert_eq!(verdict(&detector, thing), VerdictKind::Unknown, "events do not report its changes");
+        assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (thing.index() + 1, 0));
     }
-    detector.event(0, 50 * MS, THEIRS);
+    detector.event(ThingId(0), 50 * MS, THEIRS);
     assert_eq!(detector.undecided(), 1, "it is verified once more");
-    for (id, is_last) in [(0, false), (1, true)] {
-        detector.event(id, 100 * MS, THEIRS);
+    for (thing, is_last) in [(ThingId(0), false), (ThingId(1), true)] {
+        detector.event(thing, 100 * MS, THEIRS);
         let mut transitions = Vec::new();
         while let Some(now) = detector.next_deadline() {
             detector.due(now, 1);
-            transitions.extend(detector.set_unreported(id, None, now));
-            transitions.extend(detector.conclude(id, now, &good(SETTLED)).transitions);
+            transitions.extend(detector.set_unreported(thing, None, now));
+            transitions.extend(detector.conclude(thing, now, &good(SETTLED)).transitions);
         }
-        assert_eq!(verdict(&detector, id), VerdictKind::Compliant);
+        assert_eq!(verdict(&detector, thing), VerdictKind::Compliant);
         assert_eq!(
             transitions.iter().any(|report| matches!(report, Transition::GapClosed(_))),
             is_last,
@@ -422,9 +443,9 @@ fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap
         );
     }
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
-    detector.set_unreported(0, Some(GapReason::ForeignFileSystem), 200 * MS);
+    detector.set_unreported(ThingId(0), Some(GapReason::ForeignFileSystem), 200 * MS);
     assert!(
-        matches!(detector.remove(0, 201 * MS)[..], [Transition::GapClosed(_)]),
+        matches!(detector.remove(ThingId(0), 201 * MS)[..], [Transition::GapClosed(_)]),
         "the gap holds no other thing"
     );
 }
@@ -432,16 +453,16 @@ fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap
 #[test]
 fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
     let mut detector = compliant(2);
-    detector.event(0, 5 * MS, THEIRS);
+    detector.event(ThingId(0), 5 * MS, THEIRS);
     verify(&mut detector, &bad(9, SETTLED));
     detector.recheck(Scope::All, 6 * MS);
     assert_eq!(detector.due(6 * MS, 2).len(), 2);
-    let other = detector.open_gap(Scope::Thing(1), GapReason::EntryRemoved, 7 * MS);
+    let other = detector.open_gap(Scope::Thing(ThingId(1)), GapReason::EntryRemoved, 7 * MS);
     assert_eq!(other.len(), 1);
     let mut transitions = Vec::new();
-    for id in 0..2 {
-        detector.open_blindness(Scope::Thing(id), GapReason::FileSystemHangs, 7 * MS);
-        transitions.extend(detector.not_observed(id, 7 * MS, 90 * MS));
+    for thing in (0..2).map(ThingId) {
+        detector.open_blindness(Scope::Thing(thing), GapReason::FileSystemHangs, 7 * MS);
+        transitions.extend(detector.not_observed(thing, 7 * MS, 90 * MS));
     }
     let closed: Vec<_> = transitions
         .iter()
@@ -453,19 +474,22 @@ fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
         "a thing with a lasting gap of its own keeps no other gap open"
     );
     assert!(detector.gaps().all(|gap| gap.reason == GapReason::FileSystemHangs));
-    assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Drifted, VerdictKind::Unknown));
+    assert_eq!(
+        (verdict(&detector, ThingId(0)), verdict(&detector, ThingId(1))),
+        (VerdictKind::Drifted, VerdictKind::Unknown)
+    );
     assert_eq!(detector.undecided(), 0, "no verification can decide it");
     assert_eq!(detector.next_deadline(), Some(90 * MS));
     // A file system that does not answer keeps no other gap open.
-    detector.add(2, 8 * MS);
-    assert_eq!(detector.due(8 * MS, 1), [2]);
+    detector.add(ThingId(2), 8 * MS);
+    assert_eq!(detector.due(8 * MS, 1), [ThingId(2)]);
     assert_eq!(detector.undecided(), 1);
-    detector.set_unreported(2, Some(GapReason::FileSystemHangs), 8 * MS);
-    detector.not_observed(2, 8 * MS, 90 * MS);
+    detector.set_unreported(ThingId(2), Some(GapReason::FileSystemHangs), 8 * MS);
+    detector.not_observed(ThingId(2), 8 * MS, 90 * MS);
     assert_eq!(detector.undecided(), 0);
     // An event causes an earlier verification.
-    detector.event(1, 10 * MS, THEIRS);
+    detector.event(ThingId(1), 10 * MS, THEIRS);
     assert_eq!(detector.next_deadline(), Some(10 * MS));
     verify(&mut detector, &bad(9, SETTLED));
-    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted);
+    assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Drifted);
 }

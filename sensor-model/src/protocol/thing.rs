@@ -1,6 +1,6 @@
 //! The state of one managed thing in the detection protocol.
 //!
-//! In: events, verifications, times. Out: decisions, and when to verify again. The state has neither the thing's id nor other
+//! In: events, verifications, times. Out: decisions, and when to verify again. The state has neither the thing's number nor other
 //! things; [`super::Detector`] has those. No clock and no I/O.
 
 use super::{
@@ -47,12 +47,12 @@ pub(super) struct ThingState {
     fingerprint: u64,
     /// From this time on a pending decision is made whatever the evidence is. Set while an episode is open.
     deadline: Moment,
-    /// A verification that began earlier proves nothing about `beyond` changes, and nothing without evidence.
+    /// A verification that began earlier proves nothing about a change outside its evidence.
     settle_end: u64,
     /// An event of this episode has another writer than Holdfast.
     touched: bool,
     /// The evidence about the inode does not cover a change of this episode (an ancestor, a mount).
-    beyond: bool,
+    outside_evidence: bool,
     /// The last verification found open writers, so the thing can change without a further event.
     pub(super) writers: bool,
 }
@@ -104,15 +104,15 @@ impl ThingState {
             deadline: Moment(now.saturating_add(timing.settle_ns)),
             settle_end: now.saturating_add(timing.settle_ns),
             touched: false,
-            beyond: false,
+            outside_evidence: false,
             writers: false,
         }
     }
 
     /// Handles an event.
-    pub(super) fn event(&mut self, now: u64, own: bool, beyond: bool, timing: &Timing) {
+    pub(super) fn event(&mut self, now: u64, own: bool, outside_evidence: bool, timing: &Timing) {
         self.touched |= !own;
-        self.beyond |= beyond;
+        self.outside_evidence |= outside_evidence;
         self.settle_end = now.saturating_add(timing.settle_ns);
         self.pend(now, timing);
         if let Some(running) = &mut self.running {
@@ -194,7 +194,7 @@ impl ThingState {
         self.took =
             u32::try_from(now.saturating_sub(running.started)).unwrap_or(u32::MAX).min(timing.backoff_max_ns);
 
-        let covered = running.after_settle_time || !self.beyond;
+        let covered = running.after_settle_time || !self.outside_evidence;
         let evidence = verification.evidence.as_ref();
         let settled = covered && evidence.map_or(running.after_settle_time, Evidence::is_settled);
         // What was read is consistent, but open writers may change it without a further event.
@@ -288,7 +288,7 @@ impl ThingState {
         }
         if settled {
             self.backoff = 0;
-            self.beyond = false;
+            self.outside_evidence = false;
             // Of a settled observation only a transient difference is held back: until its deadline.
             return match decision {
                 Decision::Held => Some(self.deadline.get().unwrap_or(now).max(now)),

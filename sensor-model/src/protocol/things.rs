@@ -1,16 +1,23 @@
-//! All managed things of the detection protocol, by their ids.
+//! All managed things of the detection protocol, by their numbers.
 //!
-//! In: an id. Out: the state of its thing. The daemon numbers things from 0 on, so a vector needs less memory than a tree.
+//! In: the number of a thing. Out: its state. The daemon numbers things from 0 on, so a vector needs less memory than a tree.
 
 use super::thing::ThingState;
 
-/// Things by id. Equality does not depend on the order of insertions and removals.
+/// The number of a managed thing: the index of its expectation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThingId(pub u32);
+
+impl ThingId {
+    /// The number as an index.
+    pub fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// Things by number. Equality does not depend on the order of insertions and removals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Things(Vec<Option<ThingState>>);
-
-fn index(id: u32) -> usize {
-    usize::try_from(id).unwrap_or(usize::MAX)
-}
 
 impl Things {
     /// Allocates room for exactly this number of further things.
@@ -18,33 +25,33 @@ impl Things {
         self.0.reserve_exact(things);
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&ThingState> {
-        self.0.get(index(id))?.as_ref()
+    pub(super) fn get(&self, thing: ThingId) -> Option<&ThingState> {
+        self.0.get(thing.index())?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut ThingState> {
-        self.0.get_mut(index(id))?.as_mut()
+    pub(super) fn get_mut(&mut self, thing: ThingId) -> Option<&mut ThingState> {
+        self.0.get_mut(thing.index())?.as_mut()
     }
 
-    pub(super) fn insert(&mut self, id: u32, thing: ThingState) {
-        let index = index(id);
+    pub(super) fn insert(&mut self, thing: ThingId, state: ThingState) {
+        let index = thing.index();
         if index >= self.0.len() {
             self.0.resize(index + 1, None);
         }
-        self.0[index] = Some(thing);
+        self.0[index] = Some(state);
     }
 
-    pub(super) fn remove(&mut self, id: u32) -> Option<ThingState> {
-        let thing = self.0.get_mut(index(id))?.take();
+    pub(super) fn remove(&mut self, thing: ThingId) -> Option<ThingState> {
+        let state = self.0.get_mut(thing.index())?.take();
         while self.0.last().is_some_and(Option::is_none) {
             self.0.pop();
         }
-        thing
+        state
     }
 
-    /// Each thing with its id, by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &ThingState)> {
-        (0..).zip(&self.0).filter_map(|(id, thing)| Some((id, thing.as_ref()?)))
+    /// Each thing with its number, by number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ThingId, &ThingState)> {
+        (0..).map(ThingId).zip(&self.0).filter_map(|(thing, state)| Some((thing, state.as_ref()?)))
     }
 
     #[cfg(test)]

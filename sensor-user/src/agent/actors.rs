@@ -7,18 +7,19 @@ use super::open_drift::{MORE_ACTORS, OpenDrift};
 use super::verifier::Verifier;
 use crate::desired::Desired;
 use sensor_model::drift_policy::{DriftAction, PolicyActor};
+use sensor_model::protocol::ThingId;
 use sensor_model::record::{Actor, Record};
 
 /// The policy's action for a drift of a thing by an actor, and whether the actor is allowed. `was_allowed`: the actor was
 /// allowed when the drift was reported, and its executable was the right one then.
 pub(super) fn decide(
     desired: &Desired,
-    id: u32,
+    thing: ThingId,
     actor: Option<&Actor>,
     was_allowed: bool,
     verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
-    let thing = desired.expectations[id as usize].thing.path();
+    let thing = desired.expectations[thing.index()].thing.path();
     // Records of an older version may name Holdfast; see `Verdicts::drifted`.
     let subject = actor.filter(|actor| !actor.holdfast).map(PolicyActor::from);
     let policy = &desired.policy;
@@ -38,7 +39,7 @@ pub(super) fn decide(
 /// The same for all possible actors: the policy must allow each of them. `more`: some are not named.
 pub(super) fn decide_of_all(
     desired: &Desired,
-    id: u32,
+    thing: ThingId,
     actor: Option<&Actor>,
     actors: &[Actor],
     more: bool,
@@ -46,12 +47,12 @@ pub(super) fn decide_of_all(
     verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
     for actor in actors {
-        let decided = decide(desired, id, Some(actor), was_allowed, verifier);
+        let decided = decide(desired, thing, Some(actor), was_allowed, verifier);
         if !decided.1 {
             return decided;
         }
     }
-    decide(desired, id, actor.filter(|_| !more), was_allowed, verifier)
+    decide(desired, thing, actor.filter(|_| !more), was_allowed, verifier)
 }
 
 /// Adds the actors of an open drift to the actors of the changes since then: either may have caused the differences.

@@ -138,8 +138,8 @@ impl Blindness {
     }
 
     /// Whether a number belongs to the tunable that switches the programs off.
-    pub(super) fn is_switch(&self, id: u32) -> bool {
-        self.canary.as_ref().is_some_and(|canary| canary.is_switch(id))
+    pub(super) fn is_switch(&self, number: u32) -> bool {
+        self.canary.as_ref().is_some_and(|canary| canary.is_switch(number))
     }
 
     /// The path of a watched object whose change could blind or bypass the sensor. `None` if only an earlier daemon watched it.

@@ -167,13 +167,13 @@ impl Canary {
     }
 
     /// The path of the tunable with this number.
-    pub fn tampered(&self, id: u32) -> Option<&Path> {
-        self.tamper.get(id.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
+    pub fn tampered(&self, number: u32) -> Option<&Path> {
+        self.tamper.get(number.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
     }
 
     /// Whether a number belongs to the tunable that switches the programs off.
-    pub fn is_switch(&self, id: u32) -> bool {
-        self.switch.is_some() && id == TAMPER_ID
+    pub fn is_switch(&self, number: u32) -> bool {
+        self.switch.is_some() && number == TAMPER_ID
     }
 
     /// Whether no process has the tunable open for writing, and none opened it since the last call. So no process could switch

@@ -17,6 +17,7 @@ use crate::observation::Observer;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
 use sensor_model::fit::{CHAIN, LONGEST_ENTRY, length};
+use sensor_model::protocol::ThingId;
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Denials that are counted together: one operation at one path that one thing's rule protects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Denial {
-    thing: u32,
+    thing: ThingId,
     operation: &'static str,
     /// The path of the attempt, if it is not the thing's own.
     at: Option<PathBuf>,
@@ -34,7 +35,7 @@ struct Denial {
 }
 
 /// Executions of one thing are counted together while its verdict is the same.
-type CountedExecution = (u32, Option<VerdictKind>);
+type CountedExecution = (ThingId, Option<VerdictKind>);
 
 /// Deny rules, and the events that users may cause without end.
 #[derive(Default)]
@@ -82,7 +83,8 @@ impl Denials {
         let found = verifier.protected_thing(watches, change.name().filter(|_| !change.name_cut()));
         // The rule may not exist any more.
         let thing = found.as_ref().map(|(thing, _)| *thing);
-        let Some(thing) = thing.or_else(|| concerned.direct.iter().chain(&concerned.beyond).next().copied())
+        let Some(thing) =
+            thing.or_else(|| concerned.in_evidence.iter().chain(&concerned.outside_evidence).next().copied())
         else {
             return;
         };
@@ -103,13 +105,13 @@ impl Denials {
             has_record = self.record_within_budget(record, &verifier.observer, verdicts);
         }
         self.refused.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
-        verdicts.report(AgentEvent::Counted(RecordKind::Denied, u64::from(!has_record)));
+        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Denied, u64::from(!has_record)));
     }
 
     /// Records or counts the execution of a managed file.
     pub(super) fn record_execution(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         change: &CheckedRecord,
         actor: &Actor,
         observer: &Observer,
@@ -124,7 +126,7 @@ impl Denials {
             has_record = self.record_within_budget(record, observer, verdicts);
         }
         self.executed.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
-        verdicts.report(AgentEvent::Counted(RecordKind::Exec, u64::from(!has_record)));
+        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
     }
 
     /// Adds a record that a user without rights may cause, if the user's budget has room. Gives whether it had.
@@ -185,7 +187,7 @@ impl Denials {
             return;
         }
         let users: Vec<(u32, u64)> = kernel.maps().unrecorded_denials().collect();
-        verdicts.report(AgentEvent::Counted(RecordKind::Denied, all - self.kernel_counts.all));
+        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Denied, all - self.kernel_counts.all));
         for (account, count) in self.kernel_counts.take_increase(all, &users) {
             let over = OverBudget { account, kind: RecordKind::Denied, count, first_ns: now, last_ns: now };
             self.budgets.count(over, now);

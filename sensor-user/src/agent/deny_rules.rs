@@ -19,6 +19,7 @@ use sensor_common::op::ROLE_MOUNTS;
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{DriftAction, DriftPolicy, PolicyActor, Rule};
 use sensor_model::expectation::Expectation;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +36,7 @@ pub(super) const GROUPS_ID: u32 = DEVICES_ID - 1;
 pub(super) struct DenyRules {
     numbers: RuleNumbers,
     /// The number of the rule that protects each thing.
-    things: HashMap<u32, u32>,
+    things: HashMap<ThingId, u32>,
     /// The allowed actors in the map.
     written: Allowances,
     /// The map holds no actors of an earlier daemon.
@@ -81,7 +82,7 @@ impl DenyRules {
 
     /// Adds things, with the numbers from `first`. Known rules keep their numbers.
     pub(super) fn extend(&mut self, policy: &DriftPolicy, first: u32, expectations: &[Expectation]) {
-        for (thing, expectation) in (first..).zip(expectations) {
+        for (thing, expectation) in (first..).map(ThingId).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
             let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
             self.things.insert(thing, self.numbers.of_rule(rule));
@@ -94,7 +95,7 @@ impl DenyRules {
     }
 
     /// The number of the rule that protects a thing.
-    pub(super) fn rule_of(&self, thing: u32) -> Option<u32> {
+    pub(super) fn rule_of(&self, thing: ThingId) -> Option<u32> {
         self.things.get(&thing).copied()
     }
 
@@ -300,11 +301,11 @@ mod tests {
     fn a_rule_keeps_its_number_over_a_reload_and_no_other_gets_it() {
         let things = [directory("/a"), directory("/b")];
         let before = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
-        assert_eq!([before.rule_of(0), before.rule_of(1)], [Some(1), Some(2)]);
+        assert_eq!([before.rule_of(ThingId(0)), before.rule_of(ThingId(1))], [Some(1), Some(2)]);
         // The first rule is gone, and the things have another order.
         let things = [directory("/b"), directory("/a")];
         let after = before.renewed(&policy(&[("/a", "bob"), ("/b", "alice")]), &things);
-        assert_eq!([after.rule_of(0), after.rule_of(1)], [Some(2), Some(3)]);
+        assert_eq!([after.rule_of(ThingId(0)), after.rule_of(ThingId(1))], [Some(2), Some(3)]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expected_bytes;
 use sensor_model::merge::Rendered;
 use sensor_model::observation::{FileType, Observation, ObservedKind};
+use sensor_model::protocol::ThingId;
 use sensor_model::record::Record;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -80,15 +81,15 @@ pub(super) struct Diffs {
 struct DiffRequest {
     /// The index of the record in the group.
     record: usize,
-    thing: u32,
+    thing: ThingId,
     /// The digest of the found content.
     found: [u8; 32],
 }
 
 impl Diffs {
     /// Asks for a diff in the record with this index, if the record is about content and the policy allows a diff.
-    pub(super) fn want(&mut self, record: usize, thing: u32, desired: &Desired, seen: &VerifiedThing) {
-        let expectation = &desired.expectations[thing as usize];
+    pub(super) fn want(&mut self, record: usize, thing: ThingId, desired: &Desired, seen: &VerifiedThing) {
+        let expectation = &desired.expectations[thing.index()];
         let content = seen.differences.iter().any(|difference| difference.kind == DifferenceKind::Content);
         let Observation::Object(object) = &seen.observation else { return };
         if let (Expected::File(_), true, false) = (&expectation.expected, content, expectation.ssh_keys)
@@ -111,7 +112,7 @@ impl Diffs {
             rendered = desired::rendered(sources.source, Unknown::Ignore).map_err(|_| NoDiff::Config);
         }
         for DiffRequest { record, thing, found } in wanted {
-            let expectation = &sources.desired.expectations[thing as usize];
+            let expectation = &sources.desired.expectations[thing.index()];
             let diff = match &rendered {
                 Ok(rendered) => unified(rendered, expectation, sources.observer, &found),
                 Err(reason) => Err(*reason),

@@ -22,7 +22,7 @@ use sensor_model::expectation::{
 };
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::journal::{Image, Metadata};
-use sensor_model::protocol::Event;
+use sensor_model::protocol::{Event, ThingId};
 use sensor_model::record::{RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use sha2::Digest as _;
@@ -174,7 +174,7 @@ impl Agent {
     fn watch_more(&mut self, mut added: Vec<Expectation>, changes: &mut Changes) -> Result<(), AgentError> {
         let number = |count: usize| u32::try_from(count).map_err(|_| AgentError::TooMany);
         let first = number(self.verdicts.desired.expectations.len())?;
-        let things = first..first.saturating_add(number(added.len())?);
+        let things = (first..first.saturating_add(number(added.len())?)).map(ThingId);
         let verifier = &mut self.verifications.verifier;
         let present = &mut self.verdicts.desired;
         let ids = desired::complete(&mut added, &present.policy, &*verifier.observer);
@@ -197,9 +197,9 @@ impl Agent {
             let verifier = &mut self.verifications.verifier;
             verifier.enrol(watch)?;
             // Enrolling cleared the dirty bit of an inode that other things share. They may have changed a moment before.
-            let (direct, _) = verifier.registry.all_concerned(&[watch]);
-            let known = direct.into_iter().filter(|thing| *thing < first);
-            self.verdicts.verify_soon(known, Event { own: true, beyond: false });
+            let (in_evidence, _) = verifier.registry.all_concerned(&[watch]);
+            let known = in_evidence.into_iter().filter(|thing| thing.0 < first);
+            self.verdicts.verify_soon(known, Event { own: true, outside_evidence: false });
             if let Changes::Fanotify(backend) = &mut *changes {
                 self.add_fanotify_mark(backend, watch);
             }

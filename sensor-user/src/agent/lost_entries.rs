@@ -12,7 +12,7 @@ use std::collections::HashMap;
 pub(super) struct ChangedEntry {
     pub(super) key: InodeKey,
     /// The number of its entry.
-    pub(super) id: u32,
+    pub(super) number: u32,
     /// A record of it was lost, and with the record the actor.
     pub(super) is_lost: bool,
 }
@@ -33,7 +33,7 @@ impl LostEntries {
             let handled = before.get(&key).copied().unwrap_or_default();
             let is_lost = entry.lost != handled;
             if entry.dirty != 0 || is_lost {
-                changed.push(ChangedEntry { key, id: entry.id, is_lost });
+                changed.push(ChangedEntry { key, number: entry.id, is_lost });
             }
             if entry.lost != 0 {
                 self.lost.insert(key, entry.lost);
@@ -50,7 +50,7 @@ mod tests {
     const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, volume: 0 };
 
     fn changed_entry(is_lost: bool) -> ChangedEntry {
-        ChangedEntry { key: DIRECTORY, id: 3, is_lost }
+        ChangedEntry { key: DIRECTORY, number: 3, is_lost }
     }
 
     fn entry(dirty: u32, lost: u32) -> [(InodeKey, Managed); 1] {

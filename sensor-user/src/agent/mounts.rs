@@ -222,7 +222,7 @@ impl MountTracker {
                     let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
                     verdicts.add_change(thing, made, false);
                 }
-                verdicts.verify_soon([thing], Event { own: false, beyond: true });
+                verdicts.verify_soon([thing], Event { own: false, outside_evidence: true });
             }
         }
         self.announced.table_compared(self.read_at);

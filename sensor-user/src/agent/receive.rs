@@ -48,9 +48,9 @@ impl Agent {
     }
 
     /// Adds a fanotify mark on the path if it exists. If the mark fails, the verdict is `unknown`.
-    pub(super) fn add_fanotify_mark(&mut self, fanotify: &mut FanotifyBackend, id: u32) {
+    pub(super) fn add_fanotify_mark(&mut self, fanotify: &mut FanotifyBackend, watch_id: u32) {
         let verifier = &mut self.verifications.verifier;
-        let Some(path) = verifier.registry.get(id).map(|watch| watch.path.clone()) else { return };
+        let Some(path) = verifier.registry.get(watch_id).map(|watch| watch.path.clone()) else { return };
         let is_marked = match fanotify.watch(&path) {
             Ok(_) => true,
             // The path does not exist, or cannot be opened. The mark on its directory reports when its name appears.
@@ -60,7 +60,7 @@ impl Agent {
                 false
             }
         };
-        verifier.set_marked(id, is_marked);
+        verifier.set_marked(watch_id, is_marked);
     }
 
     /// Reads the ring and, once it is empty, the loss counters. After a loss it sweeps the map. `false`: a flood left records in
@@ -94,8 +94,8 @@ impl Agent {
         match changes {
             Changes::Ring(ring) => self.read_ring(ring).map(drop),
             Changes::Fanotify(fanotify) => {
-                for id in self.verifications.verifier.take_new_watches() {
-                    self.add_fanotify_mark(fanotify, id);
+                for watch_id in self.verifications.verifier.take_new_watches() {
+                    self.add_fanotify_mark(fanotify, watch_id);
                 }
                 Ok(())
             }
@@ -108,34 +108,35 @@ impl Agent {
     fn sweep(&mut self) {
         let now = self.verdicts.now();
         let Some(kernel) = self.verifications.verifier.kernel.as_mut() else { return };
-        for ChangedEntry { key, id, is_lost } in self.intake.changed_entries(kernel) {
-            if id == MOUNTS_ID {
+        for ChangedEntry { key, number, is_lost } in self.intake.changed_entries(kernel) {
+            if number == MOUNTS_ID {
                 self.mounts.due = Some(now);
                 continue;
             }
-            if self.blindness.is_switch(id) {
+            if self.blindness.is_switch(number) {
                 self.blindness.begin(GapReason::FtraceOpened, &mut self.verdicts);
                 continue;
             }
-            if id == DEVICES_ID {
+            if number == DEVICES_ID {
                 self.blindness.device_opened(&mut self.verdicts);
                 continue;
             }
-            if id == GROUPS_ID {
+            if number == GROUPS_ID {
                 self.refresh_allowed();
                 continue;
             }
             // The name is lost, too, so everything that the inode may concern is verified.
             let registry = &self.verifications.verifier.registry;
-            let (direct, beyond) = registry.all_concerned(&registry.watches_of_record(id, key));
-            self.verifications.verifier.mark_rerouted(beyond.iter().copied());
+            let (in_evidence, outside_evidence) =
+                registry.all_concerned(&registry.watches_of_record(number, key));
+            self.verifications.verifier.mark_rerouted(outside_evidence.iter().copied());
             if is_lost {
-                for thing in &direct {
+                for thing in &in_evidence {
                     self.verdicts.add_unnamed_change(*thing);
                 }
             }
-            self.verdicts.verify_soon(direct, Event { own: false, beyond: false });
-            self.verdicts.verify_soon(beyond, Event { own: false, beyond: true });
+            self.verdicts.verify_soon(in_evidence, Event { own: false, outside_evidence: false });
+            self.verdicts.verify_soon(outside_evidence, Event { own: false, outside_evidence: true });
         }
     }
 
@@ -166,10 +167,10 @@ impl Agent {
     }
 
     /// Adds a new control group to the allowed actors, if a deny rule allows its unit or pod.
-    fn allow_new_cgroup(&mut self, id: u64) {
-        let Some(path) = self.intake.processes.group(id) else { return };
+    fn allow_new_cgroup(&mut self, cgroup_id: u64) {
+        let Some(path) = self.intake.processes.group(cgroup_id) else { return };
         if let Some(kernel) = self.verifications.verifier.kernel.as_mut() {
-            self.denials.rules.allow_new_cgroup(kernel, &path, id);
+            self.denials.rules.allow_new_cgroup(kernel, &path, cgroup_id);
         }
     }
 
@@ -218,10 +219,12 @@ impl Agent {
         let own = self.intake.attributor.is_ours(record);
         // Before Linux 6.17 the hook of an ioctl runs before the kernel takes the inode's lock for the change. So the inode's
         // evidence does not cover the change.
-        let is_beyond_evidence = change.operation == Operation::Ioctl;
-        self.verifications.verifier.mark_rerouted(concerned.beyond.iter().chain(&others.beyond).copied());
-        self.verdicts.verify_soon(others.direct, Event { own, beyond: is_beyond_evidence });
-        self.verdicts.verify_soon(others.beyond, Event { own, beyond: true });
+        let is_outside_evidence = change.operation == Operation::Ioctl;
+        self.verifications
+            .verifier
+            .mark_rerouted(concerned.outside_evidence.iter().chain(&others.outside_evidence).copied());
+        self.verdicts.verify_soon(others.in_evidence, Event { own, outside_evidence: is_outside_evidence });
+        self.verdicts.verify_soon(others.outside_evidence, Event { own, outside_evidence: true });
         if change.operation == Operation::Denied {
             let actor = self.intake.actor(change);
             let verifier = &self.verifications.verifier;
@@ -234,12 +237,14 @@ impl Agent {
         let actor = self.intake.actor(change);
         if change.operation == Operation::Exec {
             let observer = &self.verifications.verifier.observer;
-            for thing in concerned.direct {
+            for thing in concerned.in_evidence {
                 self.denials.record_execution(thing, change, &actor, observer, &mut self.verdicts);
             }
             return Ok(());
         }
-        for (things, beyond) in [(concerned.direct, is_beyond_evidence), (concerned.beyond, true)] {
+        for (things, outside_evidence) in
+            [(concerned.in_evidence, is_outside_evidence), (concerned.outside_evidence, true)]
+        {
             for thing in things {
                 // The process that closes a file last may not be the process that wrote to it.
                 let has_episode = self.verdicts.episodes.contains_key(&thing);
@@ -251,7 +256,7 @@ impl Agent {
                     };
                     self.verdicts.add_change(thing, made, change.is_unpermitted());
                 }
-                self.verdicts.verify_soon([thing], Event { own, beyond });
+                self.verdicts.verify_soon([thing], Event { own, outside_evidence });
             }
         }
         for watch in concerned.stale {
@@ -279,16 +284,16 @@ impl Agent {
     fn handle_fanotify_event(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent) {
         self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
         let verifier = &mut self.verifications.verifier;
-        let Some(id) = verifier.registry.find(&change.path) else { return };
+        let Some(watch_id) = verifier.registry.find(&change.path) else { return };
         let moved = event::moves(change.operation);
-        let concerned = verifier.registry.concerned(&[id], change.name.as_deref(), false, moved);
+        let concerned = verifier.registry.concerned(&[watch_id], change.name.as_deref(), false, moved);
         if concerned == Concerned::default() || change.operation == Operation::Exec {
             return;
         }
         let attributor = &mut self.intake.attributor;
         let actor = change.pid.and_then(|pid| attributor.attribute_pid(pid, change.read_ns, &NoTable));
         let own = actor.as_ref().is_some_and(|actor| actor.holdfast);
-        let things = || concerned.direct.iter().chain(&concerned.beyond).copied();
+        let things = || concerned.in_evidence.iter().chain(&concerned.outside_evidence).copied();
         for thing in things() {
             let made = AttributedChange {
                 actor: actor.clone(),
@@ -297,18 +302,18 @@ impl Agent {
             };
             self.verdicts.add_change(thing, made, false);
         }
-        self.verdicts.verify_soon(things(), Event { own, beyond: true });
+        self.verdicts.verify_soon(things(), Event { own, outside_evidence: true });
         verifier.mark_rerouted(things());
         // The path may lead to another object now.
         let expectations = &self.verdicts.desired.expectations;
         let objects = concerned
-            .direct
+            .in_evidence
             .iter()
-            .filter_map(|thing| Some(expectations.get(*thing as usize)?.thing.path()))
+            .filter_map(|thing| Some(expectations.get(thing.index())?.thing.path()))
             .filter_map(|path| verifier.registry.find(&path));
         let stale: Vec<u32> = objects.chain(concerned.stale.iter().copied()).collect();
-        for id in stale {
-            self.add_fanotify_mark(fanotify, id);
+        for watch_id in stale {
+            self.add_fanotify_mark(fanotify, watch_id);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! In: expectations, and identities of inodes from the kernel. Out: the things that a record may concern, and keys with roles for
 //! the kernel's maps. It owns the watches, their inodes, the protections of deny rules, and the sealed trees. No I/O.
 //!
-//! A `thing` is the number of an expectation. An `id` is the number of a watch, which its inode's map entry and ring records have.
+//! A `thing` is the number of an expectation. A `watch_id` is the number of a watch. The map entry and the ring records of an inode
+//! have the number of one watch, or of one tree entry, that leads to it.
 //! A *route* is the list of directories that a path resolves through. Example: if `/home` is a link to `/var/home`, the file
 //! `/home/a` depends on the watches `/home/a`, `/home` and `/`, and its route adds `/var/home` and `/var`.
 
@@ -15,6 +16,7 @@ use sensor_common::op::{
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use sensor_model::host::unit_name::template_of;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -47,13 +49,13 @@ pub struct WatchRegistry {
     previous: HashMap<u32, PackedInode>,
     things: Vec<Arc<Path>>,
     /// Things without a watch: they cannot change while the kernel runs.
-    unwatched: Vec<u32>,
+    unwatched: Vec<ThingId>,
     /// The number of the deny rule that protects each thing.
-    deny: HashMap<u32, u32>,
+    deny: HashMap<ThingId, u32>,
     /// The protections that follow for watches.
     protections: Box<protection_state::Protections>,
     /// Units by their names, and instances also by the names of their templates.
-    units: BTreeMap<OsString, Vec<u32>>,
+    units: BTreeMap<OsString, Vec<ThingId>>,
     /// Sealed trees, whose entries have no watches.
     trees: trees::Trees,
 }
@@ -84,7 +86,7 @@ impl WatchRegistry {
         let first = u32::try_from(self.things.len()).unwrap_or(FIRST_OWN);
         self.things.reserve_exact(expectations.len());
         self.watches.reserve_exact(expectations.len());
-        for (thing, (expectation, path)) in (first..).zip(expectations.iter().zip(&paths)) {
+        for (thing, (expectation, path)) in (first..).map(ThingId).zip(expectations.iter().zip(&paths)) {
             self.things.push(Arc::clone(path));
             let installed = match &expectation.thing {
                 Thing::Unit { name } => installed(name),
@@ -110,8 +112,8 @@ impl WatchRegistry {
 
     /// Sets the present route of a thing. Gives the watches that are new or have other roles; the caller enrols them. The
     /// watches of an earlier route stay, because the path may take it again.
-    pub fn set_route(&mut self, thing: u32, path: &Path, route: &Route) -> Vec<u32> {
-        let watch = |directory: &Path| self.find(directory).map(|id| &self.watches[id as usize]);
+    pub fn set_route(&mut self, thing: ThingId, path: &Path, route: &Route) -> Vec<u32> {
+        let watch = |directory: &Path| self.find(directory).map(|watch_id| &self.watches[watch_id as usize]);
         let leads_through = |watch: &Watch| watch.through().binary_search(&thing).is_ok();
         let is_known = route
             .directories
@@ -133,7 +135,7 @@ impl WatchRegistry {
     /// the watch if it is new or leads to another inode; the caller enrols it.
     pub fn watch_units_in(&mut self, directory: &Path, opened: Option<Inode>) -> Option<u32> {
         let known = self.find(directory);
-        let watch = known.map(|id| &self.watches[id as usize]).filter(|watch| watch.holds_units);
+        let watch = known.map(|watch_id| &self.watches[watch_id as usize]).filter(|watch| watch.holds_units);
         if watch.is_some_and(|watch| opened.is_none() || watch.inode() == opened) {
             return None;
         }
@@ -145,7 +147,7 @@ impl WatchRegistry {
     }
 
     /// Watches the directories of a route. The directories of the declared path itself always have watches of their own.
-    fn watch_route(&mut self, thing: u32, path: &Path, route: &Route) {
+    fn watch_route(&mut self, thing: ThingId, path: &Path, route: &Route) {
         for directory in route.directories.iter().filter(|directory| !path.starts_with(directory)) {
             let watch = self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
             watch.add_route(thing, path.file_name().unwrap_or_default());
@@ -158,7 +160,7 @@ impl WatchRegistry {
         }
     }
 
-    fn add_unit(&mut self, thing: u32, name: &str) {
+    fn add_unit(&mut self, thing: ThingId, name: &str) {
         for name in std::iter::once(name.to_owned()).chain(template_of(name)) {
             let things = self.units.entry(name.into()).or_default();
             if things.last() != Some(&thing) {
@@ -168,13 +170,14 @@ impl WatchRegistry {
     }
 
     fn changed_since(&self, before: &[u32]) -> Vec<u32> {
-        let ids = (0..).zip(&self.watches);
-        let moved =
-            ids.filter(|(id, watch)| before.get(*id as usize).is_none_or(|roles| *roles != watch.roles));
-        moved.map(|(id, _)| id).collect()
+        let watch_ids = (0..).zip(&self.watches);
+        let moved = watch_ids.filter(|(watch_id, watch)| {
+            before.get(*watch_id as usize).is_none_or(|roles| *roles != watch.roles)
+        });
+        moved.map(|(watch_id, _)| watch_id).collect()
     }
 
-    fn add(&mut self, thing: u32, expectation: &Expectation, own: &Arc<Path>, installed: &[String]) {
+    fn add(&mut self, thing: ThingId, expectation: &Expectation, own: &Arc<Path>, installed: &[String]) {
         let found = watches(expectation, installed);
         if found.is_empty() {
             self.unwatched.push(thing);
@@ -223,27 +226,27 @@ impl WatchRegistry {
     }
 
     fn watch_as(&mut self, path: &Path, shared: impl FnOnce() -> Arc<Path>, roles: u32) -> &mut Watch {
-        let id = match self.place(path) {
+        let watch_id = match self.place(path) {
             Ok(at) => self.by_path[at] as usize,
             Err(at) => {
-                let id = self.watches.len();
-                self.by_path.insert(at, u32::try_from(id).unwrap_or(FIRST_OWN));
-                if id == self.watches.capacity() {
+                let watch_id = self.watches.len();
+                self.by_path.insert(at, u32::try_from(watch_id).unwrap_or(FIRST_OWN));
+                if watch_id == self.watches.capacity() {
                     // A vector that grows by itself would double, for a few later directories.
-                    self.watches.reserve_exact(id / 8 + FEW);
+                    self.watches.reserve_exact(watch_id / 8 + FEW);
                 }
                 self.watches.push(Watch::new(shared()));
-                id
+                watch_id
             }
         };
-        let watch = &mut self.watches[id];
+        let watch = &mut self.watches[watch_id];
         watch.roles |= roles;
         watch
     }
 
     /// The position of a path's watch in `by_path`, or the position where it belongs.
     fn place(&self, path: &Path) -> Result<usize, usize> {
-        self.by_path.binary_search_by(|id| (*self.watches[*id as usize].path).cmp(path))
+        self.by_path.binary_search_by(|watch_id| (*self.watches[*watch_id as usize].path).cmp(path))
     }
 
     /// The watch of a name in a watched directory.
@@ -256,10 +259,10 @@ impl WatchRegistry {
 
     /// The watches that lead to an inode, in the order in which they came to lead to it.
     fn leading_to(&self, key: InodeKey) -> &[u32] {
-        let of = |id: &u32| self.watches[*id as usize].order();
+        let of = |watch_id: &u32| self.watches[*watch_id as usize].order();
         let wanted = Some(watch::order(key));
-        let from = self.by_key.partition_point(|id| of(id) < wanted);
-        let count = self.by_key[from..].partition_point(|id| of(id) == wanted);
+        let from = self.by_key.partition_point(|watch_id| of(watch_id) < wanted);
+        let count = self.by_key[from..].partition_point(|watch_id| of(watch_id) == wanted);
         &self.by_key[from..from + count]
     }
 
@@ -270,8 +273,8 @@ impl WatchRegistry {
 
     /// Whether a map entry with this key and number is a stale one of an earlier run: nothing leads to its inode now. The entries
     /// of the daemon's own watches are never stale.
-    pub fn is_stale(&self, key: InodeKey, id: u32) -> bool {
-        key.ino != 0 && id < FIRST_OWN && !self.is_enrolled(key)
+    pub fn is_stale(&self, key: InodeKey, number: u32) -> bool {
+        key.ino != 0 && number < FIRST_OWN && !self.is_enrolled(key)
     }
 
     /// The number of watches. They have the numbers from 0, in no order of paths.
@@ -285,13 +288,13 @@ impl WatchRegistry {
     }
 
     /// A watch by number.
-    pub fn get(&self, id: u32) -> Option<&Watch> {
-        self.watches.get(id as usize)
+    pub fn get(&self, watch_id: u32) -> Option<&Watch> {
+        self.watches.get(watch_id as usize)
     }
 
     /// The path of a thing.
-    pub fn path_of(&self, thing: u32) -> Option<Arc<Path>> {
-        self.things.get(thing as usize).cloned()
+    pub fn path_of(&self, thing: ThingId) -> Option<Arc<Path>> {
+        self.things.get(thing.index()).cloned()
     }
 
     /// A watch by path.
@@ -301,32 +304,36 @@ impl WatchRegistry {
 
     /// Sets the inode that the watch's path leads to now; `None` if none can be opened. Gives each key that changed, with its
     /// number and roles, or without them if its entry is to be removed.
-    pub fn set_inode(&mut self, id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
-        let Some(watch) = self.watches.get(id as usize) else { return Vec::new() };
+    pub fn set_inode(&mut self, watch_id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
+        let Some(watch) = self.watches.get(watch_id as usize) else { return Vec::new() };
         let (last, path) = (watch.inode(), Arc::clone(&watch.path));
         if last != inode {
-            self.set_previous(id, last.filter(|_| !watch.has_left));
+            self.set_previous(watch_id, last.filter(|_| !watch.has_left));
         }
         let (before, key) = (last.map(|inode| inode.key), inode.map(|inode| inode.key));
         let mut changes = Vec::new();
         if before != key {
             if let Some(before) = before {
                 let of = watch::order(before);
-                let from = self.by_key.partition_point(|id| self.watches[*id as usize].order() < Some(of));
-                if let Some(at) = self.by_key[from..].iter().position(|other| *other == id) {
+                let from = self
+                    .by_key
+                    .partition_point(|watch_id| self.watches[*watch_id as usize].order() < Some(of));
+                if let Some(at) = self.by_key[from..].iter().position(|other| *other == watch_id) {
                     self.by_key.remove(from + at);
                 }
                 changes.push(before);
             }
             if let Some(key) = key {
                 let of = watch::order(key);
-                let at = self.by_key.partition_point(|id| self.watches[*id as usize].order() <= Some(of));
-                self.by_key.insert(at, id);
+                let at = self
+                    .by_key
+                    .partition_point(|watch_id| self.watches[*watch_id as usize].order() <= Some(of));
+                self.by_key.insert(at, watch_id);
             }
         }
         changes.extend(key);
         let parent = path.parent().and_then(|parent| self.find(parent));
-        let watch = &mut self.watches[id as usize];
+        let watch = &mut self.watches[watch_id as usize];
         watch.has_left = false;
         watch.set_inode(inode);
         if let Some(parent) = parent
@@ -344,34 +351,34 @@ impl WatchRegistry {
 
     /// The number of an inode's map entry, and the roles of all watches and trees that lead to it. `None` if none does.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
-        let ids = self.leading_to(key);
-        let roles = ids.iter().fold(0, |roles, id| {
-            let watch = &self.watches[*id as usize];
+        let watch_ids = self.leading_to(key);
+        let roles = watch_ids.iter().fold(0, |roles, watch_id| {
+            let watch = &self.watches[*watch_id as usize];
             let names = if watch.has_unresolved() { ROLE_DIRECTORY } else { 0 };
             roles | watch.roles | names
         });
-        let protected = ids.iter().find_map(|id| {
-            let watch = &self.watches[*id as usize];
+        let protected = watch_ids.iter().find_map(|watch_id| {
+            let watch = &self.watches[*watch_id as usize];
             // A unit's rule protects its declared paths, not the files that a package has elsewhere.
             let own = watch.objects().filter(|thing| self.is_own(watch, *thing));
             own.chain(watch.everything().iter().copied()).find_map(|thing| self.deny.get(&thing))
         });
         let deny = protected.map_or(0, |rule| ROLE_DENY | rule << RULE_SHIFT);
-        let protection = self.protection_of(ids);
+        let protection = self.protection_of(watch_ids);
         let guarded = protection.rules.filter(|rules| protected != Some(rules));
         let guarded = guarded.map_or(0, |rules| ROLE_GUARD | rules << GUARD_SHIFT);
         let names = if protection.has_names { ROLE_NAMES } else { 0 };
         let in_trees = self.trees.enrolment(key);
-        let id = ids.first().copied().or(in_trees.map(|(id, _)| id))?;
+        let number = watch_ids.first().copied().or(in_trees.map(|(number, _)| number))?;
         let of_trees = in_trees.map_or(0, |(_, roles)| roles);
-        Some((id, roles | of_trees | deny | guarded | names))
+        Some((number, roles | of_trees | deny | guarded | names))
     }
 
     /// Sets the inodes that the entries of a thing's tree lead to; all other entries lead to none. Each entry has its number and
     /// whether it is a directory. Gives the keys with their numbers and roles; the caller enrols them.
     pub fn set_tree_inodes(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         found: impl Iterator<Item = (u32, Inode, bool)>,
     ) -> Vec<(InodeKey, (u32, u32))> {
         let mut keys = self.trees.set_inodes(thing, found);
@@ -383,31 +390,31 @@ impl WatchRegistry {
     }
 
     /// The thing and the tree entry of a number from [`WatchRegistry::watches_of_record`]; `None` for the number of a watch.
-    pub fn tree_entry(&self, id: u32) -> Option<(u32, u32)> {
-        self.trees.entry(id)
+    pub fn tree_entry(&self, number: u32) -> Option<(ThingId, u32)> {
+        self.trees.entry(number)
     }
 
     /// Whether a thing is declared at the watch's path.
-    fn is_own(&self, watch: &Watch, thing: u32) -> bool {
-        self.things.get(thing as usize) == Some(&watch.path)
+    fn is_own(&self, watch: &Watch, thing: ThingId) -> bool {
+        self.things.get(thing.index()) == Some(&watch.path)
     }
 
     /// The watches and tree entries of a record: those that lead to its inode, and the one whose number the inode's map entry had
     /// when the program wrote the record.
-    pub fn watches_of_record(&self, id: u32, key: InodeKey) -> Vec<u32> {
+    pub fn watches_of_record(&self, number: u32, key: InodeKey) -> Vec<u32> {
         let mut watches = self.leading_to(key).to_vec();
-        if !watches.contains(&id) && self.get(id).is_some() {
-            watches.push(id);
+        if !watches.contains(&number) && self.get(number).is_some() {
+            watches.push(number);
         }
-        self.trees.add_entries_of_record(id, key, &mut watches);
+        self.trees.add_entries_of_record(number, key, &mut watches);
         watches
     }
 
     /// Whether a record is about the inode that the watch's path leads to, so that its actor made the change. It is not if the
     /// number of a removed inode was used again, or if the inode is at another path now.
-    pub fn matches(&mut self, id: u32, target: &RecordTarget) -> bool {
-        let Some(watch) = self.watches.get_mut(id as usize) else {
-            return self.trees.inode(id) == Some(target.inode);
+    pub fn matches(&mut self, watch_id: u32, target: &RecordTarget) -> bool {
+        let Some(watch) = self.watches.get_mut(watch_id as usize) else {
+            return self.trees.inode(watch_id) == Some(target.inode);
         };
         let leaves = target.moves && !target.is_name;
         if watch.inode() == Some(target.inode) && !watch.has_left {
@@ -415,9 +422,9 @@ impl WatchRegistry {
             return true;
         }
         // A verification before this record found another inode at the path. The record reports the change that caused it.
-        if self.previous.get(&id) == Some(&target.inode.into()) && (leaves || target.is_name) {
+        if self.previous.get(&watch_id) == Some(&target.inode.into()) && (leaves || target.is_name) {
             if leaves {
-                self.set_previous(id, None);
+                self.set_previous(watch_id, None);
             }
             return true;
         }
@@ -425,10 +432,10 @@ impl WatchRegistry {
     }
 
     /// Remembers the inode that a watch led to before, until a record reports that it left. `None` forgets it.
-    fn set_previous(&mut self, id: u32, inode: Option<Inode>) {
+    fn set_previous(&mut self, watch_id: u32, inode: Option<Inode>) {
         if let Some(inode) = inode {
-            self.previous.insert(id, inode.into());
-        } else if self.previous.remove(&id).is_some() && self.previous.is_empty() {
+            self.previous.insert(watch_id, inode.into());
+        } else if self.previous.remove(&watch_id).is_some() && self.previous.is_empty() {
             // An apply replaces thousands of files, and the map keeps the room for them otherwise.
             self.previous.shrink_to(FEW);
         }
@@ -436,9 +443,10 @@ impl WatchRegistry {
 
     /// The inode that a path leads to, and the inode that it led to before.
     pub fn keys_at(&self, path: &Path) -> impl Iterator<Item = InodeKey> {
-        let id = self.find(path);
-        let there = id.and_then(|id| self.get(id)).and_then(Watch::key);
-        let previous = id.and_then(|id| self.previous.get(&id)).map(|inode| Inode::from(*inode).key);
+        let watch_id = self.find(path);
+        let there = watch_id.and_then(|watch_id| self.get(watch_id)).and_then(Watch::key);
+        let previous =
+            watch_id.and_then(|watch_id| self.previous.get(&watch_id)).map(|inode| Inode::from(*inode).key);
         there.into_iter().chain(previous)
     }
 }

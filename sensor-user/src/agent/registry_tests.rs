@@ -24,6 +24,10 @@ fn file(path: &str) -> Expectation {
     }
 }
 
+fn things<const N: usize>(numbers: [u32; N]) -> [ThingId; N] {
+    numbers.map(ThingId)
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "the form of `set_inode`'s argument")]
 fn inode(ino: u64) -> Option<Inode> {
     Some(Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: 1 })
@@ -36,8 +40,8 @@ fn key(ino: u64) -> Option<InodeKey> {
 fn resolved(paths: &[&str]) -> WatchRegistry {
     let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
     let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
-    for id in 0..registry.len() {
-        registry.set_inode(id, inode(u64::from(id) + 10));
+    for watch_id in 0..registry.len() {
+        registry.set_inode(watch_id, inode(u64::from(watch_id) + 10));
     }
     registry
 }
@@ -46,7 +50,7 @@ fn resolved(paths: &[&str]) -> WatchRegistry {
 fn a_name_in_a_directory_concerns_only_the_thing_of_that_name() {
     let registry = resolved(&["/etc/a", "/etc/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
-    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("b")), false, true).direct, [1]);
+    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("b")), false, true).in_evidence, things([1]));
     assert_eq!(registry.concerned(&[etc], Some(OsStr::new("c")), false, true), Concerned::default());
 }
 
@@ -54,7 +58,7 @@ fn a_name_in_a_directory_concerns_only_the_thing_of_that_name() {
 fn a_cut_name_concerns_everything_in_the_directory() {
     let registry = resolved(&["/etc/a", "/etc/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
-    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("x")), true, true).direct, [0, 1]);
+    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("x")), true, true).in_evidence, things([0, 1]));
 }
 
 #[test]
@@ -93,13 +97,13 @@ fn of_several_things_at_one_path_each_is_concerned() {
     let registry =
         WatchRegistry::new(&[closed, directory, file("/etc/d")], |_| Route::default(), |_| Vec::new());
     let of = |path: &str, name: Option<&str>, moved| {
-        let id = registry.find(Path::new(path)).unwrap();
-        registry.concerned(&[id], name.map(OsStr::new), false, moved).direct
+        let watch_id = registry.find(Path::new(path)).unwrap();
+        registry.concerned(&[watch_id], name.map(OsStr::new), false, moved).in_evidence
     };
-    assert_eq!(of("/etc", Some("d"), false), [0, 1, 2]);
-    assert_eq!(of("/etc/d", Some("new"), false), [0]);
-    assert_eq!(of("/etc/d", None, false), [1, 2]);
-    assert_eq!(of("/etc/d", None, true), [0, 1, 2]);
+    assert_eq!(of("/etc", Some("d"), false), things([0, 1, 2]));
+    assert_eq!(of("/etc/d", Some("new"), false), things([0]));
+    assert_eq!(of("/etc/d", None, false), things([1, 2]));
+    assert_eq!(of("/etc/d", None, true), things([0, 1, 2]));
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn a_thing_without_a_watch_is_concerned_when_an_ancestor_of_its_path_moves() {
     let registry =
         WatchRegistry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Route::default(), |_| Vec::new());
     let run = registry.find(Path::new("/run")).unwrap();
-    assert_eq!(registry.concerned(&[run], None, false, true).beyond, [0, 1]);
+    assert_eq!(registry.concerned(&[run], None, false, true).outside_evidence, things([0, 1]));
 }
 
 #[test]
@@ -124,8 +128,8 @@ fn a_directory_is_enrolled_for_its_names_until_the_last_missing_one_is_there() {
     let by_names =
         |registry: &WatchRegistry| registry.enrolment(key(5).unwrap()).unwrap().1 & ROLE_DIRECTORY != 0;
     registry.set_inode(etc, inode(5));
-    for id in [one, one, two] {
-        registry.set_inode(id, None);
+    for watch_id in [one, one, two] {
+        registry.set_inode(watch_id, None);
     }
     assert!(by_names(&registry));
     registry.set_inode(one, inode(6));
@@ -141,7 +145,7 @@ fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
     let registry = resolved(&["/etc/d/a", "/usr/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
     let concerned = registry.concerned(&[etc], None, false, true);
-    assert_eq!(concerned.beyond, [0]);
+    assert_eq!(concerned.outside_evidence, things([0]));
     assert!(concerned.stale.contains(&registry.find(Path::new("/etc/d/a")).unwrap()));
     assert!(!concerned.stale.contains(&registry.find(Path::new("/usr/b")).unwrap()));
 }
@@ -156,8 +160,8 @@ fn two_paths_to_one_inode_are_both_concerned() {
     let changes = registry.set_inode(b, inode(7));
     assert!(changes.iter().any(|(changed, to)| Some(*changed) == key(7) && to.unwrap().0 == a));
     assert_eq!(
-        registry.concerned(&registry.watches_of_record(a, key(7).unwrap()), None, false, false).direct,
-        [0, 1]
+        registry.concerned(&registry.watches_of_record(a, key(7).unwrap()), None, false, false).in_evidence,
+        things([0, 1])
     );
 }
 
@@ -177,7 +181,7 @@ fn only_a_map_entry_whose_inode_no_watch_and_no_tree_entry_leads_to_is_stale() {
     let mut registry = WatchRegistry::new(&things, |_| Route::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     registry.set_inode(a, inode(7));
-    let enrolled = registry.set_tree_inodes(1, [(2, inode(20).unwrap(), false)].into_iter());
+    let enrolled = registry.set_tree_inodes(ThingId(1), [(2, inode(20).unwrap(), false)].into_iter());
     let [(tree_key, (tree_id, _))] = enrolled[..] else { panic!("{enrolled:?}") };
     assert_eq!(Some(tree_key), key(20));
     assert!(!registry.is_stale(key(7).unwrap(), a));
@@ -186,7 +190,7 @@ fn only_a_map_entry_whose_inode_no_watch_and_no_tree_entry_leads_to_is_stale() {
     let unknown = key(99).unwrap();
     assert!(registry.is_stale(unknown, a) && registry.is_stale(unknown, tree_id));
     assert!(!registry.is_stale(unknown, FIRST_OWN), "the daemon's own watch");
-    registry.set_tree_inodes(1, std::iter::empty());
+    registry.set_tree_inodes(ThingId(1), std::iter::empty());
     assert!(registry.is_stale(tree_key, tree_id), "the entry is gone");
 }
 
@@ -216,7 +220,7 @@ fn an_ancestor_is_enrolled_for_its_names_while_a_path_below_it_does_not_resolve(
     registry.set_inode(opt, inode(5));
     assert_ne!(roles(registry.set_inode(missing, None), key(5)) & ROLE_DIRECTORY, 0);
     let concerned = registry.concerned(&[opt], Some(OsStr::new("missing")), false, true);
-    assert_eq!(concerned.beyond, [0]);
+    assert_eq!(concerned.outside_evidence, things([0]));
     assert_eq!(roles(registry.set_inode(missing, inode(6)), key(5)) & ROLE_DIRECTORY, 0);
 }
 
@@ -295,20 +299,26 @@ fn later_things_have_the_next_numbers_and_only_changed_watches_are_to_be_enrolle
     let before = registry.len();
     let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Route::default(), |_| Vec::new());
     let mut paths: Vec<_> =
-        moved.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
+        moved.iter().map(|watch_id| registry.get(*watch_id).unwrap().path.display().to_string()).collect();
     paths.sort();
     // /etc has another role now, because a name in it matters. The roles of /, /etc/a and /srv are the same.
     assert_eq!(paths, ["/etc", "/etc/a/two", "/etc/b"]);
-    for id in &moved {
-        registry.set_inode(*id, inode(u64::from(*id) + 10));
+    for watch_id in &moved {
+        registry.set_inode(*watch_id, inode(u64::from(*watch_id) + 10));
     }
     assert_eq!(registry.len(), before + 2);
     let etc = registry.find(Path::new("/etc")).unwrap();
     let concerned = registry.concerned(&[etc], Some(OsStr::new("b")), false, false);
-    assert_eq!(concerned.direct, [3], "the second of the two that came later");
+    assert_eq!(concerned.in_evidence, things([3]), "the second of the two that came later");
     let directory = registry.find(Path::new("/etc/a")).unwrap();
-    assert_eq!(registry.concerned(&[directory], Some(OsStr::new("two")), false, false).direct, [2]);
-    assert_eq!(registry.concerned(&[directory], Some(OsStr::new("one")), false, false).direct, [0]);
+    assert_eq!(
+        registry.concerned(&[directory], Some(OsStr::new("two")), false, false).in_evidence,
+        things([2])
+    );
+    assert_eq!(
+        registry.concerned(&[directory], Some(OsStr::new("one")), false, false).in_evidence,
+        things([0])
+    );
     let (_, roles) = registry.enrolment(key(u64::from(etc) + 10).unwrap()).unwrap();
     assert!(roles & ROLE_DIRECTORY != 0);
 }
@@ -329,29 +339,30 @@ fn linked(path: &str) -> WatchRegistry {
 fn a_mount_over_the_real_path_of_a_thing_behind_a_link_concerns_it() {
     let registry = linked("/home/core/.ssh/authorized_keys");
     for point in ["/var/home", "/var/home/core/.ssh", "/var/home/core/.ssh/authorized_keys", "/home", "/"] {
-        assert_eq!(registry.under_mount(Path::new(point)), [0], "{point}");
+        assert_eq!(registry.under_mount(Path::new(point)), things([0]), "{point}");
     }
     for point in ["/var/home/core/.config", "/var/home/other", "/var/lib", "/etc"] {
-        assert_eq!(registry.under_mount(Path::new(point)), [] as [u32; 0], "{point}");
+        assert_eq!(registry.under_mount(Path::new(point)), [] as [ThingId; 0], "{point}");
     }
     let registry = linked("/home/core");
-    assert_eq!(registry.under_mount(Path::new("/var/home/core/below")), [0], "in the thing itself");
+    assert_eq!(registry.under_mount(Path::new("/var/home/core/below")), things([0]), "in the thing itself");
 }
 
 #[test]
 fn a_directory_behind_a_link_that_appears_or_disappears_concerns_the_things_below_it() {
     let registry = linked("/home/core/.ssh/authorized_keys");
-    let id = |path: &str| registry.find(Path::new(path)).unwrap();
+    let watch_id = |path: &str| registry.find(Path::new(path)).unwrap();
     for (directory, name, cut) in
         [("/var/home", "core", false), ("/var", "home", false), ("/var/home", "", true)]
     {
-        let concerned = registry.concerned(&[id(directory)], Some(OsStr::new(name)), cut, true);
+        let concerned = registry.concerned(&[watch_id(directory)], Some(OsStr::new(name)), cut, true);
         assert!(
-            concerned.beyond == [0] && concerned.stale.contains(&id("/var/home/core/.ssh")),
+            concerned.outside_evidence == things([0])
+                && concerned.stale.contains(&watch_id("/var/home/core/.ssh")),
             "{directory} {name}: {concerned:?}"
         );
     }
-    let other = registry.concerned(&[id("/var/home")], Some(OsStr::new("other")), false, true);
+    let other = registry.concerned(&[watch_id("/var/home")], Some(OsStr::new("other")), false, true);
     assert_eq!(other, Concerned::default());
 }
 
@@ -366,25 +377,25 @@ fn a_directory_that_appears_at_the_end_of_a_route_concerns_the_thing_of_the_rout
     let to_home = route(&["/", "/var", "/var/home"], Some(("/var/home", "core")));
     let mut registry = WatchRegistry::new(&[file(thing)], |_| to_home.clone(), |_| Vec::new());
     let came = |registry: &WatchRegistry, directory: &str, name: &str, cut| {
-        let id = registry.find(Path::new(directory)).unwrap();
-        registry.concerned(&[id], Some(OsStr::new(name)), cut, true).beyond
+        let watch_id = registry.find(Path::new(directory)).unwrap();
+        registry.concerned(&[watch_id], Some(OsStr::new(name)), cut, true).outside_evidence
     };
-    assert_eq!(came(&registry, "/var/home", "core", false), [0]);
-    assert_eq!(came(&registry, "/var/home", "other", false), [] as [u32; 0]);
+    assert_eq!(came(&registry, "/var/home", "core", false), things([0]));
+    assert_eq!(came(&registry, "/var/home", "other", false), [] as [ThingId; 0]);
     assert_eq!(
         came(&registry, "/var/home", "co", true),
-        [0],
+        things([0]),
         "the record has only the beginning of the name"
     );
 
-    assert_eq!(registry.set_route(0, Path::new(thing), &to_home), [] as [u32; 0], "it is known");
+    assert_eq!(registry.set_route(ThingId(0), Path::new(thing), &to_home), [] as [u32; 0], "it is known");
     let further = route(&["/", "/var", "/var/home", "/var/home/core"], Some(("/var/home/core", ".ssh")));
-    assert_eq!(registry.set_route(0, Path::new(thing), &further).len(), 1);
-    assert_eq!(came(&registry, "/var/home/core", ".ssh", false), [0]);
+    assert_eq!(registry.set_route(ThingId(0), Path::new(thing), &further).len(), 1);
+    assert_eq!(came(&registry, "/var/home/core", ".ssh", false), things([0]));
     // Another name is missing now.
     let elsewhere = route(&["/", "/var", "/var/home"], Some(("/var/home", "other")));
-    registry.set_route(0, Path::new(thing), &elsewhere);
-    assert_eq!(came(&registry, "/var/home", "other", false), [0]);
+    registry.set_route(ThingId(0), Path::new(thing), &elsewhere);
+    assert_eq!(came(&registry, "/var/home", "other", false), things([0]));
 }
 
 #[test]
@@ -392,18 +403,18 @@ fn a_thing_with_another_route_is_watched_on_that_route() {
     let mut registry = resolved(&["/etc/foo/a", "/etc/b"]);
     let thing = Path::new("/etc/foo/a");
     let route = route(&["/", "/etc", "/tmp", "/tmp/foo"], None);
-    let added = registry.set_route(0, thing, &route);
+    let added = registry.set_route(ThingId(0), thing, &route);
     let paths: Vec<_> =
-        added.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
+        added.iter().map(|watch_id| registry.get(*watch_id).unwrap().path.display().to_string()).collect();
     assert_eq!(paths, ["/tmp", "/tmp/foo"]);
-    assert_eq!(registry.set_route(0, thing, &route), [] as [u32; 0], "and is then known");
-    for (id, ino) in added.iter().zip(90..) {
-        registry.set_inode(*id, inode(ino));
+    assert_eq!(registry.set_route(ThingId(0), thing, &route), [] as [u32; 0], "and is then known");
+    for (watch_id, ino) in added.iter().zip(90..) {
+        registry.set_inode(*watch_id, inode(ino));
     }
     let tmp = registry.find(Path::new("/tmp/foo")).unwrap();
     let moved = registry.concerned(&[tmp], None, false, true);
-    assert_eq!(moved.beyond, [0], "the directory behind the link is exchanged");
-    assert_eq!(registry.concerned(&[tmp], Some(OsStr::new("a")), false, true).direct, [0]);
+    assert_eq!(moved.outside_evidence, things([0]), "the directory behind the link is exchanged");
+    assert_eq!(registry.concerned(&[tmp], Some(OsStr::new("a")), false, true).in_evidence, things([0]));
 }
 
 fn unit(name: &str) -> Expectation {
@@ -425,24 +436,28 @@ fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
     // The directory appears: it may hold any links already.
     let system = registry.find(Path::new("/etc/systemd/system")).unwrap();
     let come = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
-    assert_eq!(come.direct, [0, 1, 2]);
+    assert_eq!(come.in_evidence, things([0, 1, 2]));
     let other = registry.concerned(&[system], Some(OsStr::new("else.service")), false, true);
-    assert_eq!(other.direct, [] as [u32; 0]);
+    assert_eq!(other.in_evidence, [] as [ThingId; 0]);
 
-    let id = registry.watch_units_in(wants, None).unwrap();
-    registry.set_inode(id, inode(50));
+    let watch_id = registry.watch_units_in(wants, None).unwrap();
+    registry.set_inode(watch_id, inode(50));
     for met in [None, inode(50)] {
         assert!(registry.watch_units_in(wants, met).is_none(), "it is watched now");
     }
     let again = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
-    assert_eq!(again.stale, [id], "another directory may be there");
-    assert_eq!(registry.watch_units_in(wants, inode(51)), Some(id), "it is another one");
-    let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
-    assert_eq!(of("x.service"), [0]);
-    assert_eq!(of("y@instance.service"), [1]);
-    assert_eq!(of("z@one.service"), [2]);
-    assert_eq!(of("else.service"), [] as [u32; 0]);
-    assert_eq!(registry.concerned(&[id], None, false, true).beyond, [0, 1, 2], "it goes with all its links");
+    assert_eq!(again.stale, [watch_id], "another directory may be there");
+    assert_eq!(registry.watch_units_in(wants, inode(51)), Some(watch_id), "it is another one");
+    let of = |name: &str| registry.concerned(&[watch_id], Some(OsStr::new(name)), false, true).in_evidence;
+    assert_eq!(of("x.service"), things([0]));
+    assert_eq!(of("y@instance.service"), things([1]));
+    assert_eq!(of("z@one.service"), things([2]));
+    assert_eq!(of("else.service"), [] as [ThingId; 0]);
+    assert_eq!(
+        registry.concerned(&[watch_id], None, false, true).outside_evidence,
+        things([0, 1, 2]),
+        "it goes with all its links"
+    );
 }
 
 #[test]
@@ -450,9 +465,10 @@ fn a_unit_that_a_package_adds_or_removes_is_concerned() {
     let registry =
         WatchRegistry::new(&[unit("x.service"), unit("y.service")], |_| Route::default(), |_| Vec::new());
     for directory in ["/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/etc/systemd/system"] {
-        let id = registry.find(Path::new(directory)).unwrap();
-        let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
-        assert_eq!((of("x.service"), of("else.service")), (vec![0], vec![]), "{directory}");
+        let watch_id = registry.find(Path::new(directory)).unwrap();
+        let of =
+            |name: &str| registry.concerned(&[watch_id], Some(OsStr::new(name)), false, true).in_evidence;
+        assert_eq!((of("x.service"), of("else.service")), (vec![ThingId(0)], vec![]), "{directory}");
     }
 }
 

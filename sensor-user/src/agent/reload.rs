@@ -13,7 +13,7 @@ use super::state::Agent;
 use super::workers::Workers;
 use crate::desired::{Desired, DesiredError, reader_process};
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::{GapReason, Scope};
+use sensor_model::protocol::{GapReason, Scope, ThingId};
 use std::collections::HashMap;
 
 /// The state of the parts that one run passes to the next.
@@ -100,7 +100,7 @@ impl Agent {
         let expectations = &self.verdicts.desired.expectations;
         let episodes = std::mem::take(&mut self.verdicts.episodes).into_iter();
         let episodes = episodes
-            .filter_map(|(id, noted)| Some((expectations.get(id as usize)?.thing.clone(), noted)))
+            .filter_map(|(thing, noted)| Some((expectations.get(thing.index())?.thing.clone(), noted)))
             .collect();
         let (rules, budgets, kernel_counts) = self.denials.carry();
         CarriedState {
@@ -118,9 +118,9 @@ impl Agent {
     /// Continues with the state of the last run.
     pub(super) fn take_over(&mut self, mut carried: CarriedState) {
         let Self { verdicts, blindness, .. } = self;
-        for (id, expectation) in (0..).zip(&verdicts.desired.expectations) {
+        for (thing, expectation) in (0..).map(ThingId).zip(&verdicts.desired.expectations) {
             if let Some(noted) = carried.episodes.remove(&expectation.thing) {
-                verdicts.episodes.insert(id, noted);
+                verdicts.episodes.insert(thing, noted);
             }
         }
         if let Some(reason) = carried.blindness {

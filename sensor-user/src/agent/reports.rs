@@ -192,7 +192,7 @@ pub enum AgentEvent<'a> {
     /// The declared state of a path was written back, or could not be.
     Reverted(&'a str, Result<(), &'a dyn Error>),
     /// This number of denials or executions has no record of its own.
-    Counted(RecordKind, u64),
+    WithoutRecord(RecordKind, u64),
     /// The state of the node's config.
     NodeState(Option<Standing>),
 }

@@ -9,6 +9,7 @@ use crate::desired::{self, DesiredError, StateSource, Unknown};
 use sensor_model::expectation::Expectation;
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::merge::Rendered;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeSet, HashMap};
 
 /// Attempts for one thing within [`WINDOW_NS`].
@@ -26,8 +27,8 @@ const LONGEST_PAUSE_NS: u64 = 300_000_000_000;
 /// The time of the next attempt for each thing.
 #[derive(Debug, Default)]
 pub(super) struct RevertSchedule {
-    due: BTreeSet<(u64, u32)>,
-    things: HashMap<u32, Attempts>,
+    due: BTreeSet<(u64, ThingId)>,
+    things: HashMap<ThingId, Attempts>,
 }
 
 #[derive(Debug, Default)]
@@ -58,22 +59,22 @@ pub(super) enum RevertError {
 
 impl RevertSchedule {
     /// Schedules a thing that drifted, or has other differences now. Gives the time of the attempt.
-    pub(super) fn schedule(&mut self, id: u32, now: u64) -> u64 {
-        let attempts = self.things.entry(id).or_default();
+    pub(super) fn schedule(&mut self, thing: ThingId, now: u64) -> u64 {
+        let attempts = self.things.entry(thing).or_default();
         attempts.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
         let number = attempts.times.len();
         let at = match number.checked_sub(ATTEMPTS).and_then(|first| attempts.times.get(first)) {
             Some(first) => first.saturating_add(WINDOW_NS),
             None => now,
         };
-        self.set(id, Some(at));
+        self.set(thing, Some(at));
         at
     }
 
     /// Removes a thing that matches its declaration again.
-    pub(super) fn done(&mut self, id: u32) {
-        self.set(id, None);
-        if let Some(attempts) = self.things.get_mut(&id) {
+    pub(super) fn done(&mut self, thing: ThingId) {
+        self.set(thing, None);
+        if let Some(attempts) = self.things.get_mut(&thing) {
             attempts.failures = 0;
         }
     }
@@ -84,28 +85,28 @@ impl RevertSchedule {
     }
 
     /// The things that are due. Each is due again after a pause, unless [`RevertSchedule::done`] removes it before.
-    pub(super) fn due(&mut self, now: u64) -> Vec<u32> {
-        let mut ids = Vec::new();
-        while let Some(&(at, id)) = self.due.first()
+    pub(super) fn due(&mut self, now: u64) -> Vec<ThingId> {
+        let mut things = Vec::new();
+        while let Some(&(at, thing)) = self.due.first()
             && at <= now
         {
-            ids.push(id);
-            let attempts = self.things.entry(id).or_default();
+            things.push(thing);
+            let attempts = self.things.entry(thing).or_default();
             let pause = FIRST_PAUSE_NS.saturating_mul(1 << attempts.failures.min(16)).min(LONGEST_PAUSE_NS);
             attempts.failures = attempts.failures.saturating_add(1);
             attempts.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
             attempts.times.push(now);
-            self.set(id, Some(now.saturating_add(pause)));
+            self.set(thing, Some(now.saturating_add(pause)));
         }
-        ids
+        things
     }
 
-    fn set(&mut self, id: u32, at: Option<u64>) {
-        let Some(attempts) = self.things.get_mut(&id) else { return };
+    fn set(&mut self, thing: ThingId, at: Option<u64>) {
+        let Some(attempts) = self.things.get_mut(&thing) else { return };
         if let Some(before) = std::mem::replace(&mut attempts.due, at) {
-            self.due.remove(&(before, id));
+            self.due.remove(&(before, thing));
         }
-        self.due.extend(at.map(|at| (at, id)));
+        self.due.extend(at.map(|at| (at, thing)));
     }
 }
 
@@ -131,7 +132,7 @@ mod tests {
     fn attempts(mut reverts: RevertSchedule) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(at) = reverts.next().filter(|at| *at < 3600 * SECOND) {
-            assert_eq!(reverts.due(at), [1]);
+            assert_eq!(reverts.due(at), [ThingId(1)]);
             times.push(at);
         }
         times
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn a_failed_attempt_is_repeated_after_growing_pauses_for_ever() {
         let mut reverts = RevertSchedule::default();
-        reverts.schedule(1, 0);
+        reverts.schedule(ThingId(1), 0);
         let times = attempts(reverts);
         assert_eq!(times[..4], [0, SECOND, 3 * SECOND, 7 * SECOND]);
         let pauses: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
@@ -151,9 +152,9 @@ mod tests {
     #[test]
     fn a_thing_that_matches_again_is_not_due() {
         let mut reverts = RevertSchedule::default();
-        reverts.schedule(1, 5);
-        assert_eq!(reverts.due(5), [1]);
-        reverts.done(1);
+        reverts.schedule(ThingId(1), 5);
+        assert_eq!(reverts.due(5), [ThingId(1)]);
+        reverts.done(ThingId(1));
         assert_eq!(reverts.next(), None);
     }
 
@@ -163,8 +164,8 @@ mod tests {
         let mut times = Vec::new();
         for now in (0..600).map(|second| second * SECOND) {
             // Another process changes the thing right after the daemon wrote it back.
-            reverts.done(1);
-            reverts.schedule(1, now);
+            reverts.done(ThingId(1));
+            reverts.schedule(ThingId(1), now);
             times.extend(reverts.due(now).iter().map(|_| now));
         }
         assert_eq!(times.len(), 30, "{times:?}");

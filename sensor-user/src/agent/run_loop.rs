@@ -16,7 +16,7 @@ use crate::kernel::hooks::When;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::labels;
 use sd_notify::NotifyState;
-use sensor_model::protocol::{GapReason, Scope};
+use sensor_model::protocol::{GapReason, Scope, ThingId};
 use sensor_model::record::RecordKind;
 use std::future::poll_fn;
 use std::io;
@@ -43,8 +43,8 @@ impl Agent {
         let now = verdicts.now();
         let things = verdicts.desired.expectations.len();
         verdicts.detector.reserve(things);
-        for id in (0..).take(things) {
-            verdicts.detector.add(id, now);
+        for thing in (0..).map(ThingId).take(things) {
+            verdicts.detector.add(thing, now);
         }
         self.blindness.check_switch_writers(&mut self.verifications.verifier, verdicts);
         self.verifications.begin_verification(now, true);
@@ -71,8 +71,8 @@ impl Agent {
         signals: &mut Signals,
     ) -> Result<Changes, AgentError> {
         if let Changes::Fanotify(backend) = &mut changes {
-            for id in 0..self.verifications.verifier.registry.len() {
-                self.add_fanotify_mark(backend, id);
+            for watch_id in 0..self.verifications.verifier.registry.len() {
+                self.add_fanotify_mark(backend, watch_id);
             }
         }
         let alarms = changes.alarms().map_err(|source| AgentError::io("read the alarms", source))?;

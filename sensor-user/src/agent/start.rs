@@ -34,7 +34,7 @@ use crate::desired::{self, Desired};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use sensor_model::expectation::{Expectation, Expected};
-use sensor_model::protocol::GapReason;
+use sensor_model::protocol::{GapReason, ThingId};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -323,7 +323,7 @@ impl AgentRun {
             rules = known.renewed(&desired.policy, &desired.expectations);
         }
         verifier.registry.set_rule_numbers(rules.numbers());
-        let things = (0..).take(desired.expectations.len());
+        let things = (0..).map(ThingId).take(desired.expectations.len());
         verifier.protect(things.filter_map(|thing| Some((thing, rules.rule_of(thing)?))))?;
         let (proc, root) = (Path::new("/proc"), &options.inputs.root);
         let attributor = Attributor::new(Arc::clone(observer), root, proc, std::process::id())?;

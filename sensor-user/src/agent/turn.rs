@@ -15,7 +15,7 @@ use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerEvent;
 use super::write_back::{WriteBackRequest, WrittenBack};
 use sensor_model::drift_policy::DriftAction;
-use sensor_model::protocol::{Finding, Scope};
+use sensor_model::protocol::{Finding, Scope, ThingId};
 use sensor_model::record::RecordKind;
 use std::time::Duration;
 
@@ -29,18 +29,18 @@ impl Agent {
         self.blindness.verify_after_device_writes(&mut self.verdicts);
         self.verifications.check_overdue_workers(&mut self.verdicts);
         let due = self.verdicts.detector.due(self.verdicts.now(), VERIFICATIONS_A_TURN);
-        for id in due {
+        for thing in due {
             let began = self.verdicts.now();
-            let verified = match self.verifications.verifier.verify(id, &self.verdicts.desired).await? {
+            let verified = match self.verifications.verifier.verify(thing, &self.verdicts.desired).await? {
                 VerifyOutcome::Verified(verified) => *verified,
                 VerifyOutcome::NeedsWorker(served) => {
-                    self.verifications.ask_worker(id, served, &mut self.verdicts);
+                    self.verifications.ask_worker(thing, served, &mut self.verdicts);
                     continue;
                 }
             };
             let took = Duration::from_nanos(self.verdicts.now().saturating_sub(began));
             self.verdicts.report(AgentEvent::ThingVerified(took));
-            self.conclude(id, verified, changes)?;
+            self.conclude(thing, verified, changes)?;
         }
         // The diffs come first, because writing back removes the content that they show.
         self.add_diffs();
@@ -57,11 +57,11 @@ impl Agent {
     /// Reaches a verdict from a verification.
     pub(super) fn conclude(
         &mut self,
-        id: u32,
+        thing: ThingId,
         mut verified: VerifiedThing,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        if !verified.differences.is_empty() && !self.accept_apply_step(id, &mut verified) {
+        if !verified.differences.is_empty() && !self.accept_apply_step(thing, &mut verified) {
             // Another config is current now, and the next run verifies by it.
             return Ok(());
         }
@@ -73,15 +73,15 @@ impl Agent {
             // The verification may have observed a mount whose record arrived before the mount took effect.
             self.compare_mounts(changes)?;
         }
-        self.verifications.file_system_answers(id, &mut self.verdicts);
-        self.verdicts.conclude(id, &verified, now, &mut self.verifications.verifier);
+        self.verifications.file_system_answers(thing, &mut self.verdicts);
+        self.verdicts.conclude(thing, &verified, now, &mut self.verifications.verifier);
         Ok(())
     }
 
     /// Removes the differences that are a step of an open apply. `false`: another config is current, and this run reaches no verdict,
     /// because the thing may match that config or not.
-    fn accept_apply_step(&mut self, id: u32, verified: &mut VerifiedThing) -> bool {
-        let expectation = self.verdicts.expectation(id);
+    fn accept_apply_step(&mut self, thing: ThingId, verified: &mut VerifiedThing) -> bool {
+        let expectation = self.verdicts.expectation(thing);
         let is_step = self.apply_tracker.allows_difference(expectation, &verified.observation);
         if self.apply_tracker.has_new_generation() {
             self.request_new_run();
@@ -89,7 +89,7 @@ impl Agent {
         }
         // A thing that had drifted before the apply began stays drifted until the apply has written it.
         let is_earlier =
-            self.verdicts.open_drift(id).is_some_and(|open| open.differences == verified.differences);
+            self.verdicts.open_drift(thing).is_some_and(|open| open.differences == verified.differences);
         if is_step && !is_earlier {
             verified.differences.clear();
             verified.verification.finding = Finding::Compliant { untouched: false };
@@ -104,9 +104,9 @@ impl Agent {
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
         match event {
-            WorkerEvent::Answer(id, answer, was_there) => {
+            WorkerEvent::Answer(thing, answer, was_there) => {
                 let observer = &self.verifications.verifier.observer;
-                let path = self.verdicts.expectation(id).thing.path();
+                let path = self.verdicts.expectation(thing).thing.path();
                 if was_there && observer.is_served(&path) {
                     // The worker's access may have mounted a file system there (autofs).
                     observer.mounts_changed();
@@ -114,16 +114,16 @@ impl Agent {
                 if was_there && !observer.is_served(&path) {
                     // The path lies on a local file system now, so this process observes it.
                     let now = self.verdicts.now();
-                    self.verdicts.not_observed(id, now);
+                    self.verdicts.not_observed(thing, now);
                     return Ok(());
                 }
                 let verified =
-                    self.verifications.verifier.verify_answer(id, &self.verdicts.desired, *answer).await?;
-                self.conclude(id, verified, changes)
+                    self.verifications.verifier.verify_answer(thing, &self.verdicts.desired, *answer).await?;
+                self.conclude(thing, verified, changes)
             }
             WorkerEvent::Failed(things) => {
-                for id in things {
-                    self.verifications.file_system_hangs(id, &mut self.verdicts);
+                for thing in things {
+                    self.verifications.file_system_hangs(thing, &mut self.verdicts);
                 }
                 Ok(())
             }
@@ -165,23 +165,23 @@ impl Agent {
 
     /// Writes the declared state of due things back.
     async fn write_back_due(&mut self) {
-        for id in self.verdicts.reverts.due(self.verdicts.now()) {
-            if self.verdicts.open_drift(id).is_none_or(|open| open.action != Some(DriftAction::Revert)) {
-                self.verdicts.reverts.done(id);
+        for thing in self.verdicts.reverts.due(self.verdicts.now()) {
+            if self.verdicts.open_drift(thing).is_none_or(|open| open.action != Some(DriftAction::Revert)) {
+                self.verdicts.reverts.done(thing);
                 continue;
             }
-            if self.apply_tracker.writes(&self.verdicts.expectation(id).thing) {
+            if self.apply_tracker.writes(&self.verdicts.expectation(thing).thing) {
                 // The apply writes it; two writers would undo each other's work.
                 continue;
             }
-            let result = self.write_back_thing(id).await;
-            let name = self.verdicts.name(id);
+            let result = self.write_back_thing(thing).await;
+            let name = self.verdicts.name(thing);
             let path = name.path.clone();
             let mut record = self.verdicts.new_record(RecordKind::Reverted);
-            record.before = self.verdicts.open_drift(id).and_then(|open| open.found.clone());
+            record.before = self.verdicts.open_drift(thing).and_then(|open| open.found.clone());
             record.set_name(name);
             record.operation = Some("revert".to_owned());
-            record.source = Some(self.verdicts.source(id));
+            record.source = Some(self.verdicts.source(thing));
             match &result {
                 Ok(written) => {
                     record.differences.clone_from(&written.before);
@@ -196,12 +196,12 @@ impl Agent {
             self.verdicts.add_record(record);
             // The daemon's own observation cleared the dirty bit. The next verification finds what was written meanwhile.
             let now = self.verdicts.now();
-            self.verdicts.detector.recheck(Scope::Thing(id), now);
+            self.verdicts.detector.recheck(Scope::Thing(thing), now);
         }
     }
 
-    async fn write_back_thing(&mut self, id: u32) -> Result<WrittenBack, RevertError> {
-        let expectation = self.verdicts.expectation(id);
+    async fn write_back_thing(&mut self, thing: ThingId) -> Result<WrittenBack, RevertError> {
+        let expectation = self.verdicts.expectation(thing);
         // The daemon keeps no contents in memory: it reads the config again, which must declare the thing as before.
         let config = still_declared(expectation, &self.options.inputs.source)?;
         let (observer, ids) = (&self.verifications.verifier.observer, &self.verdicts.desired.ids);

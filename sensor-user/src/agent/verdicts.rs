@@ -1,8 +1,7 @@
 //! The verdict of each thing, and what follows from it: records, open drifts, things to write back.
 //!
 //! In: changes with their actors, verifications, gaps. Out: events and records for the room `report`. It owns the detection
-//! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table. An `id` is
-//! the number of a thing: the index of its expectation.
+//! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table.
 
 mod records;
 
@@ -18,7 +17,7 @@ use crate::desired::Desired;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::expectation::Expectation;
-use sensor_model::protocol::{Detector, Event, Gap, GapReason, Scope, Timing, Transition};
+use sensor_model::protocol::{Detector, Event, Gap, GapReason, Scope, ThingId, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
@@ -34,7 +33,7 @@ pub(super) struct Verdicts {
     /// The detection protocol.
     pub(super) detector: Detector,
     /// The actors of each thing's changes since its last settled verification.
-    pub(super) episodes: HashMap<u32, Episode>,
+    pub(super) episodes: HashMap<ThingId, Episode>,
     /// Takes events and records.
     pub(super) reports: Box<dyn Reports>,
     /// Records of this turn, which are written as one group.
@@ -77,8 +76,8 @@ impl Verdicts {
     }
 
     /// What a thing should be.
-    pub(super) fn expectation(&self, id: u32) -> &Expectation {
-        &self.desired.expectations[id as usize]
+    pub(super) fn expectation(&self, thing: ThingId) -> &Expectation {
+        &self.desired.expectations[thing.index()]
     }
 
     /// How many things are managed.
@@ -87,8 +86,8 @@ impl Verdicts {
     }
 
     /// The last verdict of a thing.
-    pub(super) fn last_verdict(&self, id: u32) -> Option<VerdictKind> {
-        self.detector.thing_verdict(id).map(|thing| thing.verdict)
+    pub(super) fn last_verdict(&self, thing: ThingId) -> Option<VerdictKind> {
+        self.detector.thing_verdict(thing).map(|thing| thing.verdict)
     }
 
     /// Whether a thing is due for a verification now.
@@ -119,20 +118,20 @@ impl Verdicts {
     }
 
     /// The name of a thing in records.
-    pub(super) fn name(&self, id: u32) -> ThingName {
-        ThingName::from(&self.expectation(id).thing)
+    pub(super) fn name(&self, thing: ThingId) -> ThingName {
+        ThingName::from(&self.expectation(thing).thing)
     }
 
     /// The open drift of a thing.
-    pub(super) fn open_drift(&self, id: u32) -> Option<&OpenDrift> {
+    pub(super) fn open_drift(&self, thing: ThingId) -> Option<&OpenDrift> {
         let drifts = self.reports.drifts();
         // A name costs an allocation, so this makes none while no drift is open.
-        if drifts.is_empty() { None } else { drifts.get(&self.name(id)) }
+        if drifts.is_empty() { None } else { drifts.get(&self.name(thing)) }
     }
 
     /// The verdict at this moment. A compliant thing that changed since its last verification is unknown.
-    pub(super) fn verdict_now(&self, id: u32) -> Option<VerdictKind> {
-        let standing = self.detector.thing_verdict(id)?;
+    pub(super) fn verdict_now(&self, thing: ThingId) -> Option<VerdictKind> {
+        let standing = self.detector.thing_verdict(thing)?;
         let is_open = standing.verdict == VerdictKind::Compliant && standing.pending;
         Some(if is_open { VerdictKind::Unknown } else { standing.verdict })
     }
@@ -152,31 +151,31 @@ impl Verdicts {
     }
 
     /// The MachineConfig that declares a thing.
-    pub(super) fn source(&self, id: u32) -> String {
-        self.expectation(id).source.name().to_owned()
+    pub(super) fn source(&self, thing: ThingId) -> String {
+        self.expectation(thing).source.name().to_owned()
     }
 
     /// Adds a change of a thing to its episode. `refused`: the kernel refuses it, as far as owner and capabilities show.
-    pub(super) fn add_change(&mut self, id: u32, change: AttributedChange, refused: bool) {
-        match (self.episodes.get_mut(&id), refused) {
+    pub(super) fn add_change(&mut self, thing: ThingId, change: AttributedChange, refused: bool) {
+        match (self.episodes.get_mut(&thing), refused) {
             (Some(episode), false) => episode.add(change),
             (Some(episode), true) => episode.attempt(change),
-            (None, false) => drop(self.episodes.insert(id, Episode::new(change))),
-            (None, true) => drop(self.episodes.insert(id, Episode::attempted(change))),
+            (None, false) => drop(self.episodes.insert(thing, Episode::new(change))),
+            (None, true) => drop(self.episodes.insert(thing, Episode::attempted(change))),
         }
     }
 
     /// Adds a change of a thing to its episode whose record was lost, and with it the actor.
-    pub(super) fn add_unnamed_change(&mut self, id: u32) {
+    pub(super) fn add_unnamed_change(&mut self, thing: ThingId) {
         let now = self.now();
-        self.episodes.entry(id).and_modify(Episode::add_unnamed).or_insert_with(|| Episode::lost(now));
+        self.episodes.entry(thing).and_modify(Episode::add_unnamed).or_insert_with(|| Episode::lost(now));
     }
 
     /// Has things verified because they may have changed.
-    pub(super) fn verify_soon(&mut self, ids: impl IntoIterator<Item = u32>, event: Event) {
+    pub(super) fn verify_soon(&mut self, things: impl IntoIterator<Item = ThingId>, event: Event) {
         let now = self.now();
-        for id in ids {
-            self.detector.event(id, now, event);
+        for thing in things {
+            self.detector.event(thing, now, event);
         }
     }
 
@@ -207,39 +206,45 @@ impl Verdicts {
     }
 
     /// Sets why changes of a thing may not arrive; `None` if they do.
-    pub(super) fn set_unseen(&mut self, id: u32, reason: Option<GapReason>) {
-        let transitions = self.detector.set_unreported(id, reason, self.now());
+    pub(super) fn set_unseen(&mut self, thing: ThingId, reason: Option<GapReason>) {
+        let transitions = self.detector.set_unreported(thing, reason, self.now());
         self.report_gaps(transitions);
     }
 
     /// A thing could not be observed. `again`: the boot time of the next attempt.
-    pub(super) fn not_observed(&mut self, id: u32, again: u64) {
-        let transitions = self.detector.not_observed(id, self.now(), again);
+    pub(super) fn not_observed(&mut self, thing: ThingId, again: u64) {
+        let transitions = self.detector.not_observed(thing, self.now(), again);
         self.report_gaps(transitions);
     }
 
     /// Reaches a verdict from a verification. The caller has added all changes before it. `now`: the end of the verification.
-    pub(super) fn conclude(&mut self, id: u32, seen: &VerifiedThing, now: u64, verifier: &mut Verifier) {
-        let transitions = self.detector.set_unreported(id, seen.unseen_because, now);
+    pub(super) fn conclude(
+        &mut self,
+        thing: ThingId,
+        seen: &VerifiedThing,
+        now: u64,
+        verifier: &mut Verifier,
+    ) {
+        let transitions = self.detector.set_unreported(thing, seen.unseen_because, now);
         self.report_gaps(transitions);
-        let conclusion = self.detector.conclude(id, now, &seen.verification);
+        let conclusion = self.detector.conclude(thing, now, &seen.verification);
         if conclusion.decided {
-            verifier.remember_decided(id, seen);
+            verifier.remember_decided(thing, seen);
         }
-        self.close_unconfirmed_drift(id, seen, conclusion.decided);
+        self.close_unconfirmed_drift(thing, seen, conclusion.decided);
         for transition in conclusion.transitions {
             match transition {
-                Transition::Drifted { id, .. } => self.report_drift(id, seen, verifier),
-                Transition::Touched { id } => self.report_touch(id, seen),
-                Transition::Recovered { id } => self.report_recovery(id, seen),
+                Transition::Drifted { thing, .. } => self.report_drift(thing, seen, verifier),
+                Transition::Touched { thing } => self.report_touch(thing, seen),
+                Transition::Recovered { thing } => self.report_recovery(thing, seen),
                 Transition::GapOpened(gap) => self.report_gap(&gap, true),
                 Transition::GapClosed(gap) => self.report_gap(&gap, false),
             }
         }
         // The next episode has its own actors.
-        if self.detector.thing_verdict(id).is_some_and(|standing| !standing.pending) {
-            verifier.clear_rerouted(id);
-            self.episodes.remove(&id);
+        if self.detector.thing_verdict(thing).is_some_and(|standing| !standing.pending) {
+            verifier.clear_rerouted(thing);
+            self.episodes.remove(&thing);
         }
     }
 
@@ -254,8 +259,8 @@ impl Verdicts {
     }
 
     /// Reports the recovery of a drift of an earlier run that this run's first verification did not find.
-    fn close_unconfirmed_drift(&mut self, id: u32, verified: &VerifiedThing, decided: bool) {
-        let Some(standing) = self.detector.thing_verdict(id) else { return };
+    fn close_unconfirmed_drift(&mut self, thing: ThingId, verified: &VerifiedThing, decided: bool) {
+        let Some(standing) = self.detector.thing_verdict(thing) else { return };
         // A thing whose changes may not arrive stays unknown, although the verification found no difference.
         let has_no_difference =
             decided && verified.unseen_because.is_some() && verified.differences.is_empty();
@@ -263,25 +268,25 @@ impl Verdicts {
             return;
         }
         let drifts = self.reports.drifts();
-        if !drifts.is_empty() && drifts.is_unconfirmed(&self.name(id)) {
-            self.report_recovery(id, verified);
+        if !drifts.is_empty() && drifts.is_unconfirmed(&self.name(thing)) {
+            self.report_recovery(thing, verified);
         }
     }
 
     /// Reports a drift, with the actors who may have caused it and the policy's action.
-    fn report_drift(&mut self, id: u32, seen: &VerifiedThing, verifier: &mut Verifier) {
-        let name = self.name(id);
+    fn report_drift(&mut self, thing: ThingId, seen: &VerifiedThing, verifier: &mut Verifier) {
+        let name = self.name(thing);
         let differences = seen.differences.clone();
         // A change by a new actor gets a record, even if the differences are the same.
-        let has_new_actor = self.episodes.get(&id).is_some_and(|episode| {
+        let has_new_actor = self.episodes.get(&thing).is_some_and(|episode| {
             !episode.reported && episode.newest().is_some_and(|change| change.actor.is_some())
         });
-        if !has_new_actor && self.confirm_reported(id, &name, &differences, verifier) {
+        if !has_new_actor && self.confirm_reported(thing, &name, &differences, verifier) {
             return;
         }
-        let mut record = self.new_thing_record(RecordKind::Drift, id, seen);
+        let mut record = self.new_thing_record(RecordKind::Drift, thing, seen);
         let made: Vec<AttributedChange> =
-            self.episodes.get(&id).into_iter().flat_map(Episode::changes).cloned().collect();
+            self.episodes.get(&thing).into_iter().flat_map(Episode::changes).cloned().collect();
         let mut was_allowed = false;
         if made.is_empty()
             && let Some(cause) = self.reports.drifts().cause(&name, &differences)
@@ -305,7 +310,7 @@ impl Verdicts {
             // Of several actors, the record names one that was not allowed.
             let unallowed = others
                 .into_iter()
-                .find(|change| !decide(&self.desired, id, change.actor.as_ref(), false, verifier).1);
+                .find(|change| !decide(&self.desired, thing, change.actor.as_ref(), false, verifier).1);
             if let Some(change) = unallowed {
                 self.set_actor(&mut record, change);
             }
@@ -323,7 +328,7 @@ impl Verdicts {
         let more_actors = record.detail.contains_key(MORE_ACTORS);
         let actor = record.actor.as_ref();
         let (action, allowed) =
-            decide_of_all(&self.desired, id, actor, &record.actors, more_actors, was_allowed, verifier);
+            decide_of_all(&self.desired, thing, actor, &record.actors, more_actors, was_allowed, verifier);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
@@ -331,7 +336,7 @@ impl Verdicts {
         let began = || record.time.parse().unwrap_or_default();
         let since = self.reports.drifts().get(&name).map_or_else(began, |open| open.since);
         if action == DriftAction::Revert {
-            self.schedule_revert(id);
+            self.schedule_revert(thing);
         }
         let open = OpenDrift {
             differences: record.differences.clone(),
@@ -346,14 +351,14 @@ impl Verdicts {
             confirmed: true,
         };
         self.reports.report(AgentEvent::Drifted(name, Box::new(open)));
-        self.diffs.want(self.records.len(), id, &self.desired, seen);
+        self.diffs.want(self.records.len(), thing, &self.desired, seen);
         self.records.push(record);
     }
 
     /// Confirms a drift that an earlier run or daemon reported, and applies the present policy. `false`: there is none.
     fn confirm_reported(
         &mut self,
-        id: u32,
+        thing: ThingId,
         name: &ThingName,
         differences: &[Difference],
         verifier: &mut Verifier,
@@ -361,40 +366,41 @@ impl Verdicts {
         let Some(open) = self.reports.drifts().reported(name, differences) else { return false };
         let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more_actors);
         let allowed = open.allowed;
-        let (action, _) = decide_of_all(&self.desired, id, actor.as_ref(), &actors, more, allowed, verifier);
+        let (action, _) =
+            decide_of_all(&self.desired, thing, actor.as_ref(), &actors, more, allowed, verifier);
         self.reports.report(AgentEvent::DriftConfirmed(name, action));
         if action == DriftAction::Revert {
-            self.schedule_revert(id);
+            self.schedule_revert(thing);
         }
         true
     }
 
     /// Reports a change of a thing that matches its expectation again.
-    fn report_touch(&mut self, id: u32, verified: &VerifiedThing) {
-        let record = self.new_thing_record(RecordKind::Touched, id, verified);
+    fn report_touch(&mut self, thing: ThingId, verified: &VerifiedThing) {
+        let record = self.new_thing_record(RecordKind::Touched, thing, verified);
         let path = record.path.as_deref().unwrap_or_default();
         self.reports.report(AgentEvent::Touched(path, record.actor.as_ref()));
         self.records.push(record);
     }
 
     /// Reports that a drifted thing matches its expectation again.
-    fn report_recovery(&mut self, id: u32, verified: &VerifiedThing) {
-        let mut record = self.new_thing_record(RecordKind::Recovered, id, verified);
-        let name = self.name(id);
+    fn report_recovery(&mut self, thing: ThingId, verified: &VerifiedThing) {
+        let mut record = self.new_thing_record(RecordKind::Recovered, thing, verified);
+        let name = self.name(thing);
         if let Some(open) = self.reports.drifts().get(&name) {
             record.detail.insert("since".into(), rfc3339(open.since).into());
         }
-        self.reverts.done(id);
+        self.reverts.done(thing);
         self.reports.report(AgentEvent::Recovered(&name));
         self.records.push(record);
     }
 
     /// Schedules a thing to be written back.
-    fn schedule_revert(&mut self, id: u32) {
+    fn schedule_revert(&mut self, thing: ThingId) {
         let now = self.now();
-        let at = self.reverts.schedule(id, now);
+        let at = self.reverts.schedule(thing, now);
         if at > now {
-            let (path, seconds) = (self.name(id).path, (at - now).div_ceil(1_000_000_000));
+            let (path, seconds) = (self.name(thing).path, (at - now).div_ceil(1_000_000_000));
             tracing::error!(path, seconds, "Wrote the path back too often: the next attempt has to wait.");
         }
     }
@@ -405,7 +411,7 @@ impl Verdicts {
         record.detail.insert("reason".into(), gap.reason.as_str().into());
         record.detail.insert("number".into(), gap.number.into());
         let name = match gap.scope {
-            Scope::Thing(id) => Some(self.name(id)),
+            Scope::Thing(thing) => Some(self.name(thing)),
             Scope::All | Scope::Some => None,
         };
         if let Some(name) = &name {

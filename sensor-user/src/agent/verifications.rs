@@ -10,7 +10,7 @@ use super::workers::Workers;
 use crate::kernel::btrfs;
 use crate::kernel::maps::MapsError;
 use crate::observation::Served;
-use sensor_model::protocol::{GapReason, Scope};
+use sensor_model::protocol::{GapReason, Scope, ThingId};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(super) struct Verifications {
     /// Processes that observe things on file systems whose server may not answer.
     pub(super) workers: Workers,
     /// Things whose file system did not answer. Each may have a gap of its own, by number.
-    unanswered: HashMap<u32, Option<u32>>,
+    unanswered: HashMap<ThingId, Option<u32>>,
     verification: Option<FullVerification>,
 }
 
@@ -82,41 +82,41 @@ impl Verifications {
     }
 
     /// Has a worker process observe a thing that this process must not open.
-    pub(super) fn ask_worker(&mut self, id: u32, served: Served, verdicts: &mut Verdicts) {
-        let expectation = verdicts.expectation(id);
+    pub(super) fn ask_worker(&mut self, thing: ThingId, served: Served, verdicts: &mut Verdicts) {
+        let expectation = verdicts.expectation(thing);
         let is_there = self.verifier.observer.is_served(&expectation.thing.path());
-        if !self.workers.ask(served, id, expectation, is_there) {
-            self.file_system_hangs(id, verdicts);
+        if !self.workers.ask(served, thing, expectation, is_there) {
+            self.file_system_hangs(thing, verdicts);
         }
     }
 
     /// Handles the workers' questions that got no answer in time.
     pub(super) fn check_overdue_workers(&mut self, verdicts: &mut Verdicts) {
-        for id in self.workers.overdue() {
-            self.file_system_hangs(id, verdicts);
+        for thing in self.workers.overdue() {
+            self.file_system_hangs(thing, verdicts);
         }
     }
 
     /// Opens a gap for a thing whose file system does not answer: the thing is unknown until it does.
-    pub(super) fn file_system_hangs(&mut self, id: u32, verdicts: &mut Verdicts) {
-        if !self.unanswered.contains_key(&id) {
-            let path = verdicts.name(id).path;
+    pub(super) fn file_system_hangs(&mut self, thing: ThingId, verdicts: &mut Verdicts) {
+        if !self.unanswered.contains_key(&thing) {
+            let path = verdicts.name(thing).path;
             tracing::warn!(path, "The file system of the path does not answer: the verdict is unknown.");
             let mut own = None;
             if self.unanswered.len() < GAPS_AT_ONCE {
-                own = Some(verdicts.open_lasting_gap(Scope::Thing(id), GapReason::FileSystemHangs));
+                own = Some(verdicts.open_lasting_gap(Scope::Thing(thing), GapReason::FileSystemHangs));
             } else {
-                verdicts.set_unseen(id, Some(GapReason::FileSystemHangs));
+                verdicts.set_unseen(thing, Some(GapReason::FileSystemHangs));
             }
-            self.unanswered.insert(id, own);
+            self.unanswered.insert(thing, own);
         }
         let again = verdicts.now().saturating_add(RETRY_NS);
-        verdicts.not_observed(id, again);
+        verdicts.not_observed(thing, again);
     }
 
     /// Closes the gap of a thing whose file system answered.
-    pub(super) fn file_system_answers(&mut self, id: u32, verdicts: &mut Verdicts) {
-        if let Some(Some(gap)) = self.unanswered.remove(&id) {
+    pub(super) fn file_system_answers(&mut self, thing: ThingId, verdicts: &mut Verdicts) {
+        if let Some(Some(gap)) = self.unanswered.remove(&thing) {
             verdicts.end_lasting_gap(gap);
         }
     }
@@ -125,10 +125,10 @@ impl Verifications {
     /// unknown until the next verification.
     pub(super) fn check_entries(&mut self, verdicts: &mut Verdicts) -> Result<(), MapsError> {
         for watch in self.verifier.check_entries(ENTRIES_A_CHECK)? {
-            let (direct, beyond) = self.verifier.registry.all_concerned(&[watch]);
+            let (in_evidence, outside_evidence) = self.verifier.registry.all_concerned(&[watch]);
             let path = self.verifier.registry.get(watch).map(|watch| watch.path.display().to_string());
             tracing::warn!(path, "The map entry of the path was missing or changed: the daemon restored it.");
-            let things: Vec<u32> = direct.into_iter().chain(beyond).collect();
+            let things: Vec<ThingId> = in_evidence.into_iter().chain(outside_evidence).collect();
             let scopes = match things.len() {
                 ..=GAPS_AT_ONCE => things.into_iter().map(Scope::Thing).collect(),
                 _ => vec![Scope::All],

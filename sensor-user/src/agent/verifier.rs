@@ -22,7 +22,7 @@ use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
-use sensor_model::protocol::{Evidence, Finding, GapReason, Verification, is_transient};
+use sensor_model::protocol::{Evidence, Finding, GapReason, ThingId, Verification, is_transient};
 use sensor_model::record::{Actor, FileIdentity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -88,7 +88,7 @@ pub struct Verifier {
     /// Paths of declared symbolic links.
     links: HashSet<Arc<Path>>,
     /// Things whose route may have changed.
-    rerouted: HashSet<u32>,
+    rerouted: HashSet<ThingId>,
     /// The fanotify marks of the watches.
     marks: FanotifyMarks,
     /// The protected names in the map.
@@ -136,14 +136,14 @@ impl Verifier {
     }
 
     /// The things at, above or below a mount point whose mounts changed. Their routes may have changed.
-    pub fn mount_changed(&mut self, point: &Path) -> Vec<u32> {
+    pub fn mount_changed(&mut self, point: &Path) -> Vec<ThingId> {
         let things = self.registry.under_mount(point);
         self.mark_rerouted(things.iter().copied());
         things
     }
 
     /// See [`WatchRegistry::protected_thing`].
-    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(u32, PathBuf)> {
+    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(ThingId, PathBuf)> {
         self.registry.protected_thing(watches, name)
     }
 
@@ -188,7 +188,7 @@ impl Verifier {
     }
 
     /// Marks things whose route may have changed. The next verification resolves it again.
-    pub fn mark_rerouted(&mut self, things: impl IntoIterator<Item = u32>) {
+    pub fn mark_rerouted(&mut self, things: impl IntoIterator<Item = ThingId>) {
         self.rerouted.extend(things);
     }
 
@@ -203,8 +203,8 @@ impl Verifier {
     }
 
     /// Verifies a thing.
-    pub async fn verify(&mut self, thing: u32, desired: &Desired) -> Result<VerifyOutcome, MapsError> {
-        let expectation = &desired.expectations[thing as usize];
+    pub async fn verify(&mut self, thing: ThingId, desired: &Desired) -> Result<VerifyOutcome, MapsError> {
+        let expectation = &desired.expectations[thing.index()];
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
         let mut foreign_name = None;
@@ -239,7 +239,7 @@ impl Verifier {
                     }
                 }
             });
-            if let Some(served) = self.observer.take_untouched() {
+            if let Some(served) = self.observer.take_left_to_worker() {
                 return Ok(VerifyOutcome::NeedsWorker(served));
             }
             if opened_as.is_some_and(|inode| !self.observer.leads_to(&path, inode)) {
@@ -273,14 +273,14 @@ impl Verifier {
     /// Compares an observation with the thing's expectation.
     async fn compare(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         desired: &Desired,
         mut observation: Observation,
         object: Option<Inode>,
         evidence: Option<Evidence>,
         unseen_because: Option<GapReason>,
     ) -> VerifiedThing {
-        let expectation = &desired.expectations[thing as usize];
+        let expectation = &desired.expectations[thing.index()];
         if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
             && let Some(state) = self.units.state(name).await
         {
@@ -293,7 +293,7 @@ impl Verifier {
         };
         let seen = ObjectVersion { inode: object.map(PackedInode::from), changed_ns };
         // Only verifications that decided the verdict count: another one may have observed half of a change.
-        let before = self.decided.get(thing as usize).copied().flatten();
+        let before = self.decided.get(thing.index()).copied().flatten();
         let finding = if differences.is_empty() {
             Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
         } else {
@@ -317,8 +317,8 @@ impl Verifier {
     }
 
     /// Remembers the object of a verification that decided the thing's verdict.
-    pub fn remember_decided(&mut self, thing: u32, seen: &VerifiedThing) {
-        if let Some(decided) = self.decided.get_mut(thing as usize) {
+    pub fn remember_decided(&mut self, thing: ThingId, seen: &VerifiedThing) {
+        if let Some(decided) = self.decided.get_mut(thing.index()) {
             *decided = Some(seen.object);
         }
     }
@@ -326,7 +326,7 @@ impl Verifier {
     /// Clears the mark of [`Verifier::mark_rerouted`]. The caller knows that no verification of the thing is pending, so the route
     /// that the last one resolved is current. An unchanged difference does not prove that: the hook runs before the change takes
     /// effect.
-    pub fn clear_rerouted(&mut self, thing: u32) {
+    pub fn clear_rerouted(&mut self, thing: ThingId) {
         self.rerouted.remove(&thing);
     }
 
@@ -334,7 +334,7 @@ impl Verifier {
     /// verification is valid.
     fn enrol_route(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         path: &Path,
         keys: Keys,
         units: &[(PathBuf, Option<Inode>)],
@@ -353,17 +353,17 @@ impl Verifier {
             self.write_protections()?;
             // Each path may lead to another directory now.
             let known = route.directories.iter().filter_map(|directory| self.registry.find(directory));
-            let known: Vec<u32> = known.filter(|id| !added.contains(id)).collect();
-            for id in known {
-                let before = self.registry.get(id).and_then(registry::Watch::key);
-                self.enrol(id)?;
-                if self.registry.get(id).and_then(registry::Watch::key) != before {
-                    added.push(id);
+            let known: Vec<u32> = known.filter(|watch_id| !added.contains(watch_id)).collect();
+            for watch_id in known {
+                let before = self.registry.get(watch_id).and_then(registry::Watch::key);
+                self.enrol(watch_id)?;
+                if self.registry.get(watch_id).and_then(registry::Watch::key) != before {
+                    added.push(watch_id);
                 }
             }
         }
-        for id in &added {
-            self.enrol(*id)?;
+        for watch_id in &added {
+            self.enrol(*watch_id)?;
         }
         let is_known = added.is_empty();
         self.marks.add(added);

@@ -61,17 +61,17 @@ async fn a_change_that_an_undecided_verification_observed_is_a_change_for_the_ne
         Finding::Differs { .. } => panic!("{:?}", seen.differences),
     };
 
-    let first = seen(verifier.verify(0, &desired).await);
+    let first = seen(verifier.verify(ThingId(0), &desired).await);
     assert!(!untouched(&first));
-    verifier.remember_decided(0, &first);
-    assert!(untouched(&seen(verifier.verify(0, &desired).await)));
+    verifier.remember_decided(ThingId(0), &first);
+    assert!(untouched(&seen(verifier.verify(ThingId(0), &desired).await)));
 
     change(&path);
-    assert!(!untouched(&seen(verifier.verify(0, &desired).await)));
-    let second = seen(verifier.verify(0, &desired).await);
+    assert!(!untouched(&seen(verifier.verify(ThingId(0), &desired).await)));
+    let second = seen(verifier.verify(ThingId(0), &desired).await);
     assert!(!untouched(&second), "the verification before this one decided nothing");
-    verifier.remember_decided(0, &second);
-    assert!(untouched(&seen(verifier.verify(0, &desired).await)));
+    verifier.remember_decided(ThingId(0), &second);
+    assert!(untouched(&seen(verifier.verify(ThingId(0), &desired).await)));
 }
 
 /// A verifier of some expectations, on a root of its own, without kernel programs.
@@ -89,20 +89,20 @@ async fn the_directories_behind_a_new_link_are_watched_after_the_next_verificati
     fs::create_dir(at("tmp")).unwrap();
     fs::write(at("etc/foo/a"), "same").unwrap();
     let (mut verifier, desired) = verifier(root.path(), vec![file("/etc/foo/a", (0, 0))]);
-    seen(verifier.verify(0, &desired).await);
+    seen(verifier.verify(ThingId(0), &desired).await);
     assert_eq!(verifier.take_new_watches(), [] as [u32; 0]);
 
     fs::rename(at("etc/foo"), at("tmp/foo")).unwrap();
     std::os::unix::fs::symlink("/tmp/foo", at("etc/foo")).unwrap();
-    verifier.mark_rerouted([0]);
-    seen(verifier.verify(0, &desired).await);
+    verifier.mark_rerouted([ThingId(0)]);
+    seen(verifier.verify(ThingId(0), &desired).await);
     let fresh: Vec<PathBuf> = verifier
         .take_new_watches()
         .into_iter()
-        .map(|id| verifier.registry.get(id).unwrap().path.to_path_buf())
+        .map(|watch_id| verifier.registry.get(watch_id).unwrap().path.to_path_buf())
         .collect();
     assert_eq!(fresh, [Path::new("/tmp"), Path::new("/tmp/foo")]);
-    seen(verifier.verify(0, &desired).await);
+    seen(verifier.verify(ThingId(0), &desired).await);
     assert_eq!(verifier.take_new_watches(), [] as [u32; 0], "it is known now");
 }
 
@@ -117,16 +117,16 @@ async fn a_route_is_resolved_again_until_no_verification_is_pending() {
     let parent = verifier.registry.find(Path::new("/var/home")).unwrap();
     let report = |verifier: &mut Verifier| {
         let concerned = verifier.registry.concerned(&[parent], Some(OsStr::new("core")), false, false);
-        verifier.mark_rerouted(concerned.beyond);
+        verifier.mark_rerouted(concerned.outside_evidence);
     };
     report(&mut verifier);
-    let result = seen(verifier.verify(0, &desired).await);
-    verifier.remember_decided(0, &result);
+    let result = seen(verifier.verify(ThingId(0), &desired).await);
+    verifier.remember_decided(ThingId(0), &result);
     // The directory appears only now.
     fs::create_dir(at("var/home/core")).unwrap();
-    let result = seen(verifier.verify(0, &desired).await);
-    verifier.remember_decided(0, &result);
-    verifier.clear_rerouted(0);
+    let result = seen(verifier.verify(ThingId(0), &desired).await);
+    verifier.remember_decided(ThingId(0), &result);
+    verifier.clear_rerouted(ThingId(0));
     let core = verifier.registry.find(Path::new("/var/home/core")).unwrap();
     assert_eq!(verifier.take_new_watches(), [core]);
 }
@@ -142,19 +142,25 @@ async fn a_thing_with_an_unmarked_path_is_unseen_until_the_path_is_marked() {
     let parent = verifier.registry.find(Path::new("/etc")).unwrap();
     verifier.set_marked(own, false);
     verifier.set_marked(own, false);
-    assert_eq!(seen(verifier.verify(0, &desired).await).unseen_because, Some(GapReason::FanotifyUnwatched));
-    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, None);
-    verifier.set_marked(parent, false);
-    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, Some(GapReason::FanotifyUnwatched));
-    verifier.set_marked(parent, true);
-    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, None);
     assert_eq!(
-        seen(verifier.verify(0, &desired).await).unseen_because,
+        seen(verifier.verify(ThingId(0), &desired).await).unseen_because,
+        Some(GapReason::FanotifyUnwatched)
+    );
+    assert_eq!(seen(verifier.verify(ThingId(1), &desired).await).unseen_because, None);
+    verifier.set_marked(parent, false);
+    assert_eq!(
+        seen(verifier.verify(ThingId(1), &desired).await).unseen_because,
+        Some(GapReason::FanotifyUnwatched)
+    );
+    verifier.set_marked(parent, true);
+    assert_eq!(seen(verifier.verify(ThingId(1), &desired).await).unseen_because, None);
+    assert_eq!(
+        seen(verifier.verify(ThingId(0), &desired).await).unseen_because,
         Some(GapReason::FanotifyUnwatched),
         "its own mark is missing"
     );
     verifier.set_marked(own, true);
-    assert_eq!(seen(verifier.verify(0, &desired).await).unseen_because, None);
+    assert_eq!(seen(verifier.verify(ThingId(0), &desired).await).unseen_because, None);
 }
 
 #[test]
@@ -187,13 +193,13 @@ async fn a_directory_that_enables_units_is_watched_once_a_verification_found_it(
         ..file("/unused", (0, 0))
     };
     let (mut verifier, desired) = verifier(root.path(), vec![unit]);
-    seen(verifier.verify(0, &desired).await);
+    seen(verifier.verify(ThingId(0), &desired).await);
     let wants = Path::new("/etc/systemd/system/other.target.wants");
     assert!(verifier.registry.find(wants).is_none());
     fs::create_dir(system.join("other.target.wants")).unwrap();
-    seen(verifier.verify(0, &desired).await);
-    let id = verifier.registry.find(wants).unwrap();
-    assert_eq!(verifier.take_new_watches(), [id]);
-    let concerned = verifier.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);
-    assert_eq!(concerned.direct, [0]);
+    seen(verifier.verify(ThingId(0), &desired).await);
+    let watch_id = verifier.registry.find(wants).unwrap();
+    assert_eq!(verifier.take_new_watches(), [watch_id]);
+    let concerned = verifier.registry.concerned(&[watch_id], Some(OsStr::new("x.service")), false, true);
+    assert_eq!(concerned.in_evidence, [ThingId(0)]);
 }

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::observation::Served;
 use crate::observation::worker::{self, Answer, LONGEST};
 use sensor_model::expectation::Expectation;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
@@ -47,7 +48,7 @@ pub(super) struct Workers {
 /// A question about one thing.
 #[derive(Debug)]
 struct Question {
-    thing: u32,
+    thing: ThingId,
     /// The path itself lies on the file system, not only a link of its route.
     is_there: bool,
     line: Vec<u8>,
@@ -58,7 +59,7 @@ struct Question {
 #[derive(Debug)]
 struct WorkerQueue {
     process: WorkerProcess,
-    thing: u32,
+    thing: ThingId,
     is_there: bool,
     /// Boot-time nanoseconds.
     deadline: u64,
@@ -72,9 +73,9 @@ struct WorkerQueue {
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     /// An answer about a thing, and whether its path itself led to such a file system at the time of the question.
-    Answer(u32, Box<Answer>, bool),
+    Answer(ThingId, Box<Answer>, bool),
     /// The process failed, and these things have no answer.
-    Failed(Vec<u32>),
+    Failed(Vec<ThingId>),
 }
 
 impl Workers {
@@ -98,7 +99,7 @@ impl Workers {
     pub(super) fn ask(
         &mut self,
         served: Served,
-        thing: u32,
+        thing: ThingId,
         expectation: &Expectation,
         is_there: bool,
     ) -> bool {
@@ -167,7 +168,7 @@ impl Workers {
     }
 
     /// Ends the processes that missed their deadline. Gives their things.
-    pub(super) fn overdue(&mut self) -> Vec<u32> {
+    pub(super) fn overdue(&mut self) -> Vec<ThingId> {
         self.reap();
         let now = self.clock.boot_ns();
         let mut things = Vec::new();
@@ -226,7 +227,7 @@ impl WorkerQueue {
     }
 
     /// The things of all its questions.
-    fn things(&self) -> Vec<u32> {
+    fn things(&self) -> Vec<ThingId> {
         let waiting = self.waiting.iter().map(|question| question.thing);
         std::iter::once(self.thing).chain(waiting).collect()
     }

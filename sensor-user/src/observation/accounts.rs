@@ -3,7 +3,7 @@
 //! In: `/etc/passwd` and `/etc/group` below the root, then `/usr/lib/passwd` and `/usr/lib/group`, in which image-based hosts keep
 //! system users (nss-altfiles). Out: names for numbers and numbers for names. It never asks NSS, which would answer for another root.
 
-use super::{resolve::Root, served::NOT_TOUCHED};
+use super::{resolve::Root, served::NEEDS_WORKER};
 use crate::bounded;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::host::accounts::Accounts;
@@ -45,7 +45,7 @@ impl Database {
             return;
         }
         let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK));
-        if files.iter().any(|file| matches!(file, Err(NOT_TOUCHED))) {
+        if files.iter().any(|file| matches!(file, Err(NEEDS_WORKER))) {
             return;
         }
         let files = files.map(Result::ok);

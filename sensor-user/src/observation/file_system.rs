@@ -14,10 +14,10 @@ use std::{
 };
 
 impl Observer {
-    /// The file system that the observer left untouched since the last call or the begin of the last observation, because a server
-    /// answers for it.
-    pub fn take_untouched(&self) -> Option<Served> {
-        self.root.guard()?.take_untouched()
+    /// The file system that the observer did not access, because a server answers for it: the last one since the last call, or since
+    /// the last observation began.
+    pub fn take_left_to_worker(&self) -> Option<Served> {
+        self.root.guard()?.take_left_to_worker()
     }
 
     /// Whether a path is on a file system that a server answers for. It does not resolve links in the path.

@@ -34,7 +34,7 @@ use sensor_model::{
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
     observation::{FileType, ObjectObservation, Observation},
 };
-use served::NOT_TOUCHED;
+use served::NEEDS_WORKER;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
@@ -138,7 +138,7 @@ impl Observer {
     pub fn observe(&self, expectation: &Expectation) -> Observed {
         let mut opened = Vec::new();
         let observation = self.observe_with(expectation, &mut |object| opened.push(object.clone()));
-        Observed { observation, opened, served: self.take_untouched() }
+        Observed { observation, opened, served: self.take_left_to_worker() }
     }
 
     /// Observes the expectation's thing. It calls `on_open` right after each marked open, while the kernel programs' answer to that
@@ -149,7 +149,7 @@ impl Observer {
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Observation {
         let path = expectation.thing.path();
-        self.take_untouched();
+        self.take_left_to_worker();
         let observed = match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
             (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
@@ -164,7 +164,7 @@ impl Observer {
         };
         observed.unwrap_or_else(|failed| Observation::Unreadable {
             error: match failed.errno {
-                NOT_TOUCHED => format!("{}: a server answers for its file system", path.display()),
+                NEEDS_WORKER => format!("{}: a server answers for its file system", path.display()),
                 errno => format!("{} {}: {}", failed.operation, path.display(), errno.desc()),
             },
         })

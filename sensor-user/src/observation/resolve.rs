@@ -88,7 +88,7 @@ impl Root {
         Ok(Self { directory, openat2: AtomicBool::new(true), guard: None })
     }
 
-    /// The same with look-ups that fail with [`super::served::NOT_TOUCHED`] at a file system that a server answers for. `mounts` is the
+    /// The same with look-ups that fail with [`super::served::NEEDS_WORKER`] at a file system that a server answers for. `mounts` is the
     /// file with the mount table.
     pub(crate) fn open_guarded(path: &Path, mounts: &Path) -> io::Result<Self> {
         let mut root = Self::open(path)?;

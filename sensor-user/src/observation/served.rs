@@ -46,8 +46,8 @@ const SERVED: [&str; 22] = [
     "wekafs",
 ];
 
-/// The error of an operation that would touch a file system with a server.
-pub(crate) const NOT_TOUCHED: Errno = Errno::EREMOTE;
+/// The error of an operation that would access a file system with a server: only a worker process may do that.
+pub(crate) const NEEDS_WORKER: Errno = Errno::EREMOTE;
 
 /// A file system that a server answers for, by the number of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -154,8 +154,8 @@ pub(crate) struct MountGuard {
     /// The file with the mount table.
     file: PathBuf,
     table: Mutex<Table>,
-    /// The last file system that was not touched since the last call of [`MountGuard::take_untouched`].
-    untouched: Mutex<Option<Served>>,
+    /// The last file system that this process did not access, since the last call of [`MountGuard::take_left_to_worker`].
+    left_to_worker: Mutex<Option<Served>>,
 }
 
 impl MountGuard {
@@ -168,7 +168,7 @@ impl MountGuard {
             mount,
             file: file.to_owned(),
             table: Mutex::default(),
-            untouched: Mutex::default(),
+            left_to_worker: Mutex::default(),
         };
         guard.refresh();
         Some(guard)
@@ -183,7 +183,7 @@ impl MountGuard {
     }
 
     /// Where a path crosses from one mount to another: the lengths of the mount points. `None` for a path that is not plain names.
-    /// [`NOT_TOUCHED`] if it crosses to a file system that a server answers for.
+    /// [`NEEDS_WORKER`] if it crosses to a file system that a server answers for.
     pub(crate) fn crossings(&self, path: &Path) -> Result<Option<Vec<usize>>, Errno> {
         let bytes = path.as_os_str().as_bytes();
         if !is_plain(bytes) {
@@ -192,7 +192,7 @@ impl MountGuard {
         lock(&self.table)
             .crossings(self.mount, bytes)
             .map(Some)
-            .map_err(|served| self.leave_untouched(served))
+            .map_err(|served| self.leave_to_worker(served))
     }
 
     /// The file system with a server that a path crosses to, if all its names are directories; `None` if it crosses to none.
@@ -200,12 +200,12 @@ impl MountGuard {
         lock(&self.table).crossings(self.mount, path.as_os_str().as_bytes()).err()
     }
 
-    /// Checks that the object of a new handle (`O_PATH`) may be touched.
+    /// Checks that the object of a new handle (`O_PATH`) may be accessed.
     pub(crate) fn check(&self, handle: impl AsFd) -> Result<(), Errno> {
         match mount_of(handle) {
             Some((mount, device)) => self.check_mount(mount, device),
             // The call failed: FUSE without `allow_other` answers only the user that mounted it.
-            None => Err(self.leave_untouched(Served(0))),
+            None => Err(self.leave_to_worker(Served(0))),
         }
     }
 
@@ -222,18 +222,18 @@ impl MountGuard {
         }
         match found {
             Some(found) if !found.is_served => Ok(()),
-            found => Err(self.leave_untouched(Served(found.map_or(device, |found| found.device)))),
+            found => Err(self.leave_to_worker(Served(found.map_or(device, |found| found.device)))),
         }
     }
 
-    fn leave_untouched(&self, served: Served) -> Errno {
-        *lock(&self.untouched) = Some(served);
-        NOT_TOUCHED
+    fn leave_to_worker(&self, served: Served) -> Errno {
+        *lock(&self.left_to_worker) = Some(served);
+        NEEDS_WORKER
     }
 
-    /// The last file system that was not touched since the last call.
-    pub(crate) fn take_untouched(&self) -> Option<Served> {
-        lock(&self.untouched).take()
+    /// The last file system that this process did not access, since the last call.
+    pub(crate) fn take_left_to_worker(&self) -> Option<Served> {
+        lock(&self.left_to_worker).take()
     }
 }
 

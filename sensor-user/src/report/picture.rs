@@ -144,7 +144,7 @@ impl Picture {
                 self.changed = true;
             }
             AgentEvent::Reverted(path, result) => metrics.reverted(path, result),
-            AgentEvent::Counted(kind, count) => metrics.without_record(kind, count),
+            AgentEvent::WithoutRecord(kind, count) => metrics.without_record(kind, count),
             AgentEvent::NodeState(standing) => {
                 let is_new = standing != self.node;
                 if let Some(standing) = &standing {

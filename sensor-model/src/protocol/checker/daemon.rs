@@ -3,14 +3,14 @@
 
 use super::{
     super::{
-        Detector, Event, Evidence, Finding, GapReason, Scope, Transition, Verification,
+        Detector, Event, Evidence, Finding, GapReason, Scope, ThingId, Transition, Verification,
         timing::{Mutation, Timing},
     },
     kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject},
 };
 
 /// The only managed thing.
-pub(super) const THING: u32 = 0;
+pub(super) const THING: ThingId = ThingId(0);
 /// The time of every state: in the model time does not pass by itself.
 const NOW: u64 = 0;
 
@@ -222,7 +222,7 @@ impl Daemon {
     }
 
     fn event(&mut self) {
-        self.detector.event(THING, NOW, Event { own: false, beyond: false });
+        self.detector.event(THING, NOW, Event { own: false, outside_evidence: false });
     }
 
     fn verify(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {

@@ -1,6 +1,7 @@
 //! Numbers of watches, identities of inodes, and the things that a record concerns. No state.
 
 use sensor_common::map::InodeKey;
+use sensor_model::protocol::ThingId;
 
 /// The numbers from here on belong to the daemon's own watches (canary, mount table, tunables).
 pub const FIRST_OWN: u32 = 1 << 30;
@@ -28,10 +29,10 @@ pub struct RecordTarget {
 /// The things and watches that a record concerns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Concerned {
-    /// Things whose own inode or directory the record is about.
-    pub direct: Vec<u32>,
-    /// Things below a directory that moved, disappeared or appeared: the evidence of their own inode does not cover this.
-    pub beyond: Vec<u32>,
+    /// Things whose own inode or directory the record is about: its evidence covers the change.
+    pub in_evidence: Vec<ThingId>,
+    /// Things below a directory that moved, disappeared or appeared: the evidence of their own inode does not cover the change.
+    pub outside_evidence: Vec<ThingId>,
     /// Watches that may lead to another inode now; the caller enrols them again.
     pub stale: Vec<u32>,
 }

@@ -8,6 +8,7 @@ use super::protection_state::WatchProtection;
 use super::{Watch, WatchRegistry};
 use crate::agent::rule_numbers::RuleNumbers;
 use sensor_common::map::InodeKey;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 impl WatchRegistry {
     /// Sets the deny rule of a thing. It protects the thing's inode, and a closed directory's names.
     /// [`WatchRegistry::update_protections`] computes the protections that follow.
-    pub fn set_rule(&mut self, thing: u32, rule: u32) {
+    pub fn set_rule(&mut self, thing: ThingId, rule: u32) {
         self.deny.insert(thing, rule);
     }
 
@@ -25,7 +26,7 @@ impl WatchRegistry {
     }
 
     /// Sets the directory and the missing name at which a thing's route ends; `None` if the route is complete.
-    pub fn set_missing_name(&mut self, thing: u32, missing: Option<(PathBuf, OsString)>) {
+    pub fn set_missing_name(&mut self, thing: ThingId, missing: Option<(PathBuf, OsString)>) {
         if !self.deny.contains_key(&thing) || self.protections.missing.get(&thing) == missing.as_ref() {
             return;
         }
@@ -45,32 +46,34 @@ impl WatchRegistry {
         }
         let mut rules: HashMap<u32, BTreeSet<u32>> = HashMap::new();
         for (thing, rule) in &self.deny {
-            let path = self.things.get(*thing as usize).filter(|_| !self.unwatched.contains(thing));
+            let path = self.things.get(thing.index()).filter(|_| !self.unwatched.contains(thing));
             let ancestors = path.into_iter().flat_map(|path| path.ancestors());
-            for id in ancestors.filter_map(|path| self.find(path)) {
-                rules.entry(id).or_default().insert(*rule);
+            for watch_id in ancestors.filter_map(|path| self.find(path)) {
+                rules.entry(watch_id).or_default().insert(*rule);
             }
         }
-        for (id, watch) in (0..).zip(&self.watches) {
+        for (watch_id, watch) in (0..).zip(&self.watches) {
             for rule in watch.through().iter().filter_map(|thing| self.deny.get(thing)) {
-                rules.entry(id).or_default().insert(*rule);
+                rules.entry(watch_id).or_default().insert(*rule);
             }
         }
-        let parents = rules.keys().filter_map(|id| self.watches[*id as usize].path.parent());
+        let parents = rules.keys().filter_map(|watch_id| self.watches[*watch_id as usize].path.parent());
         let ends = self.protections.missing.values().map(|(directory, _)| directory.as_path());
         let with_names: HashSet<u32> = parents.chain(ends).filter_map(|path| self.find(path)).collect();
         let protections: HashMap<u32, WatchProtection> = rules
             .keys()
             .chain(&with_names)
-            .map(|id| {
-                let all = rules.get(id).and_then(|rules| self.protections.numbers.of_all(rules));
-                (*id, WatchProtection { rules: all, has_names: with_names.contains(id) })
+            .map(|watch_id| {
+                let all = rules.get(watch_id).and_then(|rules| self.protections.numbers.of_all(rules));
+                (*watch_id, WatchProtection { rules: all, has_names: with_names.contains(watch_id) })
             })
             .collect();
         let before = std::mem::replace(&mut self.protections.by_watch, protections);
         let both = before.keys().chain(self.protections.by_watch.keys());
-        let mut changed: Vec<u32> =
-            both.filter(|id| before.get(*id) != self.protections.by_watch.get(*id)).copied().collect();
+        let mut changed: Vec<u32> = both
+            .filter(|watch_id| before.get(*watch_id) != self.protections.by_watch.get(*watch_id))
+            .copied()
+            .collect();
         // Other names may be protected, even if there are as many as before.
         let moved = std::mem::take(&mut self.protections.moved);
         changed.extend(moved.iter().filter_map(|directory| self.find(directory)));
@@ -81,7 +84,7 @@ impl WatchRegistry {
 
     /// The protection of all watches that lead to one inode.
     pub(super) fn protection_of(&self, watches: &[u32]) -> WatchProtection {
-        let protections = || watches.iter().filter_map(|id| self.protections.by_watch.get(id));
+        let protections = || watches.iter().filter_map(|watch_id| self.protections.by_watch.get(watch_id));
         WatchProtection {
             rules: self.protections.numbers.of_union(protections().filter_map(|protection| protection.rules)),
             has_names: protections().any(|protection| protection.has_names),
@@ -91,11 +94,11 @@ impl WatchRegistry {
     /// The protected names in a directory. Each has the number of the rules that must all allow an actor.
     pub fn names_in(&self, key: InodeKey) -> BTreeMap<OsString, u32> {
         let mut names: BTreeMap<OsString, u32> = BTreeMap::new();
-        for id in self.leading_to(key) {
-            if !self.protections.by_watch.get(id).is_some_and(|protection| protection.has_names) {
+        for watch_id in self.leading_to(key) {
+            if !self.protections.by_watch.get(watch_id).is_some_and(|protection| protection.has_names) {
                 continue;
             }
-            let directory = &self.watches[*id as usize];
+            let directory = &self.watches[*watch_id as usize];
             let children = self.children(directory).filter_map(|child| {
                 let rules = self.protections.by_watch.get(&self.find(&child.path)?)?.rules?;
                 Some((child.path.file_name()?, rules))
@@ -116,9 +119,9 @@ impl WatchRegistry {
 
     /// The first protected thing because of which the programs refused a change of these watches, and the path of the attempt.
     /// `name`: the name in the directory that the change was about.
-    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(u32, PathBuf)> {
-        watches.iter().find_map(|id| {
-            let watch = &self.watches[*id as usize];
+    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(ThingId, PathBuf)> {
+        watches.iter().find_map(|watch_id| {
+            let watch = &self.watches[*watch_id as usize];
             let Some(name) = name else {
                 return Some((self.first_at(watch)?, watch.path.to_path_buf()));
             };
@@ -135,13 +138,13 @@ impl WatchRegistry {
     }
 
     /// The first protected thing at a watch, else below it, else behind a link that leads through it.
-    fn first_at(&self, watch: &Watch) -> Option<u32> {
-        let is_protected = |thing: &u32| self.deny.contains_key(thing);
+    fn first_at(&self, watch: &Watch) -> Option<ThingId> {
+        let is_protected = |thing: &ThingId| self.deny.contains_key(thing);
         let own = watch.objects().filter(|thing| self.is_own(watch, *thing));
         let below = || {
             let path: &Path = &watch.path;
             let things = self.deny.keys().copied();
-            things.filter(|thing| self.things[*thing as usize].starts_with(path)).min()
+            things.filter(|thing| self.things[thing.index()].starts_with(path)).min()
         };
         own.chain(watch.everything().iter().copied())
             .find(is_protected)
@@ -174,8 +177,8 @@ mod tests {
     }
 
     fn lead(registry: &mut WatchRegistry, path: &str, ino: u64) {
-        let id = registry.find(Path::new(path)).unwrap();
-        registry.set_inode(id, Some(Inode { key: key(ino), generation: 1 }));
+        let watch_id = registry.find(Path::new(path)).unwrap();
+        registry.set_inode(watch_id, Some(Inode { key: key(ino), generation: 1 }));
     }
 
     /// Below `/etc`: a missing thing of the first rule, a thing of the second rule, and a thing without a rule.
@@ -186,8 +189,8 @@ mod tests {
             lead(&mut registry, path, ino);
         }
         registry.set_rule_numbers(&RuleNumbers::after(2));
-        registry.set_rule(0, 1);
-        registry.set_rule(1, 2);
+        registry.set_rule(ThingId(0), 1);
+        registry.set_rule(ThingId(1), 2);
         registry.update_protections();
         registry
     }
@@ -237,8 +240,8 @@ mod tests {
         let mut registry = WatchRegistry::new(&[thing("/root/.ssh/keys")], |_| real(), |_| Vec::new());
         lead(&mut registry, "/", 2);
         lead(&mut registry, "/var", 3);
-        registry.set_rule(0, 1);
-        registry.set_missing_name(0, Some(("/var".into(), ".ssh".into())));
+        registry.set_rule(ThingId(0), 1);
+        registry.set_missing_name(ThingId(0), Some(("/var".into(), ".ssh".into())));
         registry.update_protections();
         assert_eq!(names(&registry, 3), [(".ssh".to_owned(), 1)]);
         assert_eq!(
@@ -248,13 +251,13 @@ mod tests {
         );
         let var = registry.find(Path::new("/var")).unwrap();
         let at = registry.protected_thing(&[var], Some(OsStr::new(".ssh")));
-        assert_eq!(at, Some((0, "/var/.ssh".into())));
-        registry.set_missing_name(0, Some(("/var".into(), ".ssh".into())));
+        assert_eq!(at, Some((ThingId(0), "/var/.ssh".into())));
+        registry.set_missing_name(ThingId(0), Some(("/var".into(), ".ssh".into())));
         assert!(registry.update_protections().is_empty(), "nothing changed");
-        registry.set_missing_name(0, Some(("/var".into(), "keys.d".into())));
+        registry.set_missing_name(ThingId(0), Some(("/var".into(), "keys.d".into())));
         assert_eq!(registry.update_protections(), [var], "another name in the same directory");
         assert_eq!(names(&registry, 3), [("keys.d".to_owned(), 1)]);
-        registry.set_missing_name(0, None);
+        registry.set_missing_name(ThingId(0), None);
         assert!(registry.update_protections().contains(&var));
         assert_eq!(names(&registry, 3), []);
     }
@@ -262,12 +265,13 @@ mod tests {
     #[test]
     fn a_denial_names_the_protected_thing_and_no_other() {
         let registry = registry();
-        let id = |path: &str| registry.find(Path::new(path)).unwrap();
-        let refused =
-            |path: &str, name: Option<&str>| registry.protected_thing(&[id(path)], name.map(OsStr::new));
-        assert_eq!(refused("/etc", None), Some((0, "/etc".into())));
-        assert_eq!(refused("/etc", Some("b")), Some((1, "/etc/b".into())));
-        assert_eq!(refused("/etc/b/two", None), Some((1, "/etc/b/two".into())));
+        let watch_id = |path: &str| registry.find(Path::new(path)).unwrap();
+        let refused = |path: &str, name: Option<&str>| {
+            registry.protected_thing(&[watch_id(path)], name.map(OsStr::new))
+        };
+        assert_eq!(refused("/etc", None), Some((ThingId(0), "/etc".into())));
+        assert_eq!(refused("/etc", Some("b")), Some((ThingId(1), "/etc/b".into())));
+        assert_eq!(refused("/etc/b/two", None), Some((ThingId(1), "/etc/b/two".into())));
         assert_eq!(refused("/etc/c", None), None);
     }
 

@@ -1,6 +1,7 @@
 //! The protections of watches that follow from deny rules, as data. `protection` computes them. No I/O.
 
 use crate::agent::rule_numbers::RuleNumbers;
+use sensor_model::protocol::ThingId;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ pub(super) struct Protections {
     /// The protection of each watch that has one.
     pub(super) by_watch: HashMap<u32, WatchProtection>,
     /// By thing: the directory at which its route ends, and the name that is missing there.
-    pub(super) missing: HashMap<u32, (PathBuf, OsString)>,
+    pub(super) missing: HashMap<ThingId, (PathBuf, OsString)>,
     /// Directories in which another name is missing since the last `WatchRegistry::update_protections`.
     pub(super) moved: BTreeSet<PathBuf>,
 }

@@ -8,6 +8,7 @@ use super::inode::{FIRST_OWN, Inode};
 use super::watch::{self, PackedInode};
 use sensor_common::map::InodeKey;
 use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+use sensor_model::protocol::ThingId;
 use std::path::{Path, PathBuf};
 
 /// Entries of trees have the numbers from here to [`FIRST_OWN`]. Watches have the numbers below.
@@ -67,7 +68,7 @@ struct TreeEntry {
 /// One tree.
 #[derive(Debug)]
 struct Tree {
-    thing: u32,
+    thing: ThingId,
     /// The number of its first entry.
     first: u32,
     /// How many entries it has.
@@ -92,8 +93,8 @@ impl Tree {
         &self.by_key[from..from + count]
     }
 
-    fn has(&self, id: u32) -> bool {
-        (self.first..self.first + self.count).contains(&id)
+    fn has(&self, number: u32) -> bool {
+        (self.first..self.first + self.count).contains(&number)
     }
 }
 
@@ -103,7 +104,7 @@ pub(super) struct Trees(Vec<Tree>);
 
 impl Trees {
     /// Adds the tree of a thing. `is_live`: the daemon will enrol its entries.
-    pub(super) fn add(&mut self, thing: u32, count: u32, is_live: bool) {
+    pub(super) fn add(&mut self, thing: ThingId, count: u32, is_live: bool) {
         let first = self.0.last().map_or(FIRST_TREE, |last| last.first + last.count);
         let count = count.min(FIRST_OWN.saturating_sub(first));
         let entries = if is_live { vec![None; count as usize].into() } else { Box::default() };
@@ -114,7 +115,7 @@ impl Trees {
     /// whether it is a directory. Gives the keys with their numbers and roles; the caller enrols them.
     pub(super) fn set_inodes(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         found: impl Iterator<Item = (u32, Inode, bool)>,
     ) -> Vec<(InodeKey, (u32, u32))> {
         let Some(tree) = self.0.iter_mut().find(|tree| tree.thing == thing) else { return Vec::new() };
@@ -146,13 +147,13 @@ impl Trees {
             .flat_map(|tree| tree.leading_to(key).iter().map(move |entry| (tree, *entry)))
             .peekable();
         let (tree, entry) = leading.peek()?;
-        let id = tree.first + entry;
+        let number = tree.first + entry;
         let roles = leading.fold(0, |roles, (tree, entry)| {
             let is_directory =
                 tree.entries.get(entry as usize).copied().flatten().is_some_and(|entry| entry.is_directory);
             roles | if is_directory { ROLE_DIRECTORY | ROLE_ANCESTOR } else { ROLE_FILE }
         });
-        Some((id, roles))
+        Some((number, roles))
     }
 
     /// Whether an entry leads to an inode.
@@ -162,25 +163,25 @@ impl Trees {
 
     /// Adds the numbers of the entries of a record: those that lead to its inode, and the one whose number the inode's map entry
     /// had.
-    pub(super) fn add_entries_of_record(&self, id: u32, key: InodeKey, numbers: &mut Vec<u32>) {
+    pub(super) fn add_entries_of_record(&self, number: u32, key: InodeKey, numbers: &mut Vec<u32>) {
         for tree in &self.0 {
             numbers.extend(tree.leading_to(key).iter().map(|entry| tree.first + entry));
-            if tree.has(id) && !numbers.contains(&id) {
-                numbers.push(id);
+            if tree.has(number) && !numbers.contains(&number) {
+                numbers.push(number);
             }
         }
     }
 
     /// The thing and the entry of a number.
-    pub(super) fn entry(&self, id: u32) -> Option<(u32, u32)> {
-        let tree = self.0.iter().find(|tree| tree.has(id))?;
-        Some((tree.thing, id - tree.first))
+    pub(super) fn entry(&self, number: u32) -> Option<(ThingId, u32)> {
+        let tree = self.0.iter().find(|tree| tree.has(number))?;
+        Some((tree.thing, number - tree.first))
     }
 
     /// The inode that the entry of a number leads to.
-    pub(super) fn inode(&self, id: u32) -> Option<Inode> {
-        let tree = self.0.iter().find(|tree| tree.has(id))?;
-        let entry = tree.entries.get((id - tree.first) as usize).copied().flatten()?;
+    pub(super) fn inode(&self, number: u32) -> Option<Inode> {
+        let tree = self.0.iter().find(|tree| tree.has(number))?;
+        let entry = tree.entries.get((number - tree.first) as usize).copied().flatten()?;
         Some(entry.inode.into())
     }
 }
@@ -196,23 +197,23 @@ mod tests {
     #[test]
     fn entries_of_several_trees_have_numbers_of_their_own() {
         let mut trees = Trees::default();
-        trees.add(3, 10, true);
-        trees.add(5, 10, true);
-        let enrolled = trees.set_inodes(5, [(2, inode(20), true)].into_iter());
-        let id = FIRST_TREE + 12;
-        assert_eq!(enrolled, [(inode(20).key, (id, ROLE_DIRECTORY | ROLE_ANCESTOR))]);
-        assert_eq!(trees.entry(id), Some((5, 2)));
-        assert_eq!(trees.entry(FIRST_TREE + 9), Some((3, 9)));
+        trees.add(ThingId(3), 10, true);
+        trees.add(ThingId(5), 10, true);
+        let enrolled = trees.set_inodes(ThingId(5), [(2, inode(20), true)].into_iter());
+        let number = FIRST_TREE + 12;
+        assert_eq!(enrolled, [(inode(20).key, (number, ROLE_DIRECTORY | ROLE_ANCESTOR))]);
+        assert_eq!(trees.entry(number), Some((ThingId(5), 2)));
+        assert_eq!(trees.entry(FIRST_TREE + 9), Some((ThingId(3), 9)));
         assert_eq!(trees.entry(FIRST_TREE + 20), None);
-        assert_eq!(trees.inode(id), Some(inode(20)));
+        assert_eq!(trees.inode(number), Some(inode(20)));
     }
 
     #[test]
     fn a_record_of_a_hard_link_has_all_of_its_entries() {
         let mut trees = Trees::default();
-        trees.add(0, 4, true);
+        trees.add(ThingId(0), 4, true);
         let found = [(1, inode(7), false), (3, inode(7), false), (2, inode(5), false)];
-        let enrolled = trees.set_inodes(0, found.into_iter());
+        let enrolled = trees.set_inodes(ThingId(0), found.into_iter());
         assert_eq!(enrolled.len(), 2, "one for each inode");
         let mut about = Vec::new();
         trees.add_entries_of_record(FIRST_TREE + 1, inode(7).key, &mut about);
@@ -220,7 +221,7 @@ mod tests {
         about.clear();
         trees.add_entries_of_record(FIRST_TREE + 2, inode(99).key, &mut about);
         assert_eq!(about, [FIRST_TREE + 2], "the inode that was renamed over an entry has its number");
-        trees.set_inodes(0, std::iter::empty());
+        trees.set_inodes(ThingId(0), std::iter::empty());
         assert_eq!(trees.enrolment(inode(7).key), None, "an inode without an entry is not enrolled");
     }
 }

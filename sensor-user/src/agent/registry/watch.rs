@@ -5,13 +5,14 @@
 
 use super::inode::Inode;
 use sensor_common::map::InodeKey;
+use sensor_model::protocol::ThingId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The `thing` of a watch without one.
-const NONE: u32 = u32::MAX;
+/// The thing of a watch without one.
+const NONE: ThingId = ThingId(u32::MAX);
 
 /// An [`Inode`] without padding, because there are very many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub struct Watch {
     /// `ROLE_*`, without the roles that missing children add.
     pub(super) roles: u32,
     /// The first thing at this path that depends on the object and on its name in its directory; [`NONE`] for none.
-    thing: u32,
+    thing: ThingId,
     /// A record reported that the inode leaves this path. Later records of the inode are about another path.
     pub(super) has_left: bool,
     /// The directory holds units, or links that enable units. So a name in it concerns the unit of that name.
@@ -69,17 +70,17 @@ pub struct Watch {
 #[derive(Debug, Default)]
 struct RareFields {
     /// Other things at this path that depend on the object.
-    objects: Vec<u32>,
+    objects: Vec<ThingId>,
     /// Other things that depend on the path's name in its directory.
-    named: Vec<u32>,
+    named: Vec<ThingId>,
     /// Things whose route leads through symbolic links, by the name in this directory that they depend on.
-    names: BTreeMap<OsString, Vec<u32>>,
+    names: BTreeMap<OsString, Vec<ThingId>>,
     /// Things whose route ends in this directory, by the missing name.
-    missing: BTreeMap<OsString, Vec<u32>>,
+    missing: BTreeMap<OsString, Vec<ThingId>>,
     /// Things that depend on every name in this directory.
-    everything: Vec<u32>,
+    everything: Vec<ThingId>,
     /// Things whose route leads through this directory because of a symbolic link, sorted.
-    through: Vec<u32>,
+    through: Vec<ThingId>,
     /// How many watched names in this directory could not be enrolled. If any, its names matter.
     unresolved: u32,
 }
@@ -123,7 +124,7 @@ impl Watch {
     }
 
     /// Adds a thing that depends on the object at this path, or on its name in its directory.
-    pub(super) fn concerns(&mut self, thing: u32, is_object: bool, is_named: bool) {
+    pub(super) fn concerns(&mut self, thing: ThingId, is_object: bool, is_named: bool) {
         if is_object && is_named && self.thing == NONE {
             self.thing = thing;
             return;
@@ -137,12 +138,12 @@ impl Watch {
     }
 
     /// Adds a thing that depends on every name in this directory.
-    pub(super) fn concerns_all_names(&mut self, thing: u32) {
+    pub(super) fn concerns_all_names(&mut self, thing: ThingId) {
         self.rare().everything.push(thing);
     }
 
     /// Adds a thing of this name whose route leads through this directory because of a symbolic link.
-    pub(super) fn add_route(&mut self, thing: u32, name: &OsStr) {
+    pub(super) fn add_route(&mut self, thing: ThingId, name: &OsStr) {
         let rare = self.rare();
         if let Err(at) = rare.through.binary_search(&thing) {
             rare.through.insert(at, thing);
@@ -152,7 +153,7 @@ impl Watch {
     }
 
     /// Adds a thing whose route ends in this directory, because this name is missing.
-    pub(super) fn add_missing_name(&mut self, thing: u32, name: &OsStr) {
+    pub(super) fn add_missing_name(&mut self, thing: ThingId, name: &OsStr) {
         let things = self.rare().missing.entry(name.to_owned()).or_default();
         if !things.contains(&thing) {
             things.push(thing);
@@ -171,46 +172,46 @@ impl Watch {
     }
 
     /// Things that depend on the object at this path.
-    pub(super) fn objects(&self) -> impl Iterator<Item = u32> + use<'_> {
+    pub(super) fn objects(&self) -> impl Iterator<Item = ThingId> + use<'_> {
         self.with_own(self.rare.as_ref().map_or(&[], |rare| &rare.objects))
     }
 
     /// Things that depend on the path's name in its directory.
-    pub(super) fn named(&self) -> impl Iterator<Item = u32> + use<'_> {
+    pub(super) fn named(&self) -> impl Iterator<Item = ThingId> + use<'_> {
         self.with_own(self.rare.as_ref().map_or(&[], |rare| &rare.named))
     }
 
-    fn with_own<'a>(&self, others: &'a [u32]) -> impl Iterator<Item = u32> + use<'a> {
+    fn with_own<'a>(&self, others: &'a [ThingId]) -> impl Iterator<Item = ThingId> + use<'a> {
         Some(self.thing).filter(|thing| *thing != NONE).into_iter().chain(others.iter().copied())
     }
 
     /// Things that depend on every name in this directory.
-    pub(super) fn everything(&self) -> &[u32] {
+    pub(super) fn everything(&self) -> &[ThingId] {
         self.rare.as_ref().map_or(&[], |rare| &rare.everything)
     }
 
     /// Things whose route leads through this directory because of a symbolic link, sorted.
-    pub(super) fn through(&self) -> &[u32] {
+    pub(super) fn through(&self) -> &[ThingId] {
         self.rare.as_ref().map_or(&[], |rare| &rare.through)
     }
 
     /// Things whose route leads through symbolic links and that depend on this name in this directory.
-    pub(super) fn names_behind(&self, name: &OsStr) -> &[u32] {
+    pub(super) fn names_behind(&self, name: &OsStr) -> &[ThingId] {
         self.rare.as_ref().and_then(|rare| rare.names.get(name)).map_or(&[], |things| things)
     }
 
     /// Things whose route ended in this directory because this name was missing. When it appears, the route continues.
-    pub(super) fn ending_at(&self, name: &OsStr) -> &[u32] {
+    pub(super) fn ending_at(&self, name: &OsStr) -> &[ThingId] {
         self.rare.as_ref().and_then(|rare| rare.missing.get(name)).map_or(&[], |things| things)
     }
 
     /// [`Watch::ending_at`], for every name.
-    pub(super) fn ending(&self) -> impl Iterator<Item = u32> + use<'_> {
+    pub(super) fn ending(&self) -> impl Iterator<Item = ThingId> + use<'_> {
         self.rare.iter().flat_map(|rare| rare.missing.values()).flatten().copied()
     }
 
     /// [`Watch::names_behind`], for every name.
-    pub(super) fn all_names_behind(&self) -> impl Iterator<Item = u32> + use<'_> {
+    pub(super) fn all_names_behind(&self) -> impl Iterator<Item = ThingId> + use<'_> {
         self.rare.iter().flat_map(|rare| rare.names.values()).flatten().copied()
     }
 }

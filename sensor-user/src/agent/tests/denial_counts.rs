@@ -15,7 +15,8 @@ fn deny(daemon: &mut Daemon, uid: u32, login_uid: u32) {
     let change = CheckedRecord { record, operation: Operation::Denied };
     let expectations = &agent.verdicts.desired.expectations;
     let thing = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
-    let concerned = Concerned { direct: vec![u32::try_from(thing).unwrap()], ..Concerned::default() };
+    let concerned =
+        Concerned { in_evidence: vec![ThingId(u32::try_from(thing).unwrap())], ..Concerned::default() };
     let actor = agent.intake.actor(&change);
     let verifier = &agent.verifications.verifier;
     agent.denials.record_denial(&[], &concerned, (&change, &actor), verifier, &mut agent.verdicts);

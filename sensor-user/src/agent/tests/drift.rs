@@ -161,8 +161,8 @@ async fn everything_is_unknown_while_the_mount_table_cannot_be_read() {
     };
     let verdict = |daemon: &Daemon| {
         let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
-        let (id, _) = (0..).zip(things).find(|(_, thing)| **thing == file()).unwrap();
-        daemon.agent.verdicts.detector.thing_verdict(id).unwrap().verdict
+        let (thing, _) = (0..).map(ThingId).zip(things).find(|(_, thing)| **thing == file()).unwrap();
+        daemon.agent.verdicts.detector.thing_verdict(thing).unwrap().verdict
     };
     assert_eq!(verdict(&daemon), VerdictKind::Compliant);
     daemon.agent.mounts.file = node.path("nothing");
@@ -218,9 +218,9 @@ async fn a_mount_that_a_verification_finds_before_the_table_is_read_has_the_reco
     fs::write(node.path("table"), format!("30 22 0:20 / {} rw - tmpfs tmpfs rw\n", point.display())).unwrap();
     node.write("mounted over\n");
     let things = &daemon.agent.verdicts.desired.expectations;
-    let id = things.iter().position(|expectation| expectation.thing == file()).unwrap();
-    let seen = Event { own: false, beyond: true };
-    daemon.agent.verdicts.detector.event(u32::try_from(id).unwrap(), node.clock.boot_ns(), seen);
+    let thing = things.iter().position(|expectation| expectation.thing == file()).unwrap();
+    let seen = Event { own: false, outside_evidence: true };
+    daemon.agent.verdicts.detector.event(ThingId(u32::try_from(thing).unwrap()), node.clock.boot_ns(), seen);
     daemon.agent.turn(&mut daemon.changes).await.unwrap();
     node.settle(&mut daemon).await;
     node.end(daemon).await;
@@ -445,13 +445,13 @@ async fn between_a_change_and_its_verification_a_compliant_thing_is_unknown() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     let expectations = &daemon.agent.verdicts.desired.expectations;
-    let id = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
-    let id = u32::try_from(id).unwrap();
-    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Compliant));
-    let changed = Event { own: false, beyond: false };
-    daemon.agent.verdicts.detector.event(id, node.clock.boot_ns(), changed);
-    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Unknown));
+    let thing = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
+    let thing = ThingId(u32::try_from(thing).unwrap());
+    assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Compliant));
+    let changed = Event { own: false, outside_evidence: false };
+    daemon.agent.verdicts.detector.event(thing, node.clock.boot_ns(), changed);
+    assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Unknown));
     node.settle(&mut daemon).await;
-    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Compliant));
+    assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Compliant));
     node.end(daemon).await;
 }

@@ -47,13 +47,13 @@ fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
     peers
 }
 
-fn id(daemon: &Daemon, thing: &Thing) -> u32 {
+fn number(daemon: &Daemon, thing: &Thing) -> ThingId {
     let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
-    (0..).zip(things).find(|(_, one)| *one == thing).unwrap().0
+    (0..).map(ThingId).zip(things).find(|(_, one)| *one == thing).unwrap().0
 }
 
 fn verdict(daemon: &Daemon, thing: &Thing) -> VerdictKind {
-    daemon.agent.verdicts.detector.thing_verdict(id(daemon, thing)).unwrap().verdict
+    daemon.agent.verdicts.detector.thing_verdict(number(daemon, thing)).unwrap().verdict
 }
 
 /// The newest worker process observes and answers, until there is no question.
@@ -112,7 +112,7 @@ async fn a_thing_whose_file_system_hangs_is_unknown_under_its_own_gap_and_the_lo
     answer(&node, &mut daemon, &peers).await;
     assert_eq!(gaps(&node), [(GapReason::ForeignFileSystem.to_string(), None)]);
     assert!(
-        daemon.agent.verdicts.open_drift(id(&daemon, &file())).is_none(),
+        daemon.agent.verdicts.open_drift(number(&daemon, &file())).is_none(),
         "a verification without an observation decides nothing"
     );
 

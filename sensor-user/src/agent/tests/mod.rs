@@ -32,7 +32,7 @@ use crate::report::status_file;
 use jiff::Timestamp;
 use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::{Event, GapReason};
+use sensor_model::protocol::{Event, GapReason, ThingId};
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::status::NodeStatus;
 use serde_json::json;
@@ -262,11 +262,11 @@ impl Node {
     fn announced(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>, refused: bool) {
         let at_ns = self.clock.boot_ns();
         let expectations = &daemon.agent.verdicts.desired.expectations;
-        let id = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
-        let id = u32::try_from(id).unwrap();
+        let index = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
+        let thing = ThingId(u32::try_from(index).unwrap());
         let operation = Operation::Write.name();
-        daemon.agent.verdicts.add_change(id, AttributedChange { actor, operation, at_ns }, refused);
-        daemon.agent.verdicts.detector.event(id, at_ns, Event { own: false, beyond: true });
+        daemon.agent.verdicts.add_change(thing, AttributedChange { actor, operation, at_ns }, refused);
+        daemon.agent.verdicts.detector.event(thing, at_ns, Event { own: false, outside_evidence: true });
     }
 
     /// Ends a run of the loop.

@@ -10,6 +10,7 @@ use super::super::verifier::VerifiedThing;
 use super::Verdicts;
 use crate::clock::rfc3339;
 use crate::event::CheckedRecord;
+use sensor_model::protocol::ThingId;
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
@@ -24,19 +25,19 @@ impl Verdicts {
     pub(in crate::agent) fn record_about(
         &self,
         kind: RecordKind,
-        id: u32,
+        thing: ThingId,
         change: &CheckedRecord,
         actor: &Actor,
     ) -> Record {
         let mut record = self.new_record(kind);
         record.monotonic_ns = change.record.time_ns;
         record.time = self.wall(change.record.time_ns);
-        record.set_name(self.name(id));
+        record.set_name(self.name(thing));
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor.clone());
-        record.verdict = self.last_verdict(id);
-        record.source = Some(self.source(id));
-        if let Some(open) = self.open_drift(id) {
+        record.verdict = self.last_verdict(thing);
+        record.source = Some(self.source(thing));
+        if let Some(open) = self.open_drift(thing) {
             record.differences.clone_from(&open.differences);
         }
         record
@@ -46,15 +47,15 @@ impl Verdicts {
     pub(in crate::agent) fn record_of_count(
         &self,
         kind: RecordKind,
-        id: Option<u32>,
+        thing: Option<ThingId>,
         count: u64,
         first_ns: u64,
         last_ns: u64,
     ) -> Record {
         let mut record = self.new_record(kind);
-        if let Some(id) = id {
-            record.source = Some(self.source(id));
-            record.set_name(self.name(id));
+        if let Some(thing) = thing {
+            record.source = Some(self.source(thing));
+            record.set_name(self.name(thing));
         }
         record.monotonic_ns = last_ns;
         record.time = self.wall(last_ns);
@@ -64,15 +65,20 @@ impl Verdicts {
     }
 
     /// A record about a thing, with the actors of its changes and its present state.
-    pub(super) fn new_thing_record(&mut self, kind: RecordKind, id: u32, verified: &VerifiedThing) -> Record {
+    pub(super) fn new_thing_record(
+        &mut self,
+        kind: RecordKind,
+        thing: ThingId,
+        verified: &VerifiedThing,
+    ) -> Record {
         let mut record = self.new_record(kind);
-        let episode = self.episodes.get_mut(&id).map(|episode| {
+        let episode = self.episodes.get_mut(&thing).map(|episode| {
             // The episode stays: an actor that has the file open or mapped can change it without another record.
             let before = episode.clone();
             episode.reported = true;
             before
         });
-        record.set_name(self.name(id));
+        record.set_name(self.name(thing));
         record.operation = Some("sweep".to_owned());
         if let Some(episode) = &episode {
             if let Some(change) = episode.newest() {
@@ -87,11 +93,11 @@ impl Verdicts {
                 record.detail.insert("attempt".into(), actor);
             }
         }
-        record.source = Some(self.source(id));
-        record.before = match self.open_drift(id) {
+        record.source = Some(self.source(thing));
+        record.before = match self.open_drift(thing) {
             Some(open) => open.found.clone(),
             // The last verification found the declared state. Before the first one the state is unknown.
-            None if verified.was_decided => declared(self.expectation(id)),
+            None if verified.was_decided => declared(self.expectation(thing)),
             None => None,
         };
         record.after = shown(&verified.observation);

@@ -7,14 +7,15 @@ use crate::agent::registry::Inode;
 use sensor_common::map::InodeKey;
 use sensor_common::op::ROLE_NAMES;
 use sensor_model::observation::FileType;
+use sensor_model::protocol::ThingId;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 impl Verifier {
     /// Enrols every watched path. Removes the entries of an earlier run that are not enrolled now.
     pub fn enrol_all(&mut self) -> Result<(), MapsError> {
-        for id in 0..self.registry.len() {
-            self.enrol(id)?;
+        for watch_id in 0..self.registry.len() {
+            self.enrol(watch_id)?;
         }
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let stale: Vec<InodeKey> = kernel
@@ -37,7 +38,7 @@ impl Verifier {
     }
 
     /// Sets the deny rules of things, by the rules' numbers. The caller enrols the things afterwards.
-    pub fn protect(&mut self, rules: impl IntoIterator<Item = (u32, u32)>) -> Result<(), MapsError> {
+    pub fn protect(&mut self, rules: impl IntoIterator<Item = (ThingId, u32)>) -> Result<(), MapsError> {
         for (thing, rule) in rules {
             self.registry.set_rule(thing, rule);
             if let Some(path) = self.registry.path_of(thing) {
@@ -49,8 +50,8 @@ impl Verifier {
 
     /// Writes the map entries of watches whose protection changed.
     pub(super) fn write_protections(&mut self) -> Result<(), MapsError> {
-        for id in self.registry.update_protections() {
-            if let Some(key) = self.registry.get(id).and_then(registry::Watch::key) {
+        for watch_id in self.registry.update_protections() {
+            if let Some(key) = self.registry.get(watch_id).and_then(registry::Watch::key) {
                 self.write_enrolment(key, self.registry.enrolment(key))?;
             }
         }
@@ -58,16 +59,16 @@ impl Verifier {
     }
 
     /// Opens a watched path and enrols the inode that it leads to.
-    pub fn enrol(&mut self, id: u32) -> Result<(), MapsError> {
-        let Some(watch) = self.registry.get(id) else { return Ok(()) };
+    pub fn enrol(&mut self, watch_id: u32) -> Result<(), MapsError> {
+        let Some(watch) = self.registry.get(watch_id) else { return Ok(()) };
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let is_link = self.links.contains(&watch.path);
         if is_link {
             kernel.expect_link();
         }
-        self.observer.take_untouched();
+        self.observer.take_left_to_worker();
         let opened = self.observer.open(&watch.path);
-        if self.observer.take_untouched().is_some() {
+        if self.observer.take_left_to_worker().is_some() {
             // The worker process that observes the thing names the inode.
             return Ok(());
         }
@@ -76,7 +77,7 @@ impl Verifier {
             Ok(FileType::Symlink) | Err(_) => None,
             Ok(_) => kernel.identify(),
         };
-        self.set_inode(id, identified.map(|(inode, _)| inode))
+        self.set_inode(watch_id, identified.map(|(inode, _)| inode))
     }
 
     /// Removes the entry of an inode that is not enrolled: the rename hook created it, and the rename failed.
@@ -88,10 +89,10 @@ impl Verifier {
     }
 
     /// Sets the inode that the watch's path leads to, and writes the map entries that change.
-    pub(super) fn set_inode(&mut self, id: u32, inode: Option<Inode>) -> Result<(), MapsError> {
-        let before = self.registry.get(id).and_then(registry::Watch::key);
+    pub(super) fn set_inode(&mut self, watch_id: u32, inode: Option<Inode>) -> Result<(), MapsError> {
+        let before = self.registry.get(watch_id).and_then(registry::Watch::key);
         let now = inode.map(|inode| inode.key);
-        for (key, enrolment) in self.registry.set_inode(id, inode) {
+        for (key, enrolment) in self.registry.set_inode(watch_id, inode) {
             // The protected names of its directory did not change.
             if before != now && [before, now].contains(&Some(key)) {
                 self.write_enrolment(key, enrolment)?;
@@ -104,7 +105,7 @@ impl Verifier {
 
     fn write_entry(&mut self, key: InodeKey, enrolment: Option<(u32, u32)>) -> Result<(), MapsError> {
         match (&mut self.kernel, enrolment) {
-            (Some(kernel), Some((id, roles))) => kernel.maps.enrol(key, id, roles),
+            (Some(kernel), Some((number, roles))) => kernel.maps.enrol(key, number, roles),
             (Some(kernel), None) => kernel.maps.remove(key),
             (None, _) => Ok(()),
         }
@@ -127,7 +128,7 @@ impl Verifier {
             }
         }
         match enrolment {
-            Some((id, roles)) => kernel.maps.enrol(key, id, roles)?,
+            Some((number, roles)) => kernel.maps.enrol(key, number, roles)?,
             None => kernel.maps.remove(key)?,
         }
         let gone = written.into_iter().flatten().filter(|(name, _)| !names.contains_key(*name));
@@ -149,9 +150,9 @@ impl Verifier {
         let Some(kernel) = &mut self.kernel else { return Ok(missing) };
         let all = self.registry.len();
         for _ in 0..count.min(all) {
-            let id = self.next_check % all;
-            self.next_check = id + 1;
-            let Some(key) = self.registry.get(id).and_then(registry::Watch::key) else { continue };
+            let watch_id = self.next_check % all;
+            self.next_check = watch_id + 1;
+            let Some(key) = self.registry.get(watch_id).and_then(registry::Watch::key) else { continue };
             let Some((number, roles)) = self.registry.enrolment(key) else { continue };
             let mut is_intact = kernel.maps.is_enrolled(key, number, roles)?;
             if !is_intact {
@@ -165,7 +166,7 @@ impl Verifier {
                 }
             }
             if !is_intact {
-                missing.push(id);
+                missing.push(watch_id);
             }
         }
         Ok(missing)

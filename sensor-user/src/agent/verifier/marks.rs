@@ -3,6 +3,7 @@
 //! In: new watches, and whether each has its mark. Out: the watches to mark, and the things with a path that has none. It owns both.
 
 use crate::agent::registry::WatchRegistry;
+use sensor_model::protocol::ThingId;
 use std::collections::HashSet;
 
 /// The fanotify marks of all watches.
@@ -13,7 +14,7 @@ pub(super) struct FanotifyMarks {
     /// Watches without a mark.
     unmarked: HashSet<u32>,
     /// Things that these watches concern; `None` until they are computed again.
-    things: Option<HashSet<u32>>,
+    things: Option<HashSet<ThingId>>,
 }
 
 impl FanotifyMarks {
@@ -44,11 +45,13 @@ impl FanotifyMarks {
     }
 
     /// Whether a watch of a thing has no mark.
-    pub(super) fn are_missing(&mut self, thing: u32, registry: &WatchRegistry) -> bool {
+    pub(super) fn are_missing(&mut self, thing: ThingId, registry: &WatchRegistry) -> bool {
         let unmarked = &self.unmarked;
         let things = self.things.get_or_insert_with(|| {
             let concerned = unmarked.iter().map(|watch| registry.all_concerned(&[*watch]));
-            concerned.flat_map(|(direct, beyond)| direct.into_iter().chain(beyond)).collect()
+            concerned
+                .flat_map(|(in_evidence, outside_evidence)| in_evidence.into_iter().chain(outside_evidence))
+                .collect()
         });
         things.contains(&thing)
     }

@@ -7,17 +7,17 @@ use crate::agent::registry::Inode;
 use crate::observation::worker::{Answer, Identified};
 use sensor_common::map::InodeKey;
 use sensor_model::observation::{FileType, Observation};
-use sensor_model::protocol::GapReason;
+use sensor_model::protocol::{GapReason, ThingId};
 
 impl Verifier {
     /// The verification from a worker's observation of a thing.
     pub async fn verify_answer(
         &mut self,
-        thing: u32,
+        thing: ThingId,
         desired: &Desired,
         answer: Answer,
     ) -> Result<VerifiedThing, MapsError> {
-        let path = desired.expectations[thing as usize].thing.path();
+        let path = desired.expectations[thing.index()].thing.path();
         let object = answer.inodes.iter().find(|found| found.path == *path).map(inode);
         if self.kernel.is_some() {
             for found in &answer.inodes {
