@@ -10,20 +10,20 @@
 //! tools, when they merge `/etc`.
 
 mod error;
-mod image;
 mod leftovers;
 mod listing;
 mod make;
 mod metadata;
 mod names;
+mod path_state;
 mod place;
 mod replace;
 
 pub use error::{DiskError, DiskRefusal};
-pub(crate) use image::Identity;
 pub(crate) use leftovers::remove_leftovers;
 pub(crate) use listing::{FirstNames, KEPT, each_name, listed, names_in};
 pub(crate) use make::part;
 pub(crate) use metadata::{Changed, NewMetadata, Xattrs, label_value, set_existing, set_label};
 pub(crate) use names::NameRemoval;
+pub(crate) use path_state::Identity;
 pub(crate) use place::Place;

@@ -15,8 +15,8 @@ mod host;
 mod links;
 mod mco;
 mod originals;
+mod overwritten;
 mod properties;
-mod put_again;
 mod readers;
 mod recovery;
 #[cfg(feature = "fault-injection")]
