@@ -4,7 +4,7 @@
 //! after its first record is complete. A kill leaves an unfinished last line. Any other invalid line is an error with its number,
 //! and the journal is then not used.
 
-use super::{Action, Begin, Image, JournalRecord};
+use super::{Action, Begin, JournalRecord, PathState};
 use crate::path::{NameError, PathError, check_absolute};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -219,18 +219,18 @@ fn check(begin: &Begin) -> Result<(), LineError> {
         if path == "/" || !paths.insert(path) {
             return Err(LineError::field("targets: path", BeginFault::Twice(path.to_owned())));
         }
-        for image in [&target.before, &target.after] {
-            content(image).map_err(|error| error.below(&format!("targets: {path}")))?;
+        for state in [&target.before, &target.after] {
+            content(state).map_err(|error| error.below(&format!("targets: {path}")))?;
         }
     }
     paths.clear();
-    for again in &begin.put_again {
+    for again in &begin.overwritten {
         let path = again.path.to_str().unwrap_or_default();
         check_absolute(path).map_err(|error| LineError::field("put_again: path", error))?;
         if path == "/" || !paths.insert(path) {
             return Err(LineError::field("put_again: path", BeginFault::Twice(path.to_owned())));
         }
-        content(&again.image).map_err(|error| error.below(&format!("put_again: {path}")))?;
+        content(&again.state).map_err(|error| error.below(&format!("put_again: {path}")))?;
     }
     for act in &begin.acts {
         if !act.kind.is_act() {
@@ -244,8 +244,8 @@ fn check(begin: &Begin) -> Result<(), LineError> {
 }
 
 /// Checks a digest: it names a file of the store, so it must have no other form.
-fn content(image: &Image) -> Result<(), LineError> {
-    let Image::File(file) = image else { return Ok(()) };
+fn content(state: &PathState) -> Result<(), LineError> {
+    let PathState::File(file) = state else { return Ok(()) };
     let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if file.sha256.len() != DIGEST || !file.sha256.bytes().all(digits) {
         return Err(LineError::field("sha256", BeginFault::Digest));

@@ -89,7 +89,7 @@ struct FailedAct {
 pub struct Machine {
     kinds: Vec<TargetKind>,
     /// Paths that are written again after an update of the OS. Their numbers follow those of the targets.
-    again: Vec<TargetKind>,
+    overwritten: Vec<TargetKind>,
     /// Paths, for messages.
     names: Vec<String>,
     acts: Vec<Act>,
@@ -125,7 +125,7 @@ impl Machine {
     pub fn new(begin: &Begin, boot: &Boot) -> Self {
         Self {
             kinds: begin.targets.iter().map(super::Target::kind).collect(),
-            again: begin.put_again.iter().map(|again| again.target(None).kind()).collect(),
+            overwritten: begin.overwritten.iter().map(|path| path.target(None).kind()).collect(),
             names: begin.paths().map(|path| path.display().to_string()).collect(),
             sealed: false,
             acts: begin.acts.clone(),
@@ -212,7 +212,9 @@ impl Machine {
             }
             Stage::Rebooting => MachineRequest::Reboot,
             Stage::Verifying => MachineRequest::Verify,
-            Stage::Again { at, state, .. } => self.step(self.kinds.len() + at, Side::After, false, *state),
+            Stage::Overwritten { at, state, .. } => {
+                self.step(self.kinds.len() + at, Side::After, false, *state)
+            }
             Stage::Ending => MachineRequest::Append(JournalRecord::Done),
             Stage::Turning => {
                 MachineRequest::Append(JournalRecord::RollingBack { reason: self.reason.clone() })
@@ -275,8 +277,8 @@ impl Machine {
             (Stage::Returning { at, steps, .. }, outcome) => {
                 self.moved(Pass::Returning, (at, steps), outcome)
             }
-            (Stage::Again { at, steps, then, .. }, outcome) => {
-                self.moved(Pass::Again(then), (at, steps), outcome)
+            (Stage::Overwritten { at, steps, then, .. }, outcome) => {
+                self.moved(Pass::Overwritten(then), (at, steps), outcome)
             }
             (Stage::Sealing, MachineAnswer::Failed(reason)) => self.turn_back(reason),
             (Stage::Sealing, _) => {

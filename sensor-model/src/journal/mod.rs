@@ -1,6 +1,6 @@
 //! The journal of an apply: its changes, its progress, and its next step.
 //!
-//! In: the targets of an apply (each with its image before and after) and its actions. Out: records for the disk, and by
+//! In: the targets of an apply (each with its state before and after) and its actions. Out: records for the disk, and by
 //! [`machine`] one request after another to the caller, who carries it out. The same machine runs in the daemon, in the commands
 //! and in the model checker. It never reads a clock or a disk.
 
@@ -30,15 +30,15 @@ use std::{
 /// The whole state of a path: enough to restore it and to recognise it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-pub enum Image {
+pub enum PathState {
     /// No object.
     Absent,
     /// A regular file.
-    File(FileImage),
+    File(FileState),
     /// A directory, without what is in it.
     Directory(Metadata),
     /// A symbolic link.
-    Link(LinkImage),
+    Link(LinkState),
 }
 
 /// Mode, owner and extended attributes.
@@ -50,7 +50,7 @@ pub struct Metadata {
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// Extended attributes by name, values in hexadecimal digits. In a wanted image: those to set; the kernel may add others (see
+    /// Extended attributes by name, values in hexadecimal digits. In a wanted state: those to set; the kernel may add others (see
     /// [`crate::xattr::is_ignored`]).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub xattrs: BTreeMap<String, String>,
@@ -58,7 +58,7 @@ pub struct Metadata {
 
 /// A regular file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct FileImage {
+pub struct FileState {
     /// Mode, owner, attributes.
     #[serde(flatten)]
     pub metadata: Metadata,
@@ -84,29 +84,29 @@ fn is_zero(number: &u64) -> bool {
 
 /// A symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LinkImage {
+pub struct LinkState {
     /// The target.
     pub target: PathBuf,
     /// Owning user.
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// SELinux label. In a wanted image: the label to set; without one the kernel chooses.
+    /// SELinux label. In a wanted state: the label to set; without one the kernel chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
-impl Image {
-    /// Whether an observed state matches this image. Attributes that the kernel writes by itself are compared only if the image
+impl PathState {
+    /// Whether an observed state matches this one. Attributes that the kernel writes by itself are compared only if the state
     /// has them.
     pub fn is(&self, observed: &Self) -> bool {
         match (self, observed) {
             (Self::Absent, Self::Absent) => true,
-            (Self::File(image), Self::File(observed)) => {
-                image.sha256 == observed.sha256 && image.metadata.is(&observed.metadata)
+            (Self::File(state), Self::File(observed)) => {
+                state.sha256 == observed.sha256 && state.metadata.is(&observed.metadata)
             }
-            (Self::Directory(image), Self::Directory(observed)) => image.is(observed),
-            (Self::Link(image), Self::Link(observed)) => image.is(observed),
+            (Self::Directory(state), Self::Directory(observed)) => state.is(observed),
+            (Self::Link(state), Self::Link(observed)) => state.is(observed),
             _ => false,
         }
     }
@@ -130,7 +130,7 @@ impl Image {
     }
 }
 
-impl LinkImage {
+impl LinkState {
     fn is(&self, observed: &Self) -> bool {
         (&self.target, self.uid, self.gid) == (&observed.target, observed.uid, observed.gid)
             && (self.label.is_none() || self.label == observed.label)
@@ -154,21 +154,21 @@ pub struct Target {
     /// Absolute, cleaned.
     pub path: PathBuf,
     /// The state before the apply.
-    pub before: Image,
+    pub before: PathState,
     /// The state after the apply.
-    pub after: Image,
+    pub after: PathState,
 }
 
 impl Target {
     /// The properties that decide its steps.
     pub fn kind(&self) -> TargetKind {
-        let directory = |image: &Image| matches!(image, Image::Directory(_));
+        let directory = |state: &PathState| matches!(state, PathState::Directory(_));
         TargetKind {
-            before_absent: self.before == Image::Absent,
-            after_absent: self.after == Image::Absent,
+            before_absent: self.before == PathState::Absent,
+            after_absent: self.after == PathState::Absent,
             in_place: directory(&self.before) && directory(&self.after),
             last: directory(&self.before) && !directory(&self.after),
-            hard: matches!(&self.after, Image::File(file) if file.hard.is_some()),
+            hard: matches!(&self.after, PathState::File(file) if file.hard.is_some()),
         }
     }
 
@@ -176,15 +176,15 @@ impl Target {
     pub fn turns(&self) -> bool {
         matches!(
             (&self.before, &self.after),
-            (Image::Directory(_), Image::File(_) | Image::Link(_))
-                | (Image::File(_) | Image::Link(_), Image::Directory(_))
+            (PathState::Directory(_), PathState::File(_) | PathState::Link(_))
+                | (PathState::File(_) | PathState::Link(_), PathState::Directory(_))
         )
     }
 
-    /// For a directory on both sides: whether each observed attribute is that of one of the two images. A killed apply leaves
+    /// For a directory on both sides: whether each observed attribute is that of one of the two states. A killed apply leaves
     /// only such a state; any other is that of another process.
-    pub fn is_between(&self, seen: &Image) -> bool {
-        let (Image::Directory(before), Image::Directory(after), Image::Directory(seen)) =
+    pub fn is_between(&self, seen: &PathState) -> bool {
+        let (PathState::Directory(before), PathState::Directory(after), PathState::Directory(seen)) =
             (&self.before, &self.after, seen)
         else {
             return false;
@@ -192,11 +192,11 @@ impl Target {
         let one = |of: fn(&Metadata) -> u32| of(seen) == of(before) || of(seen) == of(after);
         let mut names =
             before.xattrs.keys().chain(after.xattrs.keys()).chain(seen.xattrs.keys()).map(String::as_str);
-        one(|image| image.mode)
-            && one(|image| image.uid)
-            && one(|image| image.gid)
+        one(|state| state.mode)
+            && one(|state| state.uid)
+            && one(|state| state.gid)
             && names.all(|name| {
-                let [was, shall, is] = [before, after, seen].map(|image| image.xattrs.get(name));
+                let [was, shall, is] = [before, after, seen].map(|state| state.xattrs.get(name));
                 let kernels = crate::xattr::is_ignored(name, "") && was.is_none() && shall.is_none();
                 kernels || is == was || is == shall
             })
@@ -209,20 +209,21 @@ impl Target {
     }
 }
 
-/// A path that an update of the OS reverts. The declared state is exactly that of the old image. So the update takes the path
-/// for unchanged, and replaces it by the state of the new image.
+/// A path that an update of the OS overwrites. The declared state is exactly that of the old OS image. So the update takes the path
+/// for unchanged, and replaces it by the state of the new image. Afterwards Holdfast writes the declared state again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PutAgain {
+pub struct OverwrittenPath {
     /// Absolute, cleaned.
     pub path: PathBuf,
     /// The declared state, which is written again after the update.
-    pub image: Image,
+    #[serde(rename = "image")]
+    pub state: PathState,
 }
 
-impl PutAgain {
-    /// The path as a target. `shipped` is the booted image's state of the path; `None` if unknown.
-    pub fn target(&self, shipped: Option<Image>) -> Target {
-        let after = self.image.clone();
+impl OverwrittenPath {
+    /// The path as a target. `shipped` is the booted OS image's state of the path; `None` if unknown.
+    pub fn target(&self, shipped: Option<PathState>) -> Target {
+        let after = self.state.clone();
         Target { path: self.path.clone(), before: shipped.unwrap_or_else(|| after.clone()), after }
     }
 }
@@ -272,7 +273,8 @@ pub struct Original {
     /// Absolute, cleaned.
     pub path: PathBuf,
     /// The object at the path, or its absence.
-    pub image: Image,
+    #[serde(rename = "image")]
+    pub state: PathState,
     /// The OS image of that time ships exactly this state. After an update it is an older image's default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shipped: bool,
@@ -315,9 +317,9 @@ pub struct Begin {
     /// Units whose enablement, mask or files change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,
-    /// Paths that the update of the OS will revert.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub put_again: Vec<PutAgain>,
+    /// Paths that the update of the OS will overwrite.
+    #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
+    pub overwritten: Vec<OverwrittenPath>,
     /// The change of the OS, for the OS backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsChange>,
@@ -333,7 +335,7 @@ pub struct Begin {
 impl Begin {
     /// The paths of all targets, followed by those that are written again.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        let again = self.put_again.iter().map(|again| again.path.as_path());
+        let again = self.overwritten.iter().map(|again| again.path.as_path());
         self.targets.iter().map(|target| target.path.as_path()).chain(again)
     }
 }

@@ -23,6 +23,6 @@ pub(in crate::journal) enum Mutation {
     ForgetUndo,
     /// After a reboot in place of an action its unit is not checked.
     SkipAwait,
-    /// Paths that an update of the OS reverted are not written again.
-    SkipAgain,
+    /// Paths that an update of the OS overwrote are not written again.
+    SkipOverwritten,
 }

@@ -1,4 +1,4 @@
-//! The steps of one target from one image to the other.
+//! The steps of one target from one state to the other.
 //!
 //! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single step. The state is only on the
 //! disk, so after a kill between two steps the next process observes the disk and continues. An object of another process is
@@ -6,12 +6,12 @@
 
 use super::TargetKind;
 
-/// One of the two images.
+/// One of the two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The image before the apply.
+    /// The state before the apply.
     Before,
-    /// The image after the apply.
+    /// The state after the apply.
     After,
 }
 
@@ -29,11 +29,11 @@ impl Side {
 /// The observed state of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TargetState {
-    /// The image at the path; `None` for the state of another process. A missing object matches the absent image.
+    /// The state at the path; `None` for the state of another process. A missing object matches the absent state.
     pub path: Option<Side>,
-    /// The path is a directory with attributes of both images (see [`super::Target::is_between`]).
+    /// The path is a directory with attributes of both states (see [`super::Target::is_between`]).
     pub between: bool,
-    /// The image at the temporary name; `None` if that name does not exist.
+    /// The state at the temporary name; `None` if that name does not exist.
     pub temporary: Option<Option<Side>>,
 }
 
@@ -44,7 +44,7 @@ pub enum TargetStep {
     Finished,
     /// The object of another process is at the path, and nothing of Holdfast's is left.
     Foreign,
-    /// Create the image at the temporary name, complete and durable.
+    /// Create the state at the temporary name, complete and durable.
     Make(Side),
     /// Exchange path and temporary name.
     Swap,

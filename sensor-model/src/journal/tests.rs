@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 fn begin() -> Begin {
     let file = |mode| {
-        Image::File(FileImage {
+        PathState::File(FileState {
             metadata: Metadata {
                 mode,
                 uid: 0,
@@ -40,8 +40,8 @@ fn begin() -> Begin {
             Target { path: "/etc/a".into(), before: file(0o600), after: file(0o644) },
             Target {
                 path: "/etc/l".into(),
-                before: Image::Absent,
-                after: Image::Link(LinkImage { target: "/dev/null".into(), uid: 0, gid: 0, label: None }),
+                before: PathState::Absent,
+                after: PathState::Link(LinkState { target: "/dev/null".into(), uid: 0, gid: 0, label: None }),
             },
         ],
         unmanaged: vec!["/etc/l".into()],
@@ -49,7 +49,7 @@ fn begin() -> Begin {
         shipped: Vec::new(),
         released: Vec::new(),
         units: vec!["a.service".to_owned()],
-        put_again: Vec::new(),
+        overwritten: Vec::new(),
         os: None,
         acts: vec![Act {
             kind: Action::Reload,
@@ -145,7 +145,7 @@ fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
     {
         let mut begin = begin();
         begin.targets[0].path = path.into();
-        if let Image::File(file) = &mut begin.targets[0].after {
+        if let PathState::File(file) = &mut begin.targets[0].after {
             file.sha256 = sha256;
         }
         let bytes = text(&[JournalRecord::Begin(Box::new(begin)), JournalRecord::Written]);
@@ -157,13 +157,13 @@ fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
 fn attributes_that_the_kernel_writes_are_compared_only_if_the_image_has_them() {
     let seen =
         Metadata { xattrs: [("security.selinux".to_owned(), "aa".to_owned())].into(), ..Metadata::default() };
-    let wanted = Image::Directory(Metadata::default());
-    assert!(wanted.is(&Image::Directory(seen.clone())));
+    let wanted = PathState::Directory(Metadata::default());
+    assert!(wanted.is(&PathState::Directory(seen.clone())));
     let mut other = seen.clone();
     other.xattrs.insert("user.x".to_owned(), "00".to_owned());
-    assert!(!wanted.is(&Image::Directory(other)));
-    let named = Image::Directory(seen);
-    assert!(!named.is(&Image::Directory(Metadata::default())));
+    assert!(!wanted.is(&PathState::Directory(other)));
+    let named = PathState::Directory(seen);
+    assert!(!named.is(&PathState::Directory(Metadata::default())));
 }
 
 #[test]
@@ -194,30 +194,30 @@ fn a_last_line_without_its_end_or_with_an_unwritten_block_is_unfinished_and_any_
 
 #[test]
 fn a_half_done_change_of_a_directory_differs_from_that_of_another_process() {
-    let image = |mode, uid, xattrs: &[(&str, &str)]| {
+    let state = |mode, uid, xattrs: &[(&str, &str)]| {
         let xattrs = xattrs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Image::Directory(Metadata { mode, uid, gid: 0, xattrs })
+        PathState::Directory(Metadata { mode, uid, gid: 0, xattrs })
     };
     let target = Target {
         path: "/etc/app".into(),
-        before: image(0o755, 0, &[("user.a", "00")]),
-        after: image(0o750, 7, &[]),
+        before: state(0o755, 0, &[("user.a", "00")]),
+        after: state(0o750, 7, &[]),
     };
     let label = ("security.selinux", "aa");
     for ours in [
-        image(0o755, 0, &[("user.a", "00")]),
-        image(0o755, 7, &[("user.a", "00"), label]),
-        image(0o755, 7, &[]),
-        image(0o750, 7, &[label]),
+        state(0o755, 0, &[("user.a", "00")]),
+        state(0o755, 7, &[("user.a", "00"), label]),
+        state(0o755, 7, &[]),
+        state(0o750, 7, &[label]),
     ] {
         assert!(target.is_between(&ours), "{ours:?}");
     }
     for others in [
-        image(0o700, 7, &[]),
-        image(0o755, 8, &[]),
-        image(0o755, 7, &[("user.a", "01")]),
-        image(0o755, 7, &[("user.x", "")]),
-        Image::Absent,
+        state(0o700, 7, &[]),
+        state(0o755, 8, &[]),
+        state(0o755, 7, &[("user.a", "01")]),
+        state(0o755, 7, &[("user.x", "")]),
+        PathState::Absent,
     ] {
         assert!(!target.is_between(&others), "{others:?}");
     }

@@ -57,7 +57,7 @@ pub fn plan(
         reboot,
         changes: decided.into_iter().map(planned).collect(),
         steps,
-        put_again: Vec::new(),
+        overwritten: Vec::new(),
         removed_by_force: Vec::new(),
     })
 }

@@ -39,8 +39,8 @@ pub struct Plan {
     pub reboot: bool,
     /// Declared paths that have the content that the booted image ships. The update of the OS replaces them, and the apply
     /// writes them again after the reboot. Known only on the host; absent if there are none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub put_again: Vec<PathBuf>,
+    #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
+    pub overwritten: Vec<PathBuf>,
     /// The names and keys that only a forced apply removes, by path. Known only on the host; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_by_force: Vec<RemovedByForce>,

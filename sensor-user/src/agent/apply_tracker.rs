@@ -2,7 +2,7 @@
 //!
 //! In: the applies of the host. Out: the config to start with, whether another one is current now, and whether a difference is a
 //! step of an open apply. It owns the number of the daemon's generation and the content of the open journal. While an apply is
-//! open, both images that its journal names for a path match the declaration; any other image is drift. It writes nothing, but
+//! open, both states that its journal names for a path match the declaration; any other state is drift. It writes nothing, but
 //! has an apply recovered whose process is gone.
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, Expected, Thing},
-    journal::{Begin, Image, JournalRecord, Metadata, TEMPORARY},
+    journal::{Begin, JournalRecord, Metadata, PathState, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -49,8 +49,8 @@ pub(super) enum ApplyChange {
 #[derive(Debug, Default)]
 struct OpenApply {
     id: u64,
-    /// The images of each path before and after.
-    images: HashMap<PathBuf, (Image, Image)>,
+    /// The states of each path before and after.
+    states: HashMap<PathBuf, (PathState, PathState)>,
     units: Vec<String>,
     /// The apply changes the OS image or kernel arguments.
     os: bool,
@@ -173,10 +173,10 @@ impl ApplyTracker {
         self.applies.config(id)
     }
 
-    /// The paths that the open apply writes, with their images afterwards.
-    pub(super) fn targets(&self) -> impl Iterator<Item = (&PathBuf, &Image)> {
-        let images = self.open.iter().flat_map(|(_, apply)| &apply.images);
-        images.map(|(path, (_, after))| (path, after))
+    /// The paths that the open apply writes, with their states afterwards.
+    pub(super) fn targets(&self) -> impl Iterator<Item = (&PathBuf, &PathState)> {
+        let states = self.open.iter().flat_map(|(_, apply)| &apply.states);
+        states.map(|(path, (_, after))| (path, after))
     }
 
     /// Whether the open apply writes a thing.
@@ -184,9 +184,9 @@ impl ApplyTracker {
         self.open.as_ref().is_some_and(|(_, apply)| match thing {
             Thing::Unit { name } => apply.units.contains(name),
             Thing::ClosedDirectory { path } => {
-                apply.images.keys().any(|target| target.parent() == Some(path))
+                apply.states.keys().any(|target| target.parent() == Some(path))
             }
-            thing => apply.images.contains_key(&*thing.path()),
+            thing => apply.states.contains_key(&*thing.path()),
         })
     }
 
@@ -230,9 +230,9 @@ impl ApplyTracker {
 
 impl From<Begin> for OpenApply {
     fn from(begin: Begin) -> Self {
-        let images = begin.targets.into_iter().map(|target| (target.path, (target.before, target.after)));
+        let states = begin.targets.into_iter().map(|target| (target.path, (target.before, target.after)));
         let os = begin.os.is_some();
-        Self { id: begin.id, images: images.collect(), units: begin.units, os }
+        Self { id: begin.id, states: states.collect(), units: begin.units, os }
     }
 }
 
@@ -243,7 +243,7 @@ impl OpenApply {
             (Thing::ClosedDirectory { path }, Observation::Names { names, more, .. }) => {
                 let temporary = format!("{TEMPORARY}{}-", self.id);
                 let is_ours = |name: &String| {
-                    name.starts_with(&temporary) || self.images.contains_key(&path.join(name))
+                    name.starts_with(&temporary) || self.states.contains_key(&path.join(name))
                 };
                 // The observation names only some entries of a large directory; the others may be any.
                 *more == 0
@@ -252,12 +252,12 @@ impl OpenApply {
             // The end of the apply decides which of the two should be booted.
             (thing, _) if thing.changes_with_a_boot() => self.os,
             (Thing::ClosedDirectory { path }, _) => {
-                self.images.keys().any(|changed| changed.parent() == Some(path))
+                self.states.keys().any(|changed| changed.parent() == Some(path))
             }
             (thing, seen) => self
-                .images
+                .states
                 .get(&*thing.path())
-                .is_some_and(|(before, after)| matches_image(before, seen) || matches_image(after, seen)),
+                .is_some_and(|(before, after)| matches_state(before, seen) || matches_state(after, seen)),
         }
     }
 }
@@ -268,30 +268,30 @@ fn is_expected_name(expected: &Expected, name: &str) -> bool {
     !closed.is_unexpected(name)
 }
 
-/// Whether an observation matches an image.
-fn matches_image(image: &Image, seen: &Observation) -> bool {
-    let (Image::Absent, Observation::Missing) = (image, seen) else {
+/// Whether an observation matches a state.
+fn matches_state(state: &PathState, seen: &Observation) -> bool {
+    let (PathState::Absent, Observation::Missing) = (state, seen) else {
         let Observation::Object(object) = seen else { return false };
-        return object_matches(image, object);
+        return object_matches(state, object);
     };
     true
 }
 
-fn object_matches(image: &Image, object: &ObjectObservation) -> bool {
+fn object_matches(state: &PathState, object: &ObjectObservation) -> bool {
     let has_metadata = |metadata: &Metadata| {
         (metadata.mode, metadata.uid, metadata.gid) == (object.mode, object.uid, object.gid)
             && !object.mounted_over
             && object.attributes.is_empty()
     };
-    match image {
-        Image::Absent => false,
-        Image::File(file) => {
+    match state {
+        PathState::Absent => false,
+        PathState::File(file) => {
             object.file_type == FileType::Regular
                 && has_metadata(&file.metadata)
                 && object.sha256.map(hex::encode).as_ref() == Some(&file.sha256)
         }
-        Image::Directory(metadata) => object.file_type == FileType::Directory && has_metadata(metadata),
-        Image::Link(link) => {
+        PathState::Directory(metadata) => object.file_type == FileType::Directory && has_metadata(metadata),
+        PathState::Link(link) => {
             object.file_type == FileType::Symlink && object.target.as_ref() == Some(&link.target)
         }
     }
@@ -301,13 +301,13 @@ fn object_matches(image: &Image, object: &ObjectObservation) -> bool {
 mod tests {
     use super::*;
     use crate::apply::{Store, agent_view::AgentView};
-    use sensor_model::journal::{Boot, FileImage, LinkImage, codec};
+    use sensor_model::journal::{Boot, FileState, LinkState, codec};
     use std::path::Path;
 
-    fn file(digest: u8) -> Image {
+    fn file(digest: u8) -> PathState {
         let metadata = Metadata { mode: 0o644, ..Metadata::default() };
         let sha256 = hex::encode([digest; 32]);
-        Image::File(FileImage { metadata, sha256, size: 1, modified_ns: None, hard: None, names: 0 })
+        PathState::File(FileState { metadata, sha256, size: 1, modified_ns: None, hard: None, names: 0 })
     }
 
     fn seen(digest: u8, mode: u32) -> Observation {
@@ -356,13 +356,13 @@ mod tests {
     #[test]
     fn a_path_of_an_apply_may_match_both_images_and_a_third_is_drift() {
         let (before, after) = (file(1), file(2));
-        for image in [&before, &after] {
-            assert!(!matches_image(image, &seen(3, 0o644)) && !matches_image(image, &Observation::Missing));
+        for state in [&before, &after] {
+            assert!(!matches_state(state, &seen(3, 0o644)) && !matches_state(state, &Observation::Missing));
         }
-        assert!(matches_image(&before, &seen(1, 0o644)) && matches_image(&after, &seen(2, 0o644)));
-        assert!(!matches_image(&after, &seen(2, 0o666)), "an undeclared mode is drift too");
-        assert!(matches_image(&Image::Absent, &Observation::Missing));
-        let link = Image::Link(LinkImage { target: "/a".into(), uid: 0, gid: 0, label: None });
-        assert!(!matches_image(&link, &seen(1, 0o777)));
+        assert!(matches_state(&before, &seen(1, 0o644)) && matches_state(&after, &seen(2, 0o644)));
+        assert!(!matches_state(&after, &seen(2, 0o666)), "an undeclared mode is drift too");
+        assert!(matches_state(&PathState::Absent, &Observation::Missing));
+        let link = PathState::Link(LinkState { target: "/a".into(), uid: 0, gid: 0, label: None });
+        assert!(!matches_state(&link, &seen(1, 0o777)));
     }
 }

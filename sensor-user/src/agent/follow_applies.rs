@@ -21,7 +21,7 @@ use sensor_model::expectation::{
     Thing,
 };
 use sensor_model::expectations::{ExpectationError, expectations};
-use sensor_model::journal::{Image, Metadata};
+use sensor_model::journal::{Metadata, PathState};
 use sensor_model::protocol::{Event, ThingId};
 use sensor_model::record::{RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
@@ -235,8 +235,8 @@ impl Agent {
 }
 
 /// The expectation of a path that an apply writes and no config declares: a parent, a link that enables a unit, the shadow file,
-/// or a file that returns to its original. It lasts as long as the apply. Meanwhile both images of the journal are compliant.
-fn expectation_of_target(path: &Path, after: &Image, source: &Source) -> Option<Expectation> {
+/// or a file that returns to its original. It lasts as long as the apply. Meanwhile both states of the journal are compliant.
+fn expectation_of_target(path: &Path, after: &PathState, source: &Source) -> Option<Expectation> {
     let owner = |metadata: &Metadata| (Owner::Id(metadata.uid), Owner::Id(metadata.gid));
     let file = |content, mode, (user, group), may_be_missing| {
         Expected::File(FileExpectation {
@@ -251,23 +251,23 @@ fn expectation_of_target(path: &Path, after: &Image, source: &Source) -> Option<
     };
     let path = path.to_owned();
     let (thing, expected) = match after {
-        Image::Absent => {
+        PathState::Absent => {
             let empty = Content { size: 0, sha256: sha2::Sha256::digest([]).into() };
             (Thing::file(path), file(empty, 0o644, (Owner::Id(0), Owner::Id(0)), true))
         }
-        Image::File(image) => {
+        PathState::File(state) => {
             let mut sha256 = [0; 32];
-            hex::decode_to_slice(&image.sha256, &mut sha256).ok()?;
-            let content = Content { size: image.size, sha256 };
-            let metadata = &image.metadata;
+            hex::decode_to_slice(&state.sha256, &mut sha256).ok()?;
+            let content = Content { size: state.size, sha256 };
+            let metadata = &state.metadata;
             (Thing::file(path), file(content, metadata.mode, owner(metadata), false))
         }
-        Image::Directory(metadata) => {
+        PathState::Directory(metadata) => {
             let (user, group) = owner(metadata);
             let expected = DirectoryExpectation { mode: metadata.mode, user, group };
             (Thing::directory(path), Expected::Directory(expected))
         }
-        Image::Link(link) => {
+        PathState::Link(link) => {
             let (user, group) = (Owner::Id(link.uid), Owner::Id(link.gid));
             let expected = LinkExpectation { target: link.target.clone(), hard: false, user, group };
             (Thing::link(path), Expected::Link(expected))

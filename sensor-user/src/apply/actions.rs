@@ -21,7 +21,7 @@ use super::{
 use jobs::{Job, JobEnd, WhenMasked};
 use sensor_model::{
     host::unit_name::template_of,
-    journal::{Act, Action, Begin, Image, OsChange},
+    journal::{Act, Action, Begin, OsChange, PathState},
 };
 use std::{
     path::{Path, PathBuf},
@@ -150,7 +150,8 @@ fn masks_again(begin: &Begin, unit: &str) -> bool {
             .flatten()
             .any(|name| path.file_name().is_some_and(|file| file == name))
     };
-    let is_mask = |image: &Image| matches!(image, Image::Link(link) if link.target == Path::new("/dev/null"));
+    let is_mask =
+        |state: &PathState| matches!(state, PathState::Link(link) if link.target == Path::new("/dev/null"));
     begin.targets.iter().any(|target| is_mask(&target.before) && is_named(&target.path))
 }
 

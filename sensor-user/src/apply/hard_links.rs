@@ -1,6 +1,6 @@
 //! Hard links: the other names of a file that an apply changes.
 //!
-//! In: the wanted states, and the host. Out: images that name another name of the same file. Names are searched among the paths
+//! In: the wanted states, and the host. Out: states that name another name of the same file. Names are searched among the paths
 //! that the configs declare and in the file's own directory. A file with a name in another directory cannot be linked again; the
 //! end of the apply reports this.
 
@@ -11,7 +11,7 @@ use super::{
 use crate::disk::{Identity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
-    journal::{FileImage, Image, TEMPORARY, Target, target_step::Side},
+    journal::{FileState, PathState, TEMPORARY, Target, target_step::Side},
 };
 use std::{
     cell::OnceCell,
@@ -37,11 +37,11 @@ impl<'a> Names<'a> {
         Self { finder, wanted, declared, known: OnceCell::new() }
     }
 
-    /// Adds to a file's image how many names the file has, and one of the others.
-    pub(super) fn noted(&self, path: &Path, image: Image) -> Result<Image, ApplyError> {
-        let Image::File(file) = image else { return Ok(image) };
+    /// Adds to a file's state how many names the file has, and one of the others.
+    pub(super) fn noted(&self, path: &Path, state: PathState) -> Result<PathState, ApplyError> {
+        let PathState::File(file) = state else { return Ok(state) };
         let Some((identity, names)) = self.identity(path)?.filter(|(_, names)| *names > 1) else {
-            return Ok(Image::File(file));
+            return Ok(PathState::File(file));
         };
         let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
         let directory = path.parent().unwrap_or(Path::new("/"));
@@ -55,18 +55,23 @@ impl<'a> Names<'a> {
             }
             Ok::<_, ApplyError>(ControlFlow::Continue(()))
         })?;
-        // All images hold the first name, and the first holds the second. A name that stays keeps the inode.
+        // All states hold the first name, and the first holds the second. A name that stays keeps the inode.
         let mut others: Vec<PathBuf> = others.into_iter().collect();
         others.sort_by_key(|other| self.wanted.contains_key(other));
         let hard = others.into_iter().find(|other| other != path);
-        Ok(Image::File(FileImage { hard, names, ..file }))
+        Ok(PathState::File(FileState { hard, names, ..file }))
     }
 
     /// The original of a path. It is another name of a file only if that file exists or is restored as well.
-    pub(super) fn restored(&self, path: &Path, before: &Image, original: Image) -> Result<Image, ApplyError> {
-        let Image::File(FileImage { hard: Some(of), .. }) = &original else { return Ok(original) };
+    pub(super) fn restored(
+        &self,
+        path: &Path,
+        before: &PathState,
+        original: PathState,
+    ) -> Result<PathState, ApplyError> {
+        let PathState::File(FileState { hard: Some(of), .. }) = &original else { return Ok(original) };
         let exists = match Place::find(self.finder.observer.root(), of) {
-            Ok(Some(place)) => place.see()?.image.is_some_and(|found| original.is(&found)),
+            Ok(Some(place)) => place.see()?.state.is_some_and(|found| original.is(&found)),
             _ => false,
         };
         let is_linked = match self.wanted.get(of) {
@@ -77,7 +82,7 @@ impl<'a> Names<'a> {
             Some(_) => false,
         };
         match original {
-            Image::File(file) if !is_linked => Ok(Image::File(FileImage { hard: None, ..file })),
+            PathState::File(file) if !is_linked => Ok(PathState::File(FileState { hard: None, ..file })),
             original => Ok(original),
         }
     }
@@ -109,8 +114,8 @@ pub(super) fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError
     Ok(file.map(|stat| ((stat.st_dev, stat.st_ino), stat.st_nlink)))
 }
 
-/// The image of a target on a side.
-pub(super) fn image(target: &Target, side: Side) -> &Image {
+/// The state of a target on a side.
+pub(super) fn state(target: &Target, side: Side) -> &PathState {
     match side {
         Side::Before => &target.before,
         Side::After => &target.after,
@@ -118,6 +123,6 @@ pub(super) fn image(target: &Target, side: Side) -> &Image {
 }
 
 /// Whether a file had other names before Holdfast wrote it.
-pub(super) fn had(image: &Image) -> bool {
-    matches!(image, Image::File(FileImage { names: 2.., .. }))
+pub(super) fn had(state: &PathState) -> bool {
+    matches!(state, PathState::File(FileState { names: 2.., .. }))
 }

@@ -296,7 +296,7 @@ impl HostApply {
                 removed_by_force(&self.observer, &expectations(old)?, &expectations(new)?)?;
         }
         if self.options.act && plan.brings_an_image() {
-            plan.put_again = foreseen(&self.observer, &expectations(new)?);
+            plan.overwritten = foreseen(&self.observer, &expectations(new)?);
         }
         Ok(plan)
     }
@@ -352,7 +352,10 @@ impl HostApply {
     ///
     /// # Errors
     /// It cannot go on, or another process is at work.
-    pub async fn put_again(&self, progress: Progress<'_>) -> Result<Option<Applied>, HostApplyError> {
+    pub async fn rewrite_overwritten(
+        &self,
+        progress: Progress<'_>,
+    ) -> Result<Option<Applied>, HostApplyError> {
         if self.store()?.is_none() {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use super::target_finder::WantedState;
 use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},
-    journal::Image,
+    journal::PathState,
     selinux::{ATTRIBUTE, ObjectKind, given},
 };
 use std::{
@@ -41,14 +41,14 @@ impl<'a> Labels<'a> {
         labels
     }
 
-    /// The label of an object of a kind at a path; `before` is the image of the present object.
-    pub(super) fn label(&self, path: &Path, kind: ObjectKind, before: &Image) -> Option<String> {
+    /// The label of an object of a kind at a path; `before` is the state of the present object.
+    pub(super) fn label(&self, path: &Path, kind: ObjectKind, before: &PathState) -> Option<String> {
         let found = match (kind, before) {
-            (ObjectKind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
-            (ObjectKind::Directory, Image::Directory(metadata)) => {
+            (ObjectKind::File, PathState::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
+            (ObjectKind::Directory, PathState::Directory(metadata)) => {
                 metadata.xattrs.get(ATTRIBUTE).and_then(text)
             }
-            (ObjectKind::Link, Image::Link(link)) => link.label.clone(),
+            (ObjectKind::Link, PathState::Link(link)) => link.label.clone(),
             _ => None,
         };
         let is_free = self.drift.decide(path, None).labels == drift_policy::LabelComparison::Ignore;
@@ -63,7 +63,7 @@ impl<'a> Labels<'a> {
         &self,
         path: &Path,
         kind: ObjectKind,
-        before: &Image,
+        before: &PathState,
     ) -> BTreeMap<String, String> {
         let label = self.label(path, kind, before);
         label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(label_value(&label)))).into_iter().collect()

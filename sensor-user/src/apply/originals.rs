@@ -1,6 +1,6 @@
 //! Originals: the objects to which paths are restored when no config declares them.
 //!
-//! In: a path, the host and the store. Out: an image; and which originals to keep and to restore. A package's file can be restored
+//! In: a path, the host and the store. Out: the state of a path; and which originals to keep and to restore. A package's file can be restored
 //! only if rpm or dpkg left it on the disk, because their databases have no contents.
 
 use super::{
@@ -11,7 +11,7 @@ use crate::disk::Place;
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected},
-    journal::Image,
+    journal::PathState,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,52 +28,54 @@ const PRISTINE: &str = "/usr/etc";
 impl TargetFinder<'_> {
     /// The object to which a path is restored: that of the OS image, else the kept original, else one that a package installed
     /// since.
-    pub(super) fn original(&self, path: &Path) -> Result<Image, ApplyError> {
+    pub(super) fn original(&self, path: &Path) -> Result<PathState, ApplyError> {
         let kept = self.store.original(path)?;
         let shipped = match pristine(path) {
-            Some(pristine) => self.image(&pristine)?,
-            None => Image::Absent,
+            Some(pristine) => self.state(&pristine)?,
+            None => PathState::Absent,
         };
-        if shipped != Image::Absent {
+        if shipped != PathState::Absent {
             // The host's own file, which no config has changed.
-            if let Some(kept) = kept.filter(|kept| !kept.shipped && kept.image != Image::Absent) {
-                let present = self.image(path)?;
-                if kept.image.is(&present) {
+            if let Some(kept) = kept.filter(|kept| !kept.shipped && kept.state != PathState::Absent) {
+                let present = self.state(path)?;
+                if kept.state.is(&present) {
                     return Ok(present);
                 }
             }
             return Ok(shipped);
         }
-        if let Some(kept) = kept.filter(|kept| kept.image != Image::Absent) {
+        if let Some(kept) = kept.filter(|kept| kept.state != PathState::Absent) {
             // An object of an older image that the present one does not ship is not the host's own.
             if !kept.shipped || !self.has_pristine() {
-                return Ok(kept.image);
+                return Ok(kept.state);
             }
         }
         // A package that was installed or upgraded since left its file beside the path.
         for ending in PUT_ASIDE {
             let mut aside = path.as_os_str().to_owned();
             aside.push(ending);
-            if let image @ Image::File(_) = self.image(Path::new(&aside))? {
-                return Ok(image);
+            if let state @ PathState::File(_) = self.state(Path::new(&aside))? {
+                return Ok(state);
             }
         }
-        Ok(Image::Absent)
+        Ok(PathState::Absent)
     }
 
     /// Whether the booted OS image ships exactly this for a path. Attributes do not count, as in ostree's merge.
-    pub(super) fn is_shipped(&self, path: &Path, image: &Image) -> Result<bool, ApplyError> {
+    pub(super) fn is_shipped(&self, path: &Path, state: &PathState) -> Result<bool, ApplyError> {
         let Some(pristine) = pristine(path) else { return Ok(false) };
         let Some(place) = Place::find(self.observer.root(), &pristine)? else { return Ok(false) };
-        Ok(match (image, place.see()?.image) {
-            (Image::File(one), Some(Image::File(other))) => {
+        Ok(match (state, place.see()?.state) {
+            (PathState::File(one), Some(PathState::File(other))) => {
                 let [a, b] = [&one.metadata, &other.metadata];
                 one.sha256 == other.sha256 && (a.mode, a.uid, a.gid) == (b.mode, b.uid, b.gid)
             }
-            (Image::Directory(a), Some(Image::Directory(b))) => {
+            (PathState::Directory(a), Some(PathState::Directory(b))) => {
                 (a.mode, a.uid, a.gid) == (b.mode, b.uid, b.gid)
             }
-            (Image::Link(a), Some(Image::Link(b))) => (&a.target, a.uid, a.gid) == (&b.target, b.uid, b.gid),
+            (PathState::Link(a), Some(PathState::Link(b))) => {
+                (&a.target, a.uid, a.gid) == (&b.target, b.uid, b.gid)
+            }
             _ => false,
         })
     }

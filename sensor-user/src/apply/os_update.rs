@@ -9,7 +9,7 @@ use crate::{disk::Place, observation::Observer};
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected, Owner},
-    journal::{FileImage, Image, Metadata, OsChange, PutAgain, Target},
+    journal::{FileState, Metadata, OsChange, OverwrittenPath, PathState, Target},
     xattr,
 };
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 const SHIPPED: &str = "/usr/etc";
 
 impl TargetFinder<'_> {
-    /// The declared paths that a change of the OS would replace, with their images after the apply. A change of kernel arguments
+    /// The declared paths that a change of the OS would replace, with their states after the apply. A change of kernel arguments
     /// alone merges the same image and replaces no path.
-    pub(super) fn put_again(
+    pub(super) fn overwritten(
         &self,
         writes: &Writes,
         os: Option<&OsChange>,
-    ) -> Result<Vec<PutAgain>, ApplyError> {
+    ) -> Result<Vec<OverwrittenPath>, ApplyError> {
         let mut again = Vec::new();
         if os.is_none_or(OsChange::is_of_arguments) {
             return Ok(again);
@@ -32,28 +32,28 @@ impl TargetFinder<'_> {
         for path in &writes.declared {
             let Some(shipped) = shipped(self.observer, path) else { continue };
             let target = writes.targets.iter().find(|target| target.path == **path);
-            let mut image = match target {
+            let mut state = match target {
                 Some(target) => target.after.clone(),
-                None => self.image(path)?,
+                None => self.state(path)?,
             };
             // Each merge separates the names of a file, so none of them is unchanged.
-            let is_one_of_many = matches!(&image, Image::File(FileImage { hard: Some(_), .. }));
-            if let Image::File(file) = &mut image {
+            let is_one_of_many = matches!(&state, PathState::File(FileState { hard: Some(_), .. }));
+            if let PathState::File(file) = &mut state {
                 file.names = 0;
             }
-            if !is_one_of_many && is_unchanged(&image, &shipped) && **path != *Path::new(password::SHADOW) {
-                again.push(PutAgain { path: path.to_path_buf(), image });
+            if !is_one_of_many && is_unchanged(&state, &shipped) && **path != *Path::new(password::SHADOW) {
+                again.push(OverwrittenPath { path: path.to_path_buf(), state });
             }
         }
         Ok(again)
     }
 }
 
-/// The paths to be written again in this boot, as targets. Their images before are those of the booted OS image.
-pub(super) fn targets(observer: &Observer, again: &[PutAgain]) -> Vec<Target> {
-    let target = |again: &PutAgain| {
+/// The paths to be written again in this boot, as targets. Their states before are those of the booted OS image.
+pub(super) fn targets(observer: &Observer, again: &[OverwrittenPath]) -> Vec<Target> {
+    let target = |again: &OverwrittenPath| {
         let is_etc = again.path.starts_with("/etc") && has_image(observer);
-        let shipped = shipped(observer, &again.path).or_else(|| is_etc.then_some(Image::Absent));
+        let shipped = shipped(observer, &again.path).or_else(|| is_etc.then_some(PathState::Absent));
         again.target(shipped.map(plain))
     };
     again.iter().map(target).collect()
@@ -75,29 +75,29 @@ fn has_image(observer: &Observer) -> bool {
 }
 
 /// The object that the booted image ships for a path; `None` if there is none, or it cannot be read.
-fn shipped(observer: &Observer, path: &Path) -> Option<Image> {
+fn shipped(observer: &Observer, path: &Path) -> Option<PathState> {
     let below = path.strip_prefix("/etc").ok()?;
     let place = Place::find(observer.root(), &Path::new(SHIPPED).join(below)).ok()??;
-    place.see().ok()?.image.filter(|image| *image != Image::Absent)
+    place.see().ok()?.state.filter(|state| *state != PathState::Absent)
 }
 
 /// Whether the merge treats an object as unchanged.
-fn is_unchanged(image: &Image, shipped: &Image) -> bool {
+fn is_unchanged(state: &PathState, shipped: &PathState) -> bool {
     let plain = |metadata: &Metadata| (metadata.mode, metadata.uid, metadata.gid);
-    match (image, shipped) {
-        (Image::File(image), Image::File(shipped)) => {
-            image.sha256 == shipped.sha256 && plain(&image.metadata) == plain(&shipped.metadata)
+    match (state, shipped) {
+        (PathState::File(state), PathState::File(shipped)) => {
+            state.sha256 == shipped.sha256 && plain(&state.metadata) == plain(&shipped.metadata)
         }
-        (Image::Directory(image), Image::Directory(shipped)) => plain(image) == plain(shipped),
-        (Image::Link(image), Image::Link(shipped)) => {
-            (&image.target, image.uid, image.gid) == (&shipped.target, shipped.uid, shipped.gid)
+        (PathState::Directory(state), PathState::Directory(shipped)) => plain(state) == plain(shipped),
+        (PathState::Link(state), PathState::Link(shipped)) => {
+            (&state.target, state.uid, state.gid) == (&shipped.target, shipped.uid, shipped.gid)
         }
         _ => false,
     }
 }
 
 /// Whether a declaration equals an object of the image. Undeclared fields do not count.
-fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
+fn declares(observer: &Observer, expected: &Expected, shipped: &PathState) -> bool {
     let is = |owner: &Owner, id: u32, number: &dyn Fn(&str) -> Option<u32>| match owner {
         Owner::Id(declared) => *declared == id,
         Owner::Name(name) => number(name) == Some(id),
@@ -108,15 +108,15 @@ fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     };
     let of = |metadata: &Metadata| (metadata.uid, metadata.gid);
     match (expected, shipped) {
-        (Expected::File(file), Image::File(shipped)) => {
+        (Expected::File(file), PathState::File(shipped)) => {
             file.content.is_none_or(|content| hex::encode(content.sha256) == shipped.sha256)
                 && file.mode == shipped.metadata.mode
                 && owned(&file.user, &file.group, of(&shipped.metadata))
         }
-        (Expected::Directory(directory), Image::Directory(shipped)) => {
+        (Expected::Directory(directory), PathState::Directory(shipped)) => {
             directory.mode == shipped.mode && owned(&directory.user, &directory.group, of(shipped))
         }
-        (Expected::Link(link), Image::Link(shipped)) => {
+        (Expected::Link(link), PathState::Link(shipped)) => {
             !link.hard
                 && link.target == shipped.target
                 && owned(&link.user, &link.group, (shipped.uid, shipped.gid))
@@ -125,14 +125,14 @@ fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     }
 }
 
-/// An image without the attributes that the host sets itself, because objects below `/usr/etc` have those of `/usr`.
-fn plain(mut image: Image) -> Image {
-    match &mut image {
-        Image::File(FileImage { metadata, .. }) | Image::Directory(metadata) => {
+/// A state without the attributes that the host sets itself, because objects below `/usr/etc` have those of `/usr`.
+fn plain(mut state: PathState) -> PathState {
+    match &mut state {
+        PathState::File(FileState { metadata, .. }) | PathState::Directory(metadata) => {
             metadata.xattrs.retain(|name, _| !xattr::is_ignored(name, ""));
         }
-        Image::Link(link) => link.label = None,
-        Image::Absent => {}
+        PathState::Link(link) => link.label = None,
+        PathState::Absent => {}
     }
-    image
+    state
 }

@@ -18,7 +18,7 @@ use nix::{
     libc,
 };
 use sensor_model::{
-    journal::{Image, Metadata},
+    journal::{Metadata, PathState},
     merge::Rendered,
 };
 use std::{
@@ -117,7 +117,7 @@ pub(super) fn wanted(finder: &TargetFinder<'_>) -> Result<Option<WantedState>, A
         return Ok(None);
     }
     let path = Path::new(SHADOW);
-    let Image::File(file) = finder.image(path)? else {
+    let PathState::File(file) = finder.state(path)? else {
         return Err(ApplyError::refused(path, ApplyRefusal::NoShadow));
     };
     let bytes = finder.store.content(&file.sha256)?;

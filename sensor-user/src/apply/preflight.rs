@@ -21,7 +21,7 @@ use nix::{
 use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, Expected},
-    journal::{Image, Target},
+    journal::{PathState, Target},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,7 +56,7 @@ pub(super) fn closed(
 ) {
     let goes: BTreeSet<&Path> = targets
         .iter()
-        .filter(|target| target.after == Image::Absent)
+        .filter(|target| target.after == PathState::Absent)
         .map(|target| target.path.as_path())
         .collect();
     for expectation in new {
@@ -119,8 +119,8 @@ pub(super) fn space(
         objects: u64,
     }
     let mut needs: BTreeMap<u64, Need> = BTreeMap::new();
-    let size = |image: &Image| match image {
-        Image::File(file) => file.size,
+    let size = |state: &PathState| match state {
+        PathState::File(file) => file.size,
         _ => 0,
     };
     for target in &writes.targets {
@@ -149,7 +149,7 @@ pub(super) fn space(
         serde_json::to_vec(&(&writes.targets, &writes.matching)).map_or(0, |text| text.len() as u64);
     need.bytes += journal + RESERVE.unsigned_abs() + kept.next_multiple_of(4096);
     let displaced = writes.targets.iter().filter(|target| writes.unmanaged.contains(&target.path));
-    let matching = writes.matching.iter().map(|original| &original.image);
+    let matching = writes.matching.iter().map(|original| &original.state);
     for original in displaced.map(|target| &target.before).chain(matching) {
         need.bytes += size(original).next_multiple_of(4096) + 4096;
         need.objects += 2;

@@ -13,7 +13,7 @@ use crate::{
 };
 use sensor_model::{
     expectation::{ClosedDirectoryExpectation, Expectation, Expected},
-    journal::Image,
+    journal::PathState,
     plan::RemovedByForce,
 };
 use std::{
@@ -72,5 +72,5 @@ fn content(observer: &Observer, path: &Path) -> Result<Vec<u8>, ApplyError> {
     let mut bytes = Vec::new();
     let Some(place) = Place::find(observer.root(), path)? else { return Ok(bytes) };
     let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
-    Ok(if matches!(seen.kept(path)?, Image::File(_)) { bytes } else { Vec::new() })
+    Ok(if matches!(seen.kept(path)?, PathState::File(_)) { bytes } else { Vec::new() })
 }

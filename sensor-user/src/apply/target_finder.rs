@@ -1,13 +1,13 @@
 //! The parts from which targets are worked out, and the state that a path is to have.
 //!
-//! In: the two configs, the host, the store. Out: images of present objects, whose contents go to the store, and numeric owners.
+//! In: the two configs, the host, the store. Out: states of present objects, whose contents go to the store, and numeric owners.
 
 use super::error::ApplyError;
 use crate::{disk::Place, observation::Observer, repair::UnknownOwner, store::Store};
 use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, Expected, Owner},
-    journal::Image,
+    journal::PathState,
     merge::Rendered,
 };
 use std::path::{Path, PathBuf};
@@ -68,16 +68,16 @@ pub(super) struct TargetFinder<'a> {
 }
 
 impl TargetFinder<'_> {
-    /// The image of a path's object; its content goes to the store.
-    pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
-        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
+    /// The state of a path's object; its content goes to the store.
+    pub(super) fn state(&self, path: &Path) -> Result<PathState, ApplyError> {
+        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(PathState::Absent) };
         let mut bytes = Vec::new();
         let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
-        let image = seen.kept(path)?;
-        if matches!(image, Image::File(_)) {
+        let state = seen.kept(path)?;
+        if matches!(state, PathState::File(_)) {
             self.store.keep(&bytes)?;
         }
-        Ok(image)
+        Ok(state)
     }
 
     /// The numbers of declared owners.

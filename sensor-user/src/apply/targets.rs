@@ -1,4 +1,4 @@
-//! What an apply changes on the disk: every path with its image before and after.
+//! What an apply changes on the disk: every path with its state before and after.
 //!
 //! In: the expectations of the old and the new config, and the host. Out: targets in the order of writing, and their contents in
 //! the store. A path is a target only if the configs differ in it and the host differs from the new one. No managed path is changed
@@ -20,7 +20,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Thing},
     expectations::{expectations, expected_bytes},
-    journal::{FileImage, Image, LinkImage, Metadata, Original, Target},
+    journal::{FileState, LinkState, Metadata, Original, PathState, Target},
     selinux::ObjectKind,
 };
 use std::{
@@ -94,12 +94,12 @@ impl TargetFinder<'_> {
         // Parents sort before what is in them.
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
-            let before = if under_new { Image::Absent } else { names.noted(path, self.image(path)?)? };
+            let before = if under_new { PathState::Absent } else { names.noted(path, self.state(path)?)? };
             // The objects below a replaced directory are restored together with the directory.
             let replaced_parent =
                 leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
             let after = match &replaced_parent {
-                Some(_) => Image::Absent,
+                Some(_) => PathState::Absent,
                 None if *wanted == WantedState::Original => {
                     names.restored(path, &before, self.original(path)?)?
                 }
@@ -118,8 +118,8 @@ impl TargetFinder<'_> {
             {
                 let shipped = self.is_shipped(path, &before)?;
                 if is_there {
-                    let image = before.clone();
-                    writes.matching.push(Original { path: path.clone(), image, shipped });
+                    let state = before.clone();
+                    writes.matching.push(Original { path: path.clone(), state, shipped });
                 } else {
                     writes.unmanaged.push(path.clone());
                     writes.shipped.extend(shipped.then(|| path.clone()));
@@ -129,8 +129,10 @@ impl TargetFinder<'_> {
                 continue;
             }
             match (&before, &after) {
-                (Image::Directory(_), Image::File(_) | Image::Link(_)) => leaving.push(path.clone()),
-                (Image::Absent | Image::File(_) | Image::Link(_), Image::Directory(_)) => {
+                (PathState::Directory(_), PathState::File(_) | PathState::Link(_)) => {
+                    leaving.push(path.clone())
+                }
+                (PathState::Absent | PathState::File(_) | PathState::Link(_), PathState::Directory(_)) => {
                     appearing.push(path.clone());
                 }
                 _ => {}
@@ -179,11 +181,11 @@ impl TargetFinder<'_> {
                 }
             }
             Expected::AuthorizedKeys(keys) if self.everything => {
-                let Image::File(image) = self.image(&path)? else { return Ok(()) };
-                let bytes = self.store.content(&image.sha256)?;
+                let PathState::File(state) = self.state(&path)? else { return Ok(()) };
+                let bytes = self.store.content(&state.sha256)?;
                 let (bytes, removed) = crate::repair::declared_lines(&bytes, &keys.keys);
                 if removed > 0 {
-                    let Metadata { mode, uid, gid, .. } = image.metadata;
+                    let Metadata { mode, uid, gid, .. } = state.metadata;
                     let file =
                         WantedState::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
                     wanted.insert(path, file);
@@ -227,8 +229,8 @@ impl TargetFinder<'_> {
         }
         for directory in ours {
             // An existing directory keeps its mode, but must belong to the user.
-            let present = match self.image(directory)? {
-                Image::Directory(present) => Some(present),
+            let present = match self.state(directory)? {
+                PathState::Directory(present) => Some(present),
                 _ => None,
             };
             let mode = present.as_ref().map_or(0o700, |present| present.mode);
@@ -253,9 +255,9 @@ impl TargetFinder<'_> {
                 if wanted.contains_key(parent) || empty.contains_key(parent) {
                     continue;
                 }
-                let is_directory = |image: &Image| matches!(image, Image::Directory(_));
+                let is_directory = |state: &PathState| matches!(state, PathState::Directory(_));
                 let made =
-                    self.store.original(parent)?.is_some_and(|original| !is_directory(&original.image));
+                    self.store.original(parent)?.is_some_and(|original| !is_directory(&original.state));
                 let needed = kept
                     .range(Arc::<Path>::from(parent)..)
                     .next()
@@ -288,7 +290,7 @@ impl TargetFinder<'_> {
                 match self.observer.root().open_at(parent, OFlag::O_PATH | OFlag::O_DIRECTORY) {
                     Ok(_) => break,
                     Err(nix::errno::Errno::ENOENT) => {
-                        if self.image(parent)? != Image::Absent {
+                        if self.state(parent)? != PathState::Absent {
                             return Err(ApplyError::refused(parent, ApplyRefusal::DanglingLink));
                         }
                         let made = WantedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
@@ -305,27 +307,27 @@ impl TargetFinder<'_> {
         Ok(())
     }
 
-    /// The image of a wanted state. Of the extended attributes only the label is kept or set, by the host's policy.
+    /// The state of the path that is wanted. Of the extended attributes only the label is kept or set, by the host's policy.
     fn after(
         &self,
         path: &Path,
         wanted: &WantedState,
-        before: &Image,
+        before: &PathState,
         labels: &Labels<'_>,
-    ) -> Result<Image, ApplyError> {
+    ) -> Result<PathState, ApplyError> {
         Ok(match wanted {
-            WantedState::Gone => Image::Absent,
+            WantedState::Gone => PathState::Absent,
             WantedState::Original => self.original(path)?,
             WantedState::Link { target, uid, gid } => {
                 let label = labels.label(path, ObjectKind::Link, before);
-                Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid, label })
+                PathState::Link(LinkState { target: target.clone(), uid: *uid, gid: *gid, label })
             }
             WantedState::Directory { mode, uid, gid } => {
                 let present = match before {
-                    Image::Directory(present) => Some(present),
+                    PathState::Directory(present) => Some(present),
                     _ => None,
                 };
-                Image::Directory(Metadata {
+                PathState::Directory(Metadata {
                     mode: *mode,
                     uid: uid.or_else(|| Some(present?.uid)).unwrap_or(0),
                     gid: gid.or_else(|| Some(present?.gid)).unwrap_or(0),
@@ -334,7 +336,7 @@ impl TargetFinder<'_> {
             }
             WantedState::File { content, mode, uid, gid } => {
                 let present = match before {
-                    Image::File(present) => Some(present),
+                    PathState::File(present) => Some(present),
                     _ => None,
                 };
                 let (sha256, size) = match (content, present) {
@@ -342,7 +344,7 @@ impl TargetFinder<'_> {
                     (None, Some(present)) => (present.sha256.clone(), present.size),
                     (None, None) => (self.store.keep(&[])?, 0),
                 };
-                Image::File(FileImage {
+                PathState::File(FileState {
                     metadata: Metadata {
                         mode: *mode,
                         uid: uid.or_else(|| Some(present?.metadata.uid)).unwrap_or(0),
@@ -360,27 +362,27 @@ impl TargetFinder<'_> {
         })
     }
 
-    /// The image of a hard link: that of its target.
-    fn hard(&self, path: &Path, target: &Path, labels: &Labels<'_>) -> Result<Image, ApplyError> {
+    /// The state of a hard link is that of its target.
+    fn hard(&self, path: &Path, target: &Path, labels: &Labels<'_>) -> Result<PathState, ApplyError> {
         let of_config = expectations(self.new).map_err(ApplyError::Expectation)?;
         let declared = of_config.iter().find_map(|expectation| match &expectation.expected {
             Expected::File(file) if *expectation.thing.path() == *target => Some(self.file(target, file)),
             _ => None,
         });
-        let present = self.image(target)?;
-        let image = match declared.transpose()? {
+        let present = self.state(target)?;
+        let state = match declared.transpose()? {
             Some(wanted) => self.after(target, &wanted, &present, labels)?,
             None => present,
         };
-        let Image::File(file) = image else {
+        let PathState::File(file) = state else {
             return Err(ApplyError::refused(path, ApplyRefusal::HardLinkToOther(target.to_owned())));
         };
-        Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file }))
+        Ok(PathState::File(FileState { hard: Some(target.to_owned()), ..file }))
     }
 
     /// Whether a hard link has the right content but is another inode.
-    fn needs_link(&self, path: &Path, after: &Image) -> Result<bool, ApplyError> {
-        let Image::File(FileImage { hard: Some(target), .. }) = after else { return Ok(false) };
+    fn needs_link(&self, path: &Path, after: &PathState) -> Result<bool, ApplyError> {
+        let PathState::File(FileState { hard: Some(target), .. }) = after else { return Ok(false) };
         let identity = |path: &Path| -> Result<_, ApplyError> {
             let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(None) };
             Ok(place.see()?.identity)
@@ -394,11 +396,11 @@ impl TargetFinder<'_> {
 fn rank(target: &Target) -> (u8, usize, PathBuf) {
     let depth = target.path.components().count();
     let (rank, depth) = match (&target.before, &target.after) {
-        (_, Image::Directory(_)) => (0, depth),
-        (Image::Directory(_), _) => (4, usize::MAX - depth),
-        (_, Image::File(file)) if file.hard.is_some() => (2, 0),
-        (_, Image::File(_) | Image::Link(_)) => (1, 0),
-        (_, Image::Absent) => (3, 0),
+        (_, PathState::Directory(_)) => (0, depth),
+        (PathState::Directory(_), _) => (4, usize::MAX - depth),
+        (_, PathState::File(file)) if file.hard.is_some() => (2, 0),
+        (_, PathState::File(_) | PathState::Link(_)) => (1, 0),
+        (_, PathState::Absent) => (3, 0),
     };
     (rank, depth, target.path.clone())
 }

@@ -8,7 +8,7 @@ use super::{
     target_finder::{PARENT_MODE, TargetFinder, WantedState},
 };
 use crate::disk::{Place, each_name};
-use sensor_model::journal::{Image, Target};
+use sensor_model::journal::{PathState, Target};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
@@ -36,7 +36,7 @@ impl TargetFinder<'_> {
                 }
                 is_new |= turned.contains_key(parent);
                 let comes_back = match wanted {
-                    Some(WantedState::Original) => matches!(self.original(parent)?, Image::Directory(_)),
+                    Some(WantedState::Original) => matches!(self.original(parent)?, PathState::Directory(_)),
                     _ => false,
                 };
                 if is_new && !comes_back && wanted.is_none_or(WantedState::goes) {
@@ -58,7 +58,7 @@ impl TargetFinder<'_> {
         for path in
             wanted.iter().filter(|(_, wanted)| **wanted == WantedState::Original).map(|(path, _)| path)
         {
-            if is_other(self, path)? && matches!(self.original(path)?, Image::Directory(_)) {
+            if is_other(self, path)? && matches!(self.original(path)?, PathState::Directory(_)) {
                 back.push(path.clone());
             }
         }
@@ -77,7 +77,7 @@ impl TargetFinder<'_> {
     pub(super) fn check_left(&self, targets: &[Target]) -> Result<(), ApplyError> {
         let goes: BTreeSet<&Path> = targets
             .iter()
-            .filter(|target| target.after == Image::Absent)
+            .filter(|target| target.after == PathState::Absent)
             .map(|target| target.path.as_path())
             .collect();
         for target in targets.iter().filter(|target| target.turns()) {

@@ -23,7 +23,7 @@ use sensor_model::{
         install::Install,
         unit_name::{is_template, template_of},
     },
-    journal::Image,
+    journal::PathState,
     merge::{Rendered, RenderedUnit, Sourced},
 };
 use std::{
@@ -189,7 +189,7 @@ impl Links<'_, '_> {
         }
         // Holdfast removes the file, so links to it would have no target. Other links stay.
         let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
-        if is_ours && self.finder.original(&own)? == Image::Absent {
+        if is_ours && self.finder.original(&own)? == PathState::Absent {
             for link in units::enabling_links(observer, name) {
                 if leads_to(observer, &link, &own)? {
                     self.back_to_original(vec![(link, own.clone())]);
@@ -202,8 +202,8 @@ impl Links<'_, '_> {
 
     /// Whether the original of a path is a link that masks a unit.
     fn was_mask(&self, path: &Path) -> Result<bool, ApplyError> {
-        let original = self.finder.store.original(path)?.map(|original| original.image);
-        Ok(matches!(original, Some(Image::Link(link)) if link.target == Path::new("/dev/null")))
+        let original = self.finder.store.original(path)?.map(|original| original.state);
+        Ok(matches!(original, Some(PathState::Link(link)) if link.target == Path::new("/dev/null")))
     }
 
     /// Restores masks that Holdfast removed, except those that end with a boot.
@@ -226,7 +226,7 @@ impl Links<'_, '_> {
         let finder = self.finder;
         // An object that replaced a link is not Holdfast's.
         links.retain(|link| {
-            self.may_go(link) && matches!(finder.image(link), Ok(Image::Absent | Image::Link(_)))
+            self.may_go(link) && matches!(finder.state(link), Ok(PathState::Absent | PathState::Link(_)))
         });
         self.wanted.extend(links.into_iter().map(|link| (link, WantedState::Gone)));
         Ok(())
@@ -274,8 +274,8 @@ impl Links<'_, '_> {
         let TargetFinder { observer, store, .. } = self.finder;
         let mut links = Vec::new();
         for path in store.originals()? {
-            let target = match store.original(&path)?.map(|original| original.image) {
-                Some(Image::Link(link)) => Some(link.target),
+            let target = match store.original(&path)?.map(|original| original.state) {
+                Some(PathState::Link(link)) => Some(link.target),
                 _ => units::link_target(observer, &path),
             };
             links.extend(target.map(|target| (path, target)));
@@ -358,7 +358,7 @@ impl Links<'_, '_> {
             return units::unit_file(observer, name, None);
         }
         // The path still has the old config's file. Its original is restored later.
-        if let Ok(Image::File(file)) = self.finder.original(&own)
+        if let Ok(PathState::File(file)) = self.finder.original(&own)
             && let Ok(bytes) = self.finder.store.content(&file.sha256)
         {
             return Some((own, String::from_utf8_lossy(&bytes).into_owned()));
@@ -370,7 +370,7 @@ impl Links<'_, '_> {
 /// Whether a link names a path as its target.
 fn leads_to(observer: &Observer, link: &Path, path: &Path) -> Result<bool, ApplyError> {
     let Some(place) = Place::find(observer.root(), link)? else { return Ok(false) };
-    let Some(Image::Link(seen)) = place.see()?.image else { return Ok(false) };
+    let Some(PathState::Link(seen)) = place.see()?.state else { return Ok(false) };
     let directory = link.parent().unwrap_or(Path::new("/"));
     Ok(lexically(&directory.join(seen.target)) == path)
 }

@@ -36,7 +36,7 @@ impl Apply {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let run = ApplyRun::open(&self.host_options, &self.options, screen)?;
         if self.early {
-            return run.put_again();
+            return run.rewrite_overwritten();
         }
         if self.resume {
             return run.resume(screen);

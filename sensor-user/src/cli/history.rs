@@ -55,7 +55,7 @@ fn text(report: &HistoryReport, screen: &mut Screen) -> std::io::Result<()> {
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
         let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.as_str()).collect();
         let mut reason = clean(&entry.reason);
-        for taken in &entry.put_again {
+        for taken in &entry.overwritten {
             let path = taken.path.display().to_string();
             let comma = if reason.is_empty() { "" } else { "; " };
             reason = format!(

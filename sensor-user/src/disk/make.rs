@@ -1,6 +1,6 @@
 //! New objects under a name that no program reads.
 //!
-//! In: the image of an object. Out: the object, complete and durable, before a step renames it to the path. A user who owns the
+//! In: the state of an object. Out: the object, complete and durable, before a step renames it to the path. A user who owns the
 //! directory may put another object under the name, to get its owner changed. So owner, mode and attributes are set by handles
 //! only.
 
@@ -19,7 +19,7 @@ use nix::{
     sys::stat::{Mode, fstat},
 };
 use sensor_model::{
-    journal::{Image, LinkImage, Metadata},
+    journal::{LinkState, Metadata, PathState},
     selinux::ATTRIBUTE,
 };
 use std::{
@@ -44,29 +44,29 @@ pub(crate) fn part(name: &OsStr) -> OsString {
 }
 
 impl Place {
-    /// Makes the object of an image under a free name, complete and durable. Until then it has the name of [`part`].
+    /// Makes the object of a state under a free name, complete and durable. Until then it has the name of [`part`].
     pub(crate) fn make(
         &self,
         name: &OsStr,
-        image: &Image,
+        state: &PathState,
         content: Option<&[u8]>,
         hard: Option<&Self>,
     ) -> Result<(), DiskError> {
         let part = part(name);
-        let made = match image {
-            Image::Absent => return Ok(()),
-            Image::Link(LinkImage { target, uid, gid, label }) => {
+        let made = match state {
+            PathState::Absent => return Ok(()),
+            PathState::Link(LinkState { target, uid, gid, label }) => {
                 let target = target.as_os_str();
                 sys::symlink(target, &self.directory, &part).map_err(self.failed("make the link"))?;
                 let link = NewLink { target, uid: Some(*uid), gid: Some(*gid), label: label.as_deref() };
                 Some(self.finish_link(&part, link)?)
             }
-            Image::Directory(wanted) => {
+            PathState::Directory(wanted) => {
                 let file = self.make_directory(&part, &NewMetadata::exactly(wanted))?;
                 sys::sync_directory(&file).map_err(self.failed("sync"))?;
                 Some(file)
             }
-            Image::File(wanted) => match (hard, content) {
+            PathState::File(wanted) => match (hard, content) {
                 (Some(from), _) => {
                     self.link_from(from, &part).map_err(self.failed("make the hard link"))?;
                     None
@@ -90,7 +90,7 @@ impl Place {
             }
         }
         // A file system may not keep all attributes. The next observation would show an object of another process.
-        if !seen.image.as_ref().is_some_and(|seen| image.is(seen)) {
+        if !seen.state.as_ref().is_some_and(|seen| state.is(seen)) {
             return Err(DiskError::refused(&self.path, DiskRefusal::NotKept));
         }
         sys::rename_free(&self.directory, &part, name).map_err(self.failed("rename"))?;

@@ -39,7 +39,7 @@ pub(crate) enum Xattrs<'a> {
 }
 
 impl<'a> NewMetadata<'a> {
-    /// All of the metadata of an image.
+    /// All of the metadata of a state.
     pub(crate) fn exactly(metadata: &'a Metadata) -> Self {
         let Metadata { mode, uid, gid, xattrs } = metadata;
         Self { mode: Some(*mode), uid: Some(*uid), gid: Some(*gid), xattrs: Xattrs::Exactly(xattrs) }

@@ -1,4 +1,4 @@
-//! The image of the object at a managed path.
+//! The state of the object at a managed path.
 //!
 //! In: a place. Out: the type, content, metadata or target of the object, read through handles and without following a link. No
 //! device and no FIFO is opened.
@@ -19,7 +19,7 @@ use nix::{
 };
 use rustix::fs::getxattr;
 use sensor_model::{
-    journal::{FileImage, Image, LinkImage},
+    journal::{FileState, LinkState, PathState},
     selinux::ATTRIBUTE,
 };
 use sha2::{Digest as _, Sha256};
@@ -31,21 +31,21 @@ pub(crate) type Identity = (u64, u64);
 /// The object that a name had.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundObject {
-    /// Its image; `None` for a device, a FIFO, a socket, and a file that is too large.
-    pub(crate) image: Option<Image>,
+    /// Its state; `None` for a device, a FIFO, a socket, and a file that is too large.
+    pub(crate) state: Option<PathState>,
     pub(crate) identity: Option<Identity>,
     /// The size of a file that is larger than [`bounded::CONTENT`], and was not read.
     pub(crate) too_large: Option<u64>,
 }
 
 impl FoundObject {
-    /// The image.
+    /// The state, for an apply that keeps the object.
     ///
     /// # Errors
     /// An apply cannot keep the object: it is too large, or not a file, directory or link.
-    pub(crate) fn kept(self, path: &Path) -> Result<Image, DiskError> {
+    pub(crate) fn kept(self, path: &Path) -> Result<PathState, DiskError> {
         let reason = match self {
-            Self { image: Some(image), .. } => return Ok(image),
+            Self { state: Some(state), .. } => return Ok(state),
             Self { too_large: Some(size), .. } => DiskRefusal::TooLarge { size },
             _ => DiskRefusal::SpecialObject,
         };
@@ -72,14 +72,14 @@ impl Place {
         sink: &mut dyn FnMut(&[u8]),
     ) -> Result<FoundObject, DiskError> {
         let Some(stat) = self.stat_name(name)? else {
-            return Ok(FoundObject { image: Some(Image::Absent), identity: None, too_large: None });
+            return Ok(FoundObject { state: Some(PathState::Absent), identity: None, too_large: None });
         };
         let identity = Some((stat.st_dev, stat.st_ino));
-        let image = match stat.st_mode & nix::libc::S_IFMT {
+        let state = match stat.st_mode & nix::libc::S_IFMT {
             nix::libc::S_IFLNK => {
                 let target = readlinkat(&self.directory, name).map_err(self.failed("read the link"))?;
                 let label = self.link_label(name).map_err(self.failed("read attributes"))?;
-                Some(Image::Link(LinkImage {
+                Some(PathState::Link(LinkState {
                     target: target.into(),
                     uid: stat.st_uid,
                     gid: stat.st_gid,
@@ -90,7 +90,7 @@ impl Place {
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 let file =
                     openat(&self.directory, name, flags, Mode::empty()).map_err(self.failed("open"))?;
-                Some(Image::Directory(metadata::read(&file).map_err(self.failed("read attributes"))?.0))
+                Some(PathState::Directory(metadata::read(&file).map_err(self.failed("read attributes"))?.0))
             }
             nix::libc::S_IFREG => {
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -100,11 +100,11 @@ impl Place {
                 let (sha256, size) = match self.digest(file, stat.st_size, sink)? {
                     Content::Read { sha256, size } => (sha256, size),
                     Content::TooLarge(size) => {
-                        return Ok(FoundObject { image: None, identity, too_large: Some(size) });
+                        return Ok(FoundObject { state: None, identity, too_large: Some(size) });
                     }
                 };
                 let modified_ns = stat.st_mtime.checked_mul(1_000_000_000);
-                Some(Image::File(FileImage {
+                Some(PathState::File(FileState {
                     metadata,
                     sha256,
                     size,
@@ -115,7 +115,7 @@ impl Place {
             }
             _ => None,
         };
-        Ok(FoundObject { image, identity, too_large: None })
+        Ok(FoundObject { state, identity, too_large: None })
     }
 
     /// Reads a file up to the limit. Its owner may make it as large as the disk, also while it is read.

@@ -1,6 +1,6 @@
 //! Contents that an apply needs, and originals: the objects that paths had before Holdfast first wrote them.
 //!
-//! In: bytes, or the image of a path. Out: the same bytes or image. The name of a content is its digest, and each read checks it.
+//! In: bytes, or the state of a path. Out: the same bytes or state. The name of a content is its digest, and each read checks it.
 
 use super::{
     error::{StoreError, StoreFault},
@@ -89,7 +89,7 @@ impl Store {
         if directory.join(&name).exists() {
             return Ok(());
         }
-        if let Some(sha256) = original.image.content() {
+        if let Some(sha256) = original.state.content() {
             let bytes = self.content(sha256)?;
             self.replace(&directory, sha256, &bytes)?;
         }

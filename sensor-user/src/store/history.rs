@@ -35,8 +35,8 @@ pub struct HistoryEntry {
     /// How many paths it changed.
     pub paths: usize,
     /// Paths that the update of the OS replaced, and that were written again.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub put_again: Vec<PutAgainEntry>,
+    #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
+    pub overwritten: Vec<OverwrittenEntry>,
     /// Only files were written: units and the OS are still to be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_acts: bool,
@@ -44,7 +44,7 @@ pub struct HistoryEntry {
 
 /// A path that an update of the OS replaced, and that was written again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct PutAgainEntry {
+pub struct OverwrittenEntry {
     /// The path.
     pub path: PathBuf,
     /// When it was written again, RFC 3339.
@@ -75,10 +75,10 @@ impl Store {
     ///
     /// # Errors
     /// The history cannot be read or written.
-    pub fn take_unrecorded(&self, id: u64) -> Result<Vec<PutAgainEntry>, StoreError> {
+    pub fn take_unrecorded(&self, id: u64) -> Result<Vec<OverwrittenEntry>, StoreError> {
         let Some(mut entry) = self.history(id)? else { return Ok(Vec::new()) };
-        let new: Vec<&mut PutAgainEntry> =
-            entry.put_again.iter_mut().filter(|taken| !taken.is_recorded).collect();
+        let new: Vec<&mut OverwrittenEntry> =
+            entry.overwritten.iter_mut().filter(|taken| !taken.is_recorded).collect();
         let mut taken = Vec::new();
         for one in new {
             one.is_recorded = true;

@@ -14,7 +14,7 @@ mod node_state;
 
 pub use error::{StoreError, StoreFault};
 pub use files::Store;
-pub use history::{HistoryEntry, PutAgainEntry};
+pub use history::{HistoryEntry, OverwrittenEntry};
 pub(crate) use journal::{AppendError, JournalFile, RESERVE};
 pub use node_state::note_event;
 pub(crate) use node_state::note_wait;

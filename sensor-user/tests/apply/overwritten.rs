@@ -10,7 +10,7 @@ use holdfast::{
     store::HistoryEntry,
 };
 use sensor_model::journal::{
-    Action, ApplyEnd, Begin, Boot, Fallback, FileImage, Image, JournalRecord, Metadata, PutAgain,
+    Action, ApplyEnd, Begin, Boot, Fallback, FileState, JournalRecord, Metadata, OverwrittenPath, PathState,
     machine::MachineEnd,
 };
 use sha2::{Digest as _, Sha256};
@@ -21,10 +21,10 @@ const PATH: &str = "/etc/app/stays";
 const SHIPPED: &str = "/usr/etc/app/stays";
 const DECLARED: &str = "stays";
 
-fn file(text: &str) -> Image {
+fn file(text: &str) -> PathState {
     let metadata = Metadata { mode: 0o644, ..Metadata::default() };
     let sha256 = hex::encode(Sha256::digest(text));
-    Image::File(FileImage {
+    PathState::File(FileState {
         metadata,
         sha256,
         size: text.len() as u64,
@@ -37,8 +37,8 @@ fn file(text: &str) -> Image {
 /// An apply staged an update in this boot, and foresees that the update overwrites the file.
 fn asked(boot: Boot) -> World {
     let acts = vec![act(Action::Os, "", Fallback::Rollback)];
-    let again = PutAgain { path: PATH.into(), image: file(DECLARED) };
-    let begin = Begin { boot: boot.clone(), reboot: true, put_again: vec![again], ..begin("", acts) };
+    let again = OverwrittenPath { path: PATH.into(), state: file(DECLARED) };
+    let begin = Begin { boot: boot.clone(), reboot: true, overwritten: vec![again], ..begin("", acts) };
     let records = [
         JournalRecord::Started { act: 0 },
         JournalRecord::Finished { act: 0 },
@@ -65,9 +65,9 @@ fn updated() -> World {
     world
 }
 
-fn put_again(world: &World) -> Vec<(String, String)> {
+fn overwritten(world: &World) -> Vec<(String, String)> {
     let entry: HistoryEntry = engine(world).store().history(2).unwrap().unwrap();
-    entry.put_again.into_iter().map(|taken| (taken.path.display().to_string(), taken.found)).collect()
+    entry.overwritten.into_iter().map(|taken| (taken.path.display().to_string(), taken.found)).collect()
 }
 
 fn temporaries(world: &World) -> Vec<String> {
@@ -81,7 +81,7 @@ fn a_path_that_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::Unlimited);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
-    assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
+    assert_eq!(overwritten(&world), [(PATH.to_owned(), "file".to_owned())]);
     assert_eq!(temporaries(&world), [""; 0]);
     let history = world.run(&["history"], "").out;
     assert!(
@@ -99,7 +99,7 @@ fn a_path_that_the_new_image_no_longer_ships_is_written_again_too() {
     let applied = recover(&world, &mut PreparedHost::default(), ResumeLimit::NoOsChange);
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
-    assert_eq!(put_again(&world), [(PATH.to_owned(), "absent".to_owned())]);
+    assert_eq!(overwritten(&world), [(PATH.to_owned(), "absent".to_owned())]);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn before_services_start_only_overwritten_paths_are_written_again() {
         assert_eq!(world.read(PATH), DECLARED);
         assert!(world.has_journal() && host.asked.is_empty(), "{:?}", host.asked);
     }
-    assert_eq!(put_again(&world).len(), 1);
+    assert_eq!(overwritten(&world).len(), 1);
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.reason, "", "the apply goes on: {standing:?}");
     let said = world.run(&["apply", "--resume", "--early"], "");
@@ -150,7 +150,7 @@ fn a_change_of_another_process_there_is_left_and_causes_a_rollback() {
     assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "another process");
-    assert_eq!((put_again(&world).len(), temporaries(&world).len()), (0, 0));
+    assert_eq!((overwritten(&world).len(), temporaries(&world).len()), (0, 0));
     // Another mode is a change of another process, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
@@ -175,7 +175,7 @@ fn killed_at_any_call_the_next_start_writes_it_again() {
             assert_eq!((world.read(PATH).as_str(), world.has_journal()), (DECLARED, false), "{number}");
             assert_eq!(temporaries(&world), [""; 0], "killed at call {number}");
             // If the process dies after the record that says it is done, nothing is left to resume.
-            assert_eq!(put_again(&world).len(), 1, "killed at call {number}");
+            assert_eq!(overwritten(&world).len(), 1, "killed at call {number}");
             true
         });
         assert!(calls > 10, "only {calls} calls");

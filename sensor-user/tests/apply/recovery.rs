@@ -106,7 +106,7 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
         shipped: Vec::new(),
         released: Vec::new(),
         units: Vec::new(),
-        put_again: Vec::new(),
+        overwritten: Vec::new(),
         os,
         acts,
         reboot: false,

@@ -45,7 +45,7 @@ const WHOLE: &str =
 const KEPT: &str = "an object of another process is at its path, or will be put back there";
 const CLEAN: &str = "without a journal no temporary name is left";
 const TRUE_END: &str = "done means new, rolled back means old";
-const NO_REASON: &str = "a path that an update of the OS reverted is no reason to roll back";
+const NO_REASON: &str = "a path that an update of the OS overwrote is no reason to roll back";
 const ENDS: &str = "without interference the apply ends";
 
 impl Model for ApplyModel {
@@ -165,11 +165,11 @@ impl Model for ApplyModel {
             Property::sometimes("a directory that was left half-done is restored", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::RolledBack) && world.was_half_way
             }),
-            Property::sometimes("a path that an update reverted is written again", |_, world: &World| {
+            Property::sometimes("a path that an update overwrote is written again", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::Done) && world.was_taken_back && !world.was_touched()
             }),
             Property::sometimes(
-                "a path that an update reverted is written again before a rollback",
+                "a path that an update overwrote is written again before a rollback",
                 |_, world: &World| {
                     world.is_closed(super::ApplyEnd::RolledBack)
                         && world.was_taken_back
@@ -257,6 +257,6 @@ fn a_reboot_in_place_of_an_action_is_not_done_before_its_unit_is_checked() {
 }
 
 #[test]
-fn paths_that_an_update_reverted_must_be_written_again_before_the_verification() {
-    breaks(Mutation::SkipAgain, NO_REASON);
+fn paths_that_an_update_overwrote_must_be_written_again_before_the_verification() {
+    breaks(Mutation::SkipOverwritten, NO_REASON);
 }

@@ -2,7 +2,9 @@
 //!
 //! In: nothing. Out: the settings, each with the first record of its journal.
 
-use super::super::{Act, Action, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
+use super::super::{
+    Act, Action, Begin, Boot, Fallback, FileState, Metadata, OverwrittenPath, PathState, Target,
+};
 
 /// The object at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,13 +110,14 @@ impl Setting {
     }
 
     pub(super) fn begin(&self) -> Begin {
-        let image = |content: Object, number: usize| match content {
-            Object::Nothing => Image::Absent,
-            other if self.in_place && number == 0 => {
-                Image::Directory(Metadata { mode: u32::from(other == Object::New), ..Metadata::default() })
-            }
-            Object::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
-            other => Image::File(FileImage {
+        let state = |content: Object, number: usize| match content {
+            Object::Nothing => PathState::Absent,
+            other if self.in_place && number == 0 => PathState::Directory(Metadata {
+                mode: u32::from(other == Object::New),
+                ..Metadata::default()
+            }),
+            Object::Old if self.turns && number == 0 => PathState::Directory(Metadata::default()),
+            other => PathState::File(FileState {
                 metadata: Metadata::default(),
                 sha256: format!("{other:?}"),
                 size: 0,
@@ -127,8 +130,8 @@ impl Setting {
             .zip(&self.targets)
             .map(|(number, (before, after)): (usize, _)| Target {
                 path: format!("/{number}").into(),
-                before: image(*before, number),
-                after: image(*after, number),
+                before: state(*before, number),
+                after: state(*after, number),
             })
             .collect();
         let act = |fallback| Act {
@@ -153,10 +156,10 @@ impl Setting {
             shipped: Vec::new(),
             released: Vec::new(),
             units: Vec::new(),
-            put_again: self
+            overwritten: self
                 .ships
                 .iter()
-                .map(|_| PutAgain { path: "/again".into(), image: image(Object::New, 1) })
+                .map(|_| OverwrittenPath { path: "/again".into(), state: state(Object::New, 1) })
                 .collect(),
             os: None,
             acts: self.fallback.into_iter().map(act).collect(),

@@ -1,7 +1,7 @@
 //! The disk, the journal, and the processes that change them.
 
 use super::super::{
-    ApplyEnd, Begin, Boot, Image, JournalRecord, Target,
+    ApplyEnd, Begin, Boot, JournalRecord, PathState, Target,
     machine::{Machine, MachineAnswer, MachineEnd, MachineRequest},
     mutation::Mutation,
     target_step::{Side, TargetState, TargetStep},
@@ -108,7 +108,7 @@ pub(super) struct World {
     /// The action failed.
     pub(super) act_failed: bool,
     pub(super) was_half_way: bool,
-    /// An update reverted a path.
+    /// An update overwrote a path.
     pub(super) was_taken_back: bool,
     /// Only that path was found to differ.
     pub(super) differs_by_update: bool,
@@ -290,10 +290,10 @@ impl World {
             .slots
             .iter()
             .filter(|slot| slot.again)
-            .zip(&self.begin.put_again)
-            .map(|(slot, again)| again.target((ships(slot) == Object::Nothing).then_some(Image::Absent)))
+            .zip(&self.begin.overwritten)
+            .map(|(slot, again)| again.target((ships(slot) == Object::Nothing).then_some(PathState::Absent)))
             .collect();
-        self.machine = Some(machine.with_image(&again).with(mutation));
+        self.machine = Some(machine.with_shipped(&again).with(mutation));
     }
 
     /// The next boot. `lost`: the expected OS does not boot, and the same OS as before runs again.
@@ -320,7 +320,7 @@ impl World {
         self.os.map_or(Side::Before, |(booted, _)| booted)
     }
 
-    /// The image that an observation finds at a path. For a path that is written again, the booted image decides which state an
+    /// The state that an observation finds at a path. For a path that is written again, the booted OS decides which state an
     /// update leaves.
     fn side(&self, slot: &Slot) -> Option<Side> {
         if slot.again && slot.path != slot.after && self.side_of_os() == Side::Before {

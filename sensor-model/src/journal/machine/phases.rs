@@ -24,24 +24,24 @@ pub(super) fn left_by_older_version(problems: &[String]) -> Vec<String> {
 impl Machine {
     /// The same machine with the booted image's state of the paths that are written again, which each boot can change.
     #[must_use]
-    pub fn with_image(mut self, again: &[Target]) -> Self {
-        self.again = again.iter().map(Target::kind).collect();
+    pub fn with_shipped(mut self, overwritten: &[Target]) -> Self {
+        self.overwritten = overwritten.iter().map(Target::kind).collect();
         self
     }
 
-    /// Whether the machine writes reverted paths again. That has to happen before any service reads them.
-    pub fn puts_again(&self) -> bool {
-        matches!(self.stage, Stage::Again { .. })
+    /// Whether the machine writes overwritten paths again. That has to happen before any service reads them.
+    pub fn writes_overwritten(&self) -> bool {
+        matches!(self.stage, Stage::Overwritten { .. })
     }
 
     pub(super) fn kind(&self, target: usize) -> TargetKind {
-        self.kinds.iter().chain(&self.again).nth(target).copied().unwrap_or_default()
+        self.kinds.iter().chain(&self.overwritten).nth(target).copied().unwrap_or_default()
     }
 
-    /// Writes reverted paths again, from a number on. Then the given stage follows.
-    pub(super) fn again(&mut self, at: usize, then: Stage) -> Stage {
-        if at < self.again.len() {
-            return Stage::Again { at, state: None, steps: 0, then: Box::new(then) };
+    /// Writes overwritten paths again, from a number on. Then the given stage follows.
+    pub(super) fn write_overwritten(&mut self, at: usize, then: Stage) -> Stage {
+        if at < self.overwritten.len() {
+            return Stage::Overwritten { at, state: None, steps: 0, then: Box::new(then) };
         }
         match then {
             Stage::Returning { .. } => self.restore(0),
@@ -49,17 +49,17 @@ impl Machine {
         }
     }
 
-    /// Begins the rollback. Reverted paths are written again first: such a path may be a target, and a target is restored only
+    /// Begins the rollback. Overwritten paths are written again first: such a path may be a target, and a target is restored only
     /// from the state that Holdfast wrote.
     pub(super) fn go_back(&mut self) -> Stage {
-        self.again(0, Stage::Returning { at: 0, state: None, steps: 0 })
+        self.write_overwritten(0, Stage::Returning { at: 0, state: None, steps: 0 })
     }
 
     /// The stage after an observation or a step of a target.
     pub(super) fn moved(&mut self, pass: Pass, (at, steps): (usize, u8), outcome: MachineAnswer) -> Stage {
         let target = match pass {
             Pass::Writing | Pass::Clearing => at,
-            Pass::Again(_) => self.kinds.len() + at,
+            Pass::Overwritten(_) => self.kinds.len() + at,
             Pass::Returning => self.back(at),
         };
         match outcome {
@@ -68,17 +68,17 @@ impl Machine {
                 let state = self.seen(target, state);
                 let (goal, keep) = match pass {
                     Pass::Writing => (Side::After, true),
-                    Pass::Clearing | Pass::Again(_) => (Side::After, false),
+                    Pass::Clearing | Pass::Overwritten(_) => (Side::After, false),
                     Pass::Returning => (Side::Before, false),
                 };
                 // A process was killed while it set a directory's attributes.
-                let is_half_way = matches!(pass, Pass::Again(_)) && state.between;
+                let is_half_way = matches!(pass, Pass::Overwritten(_)) && state.between;
                 let path = state.path.or(is_half_way.then_some(Side::Before));
                 let state = TargetState { path, ..state };
                 match next_step(self.kind(target), goal, keep, state) {
                     TargetStep::Finished => self.next_target(pass, at),
                     // The final comparison reports it, if a config declares the path.
-                    TargetStep::Foreign if matches!(pass, Pass::Again(_)) => self.next_target(pass, at),
+                    TargetStep::Foreign if matches!(pass, Pass::Overwritten(_)) => self.next_target(pass, at),
                     TargetStep::Foreign if pass == Pass::Returning => {
                         let name = &self.names[target];
                         self.problems.push(format!("{name}{LEFT}"));
@@ -125,7 +125,7 @@ impl Machine {
         match pass {
             Pass::Writing => self.write(at + 1),
             Pass::Clearing => self.clear(at + 1),
-            Pass::Again(then) => self.again(at + 1, *then),
+            Pass::Overwritten(then) => self.write_overwritten(at + 1, *then),
             Pass::Returning => self.restore(at + 1),
         }
     }

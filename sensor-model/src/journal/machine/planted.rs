@@ -20,8 +20,8 @@ impl Machine {
             Some(Mutation::SkipAwait) if matches!(self.stage, Stage::Awaiting(_)) => {
                 self.stage = Stage::Verifying;
             }
-            Some(Mutation::SkipAgain) if self.puts_again() => {
-                if let Stage::Again { then, .. } = self.stage {
+            Some(Mutation::SkipOverwritten) if self.writes_overwritten() => {
+                if let Stage::Overwritten { then, .. } = self.stage {
                     self.stage = *then;
                 }
             }

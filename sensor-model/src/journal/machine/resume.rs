@@ -60,7 +60,7 @@ impl Machine {
         let waits = matches!(machine.stage, Stage::Rebooting | Stage::Committing(_));
         if goes_on && !waits && begin.boot.is_over(boot, Brings::Services) {
             let then = std::mem::replace(&mut machine.stage, Stage::Verifying);
-            machine.stage = machine.again(0, then);
+            machine.stage = machine.write_overwritten(0, then);
         }
         machine
     }

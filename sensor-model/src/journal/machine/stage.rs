@@ -32,8 +32,8 @@ pub(super) enum Stage {
     Rebooting,
     /// `Verify`.
     Verifying,
-    /// `Observe` and `Step`: paths that the update of the OS reverted are written again; `then` is the stage after that.
-    Again { at: usize, state: Option<TargetState>, steps: u8, then: Box<Stage> },
+    /// `Observe` and `Step`: paths that the update of the OS overwrote are written again; `then` is the stage after that.
+    Overwritten { at: usize, state: Option<TargetState>, steps: u8, then: Box<Stage> },
     /// `Append` of `Done`.
     Ending,
     /// `Append` of `RollingBack`.
@@ -63,8 +63,8 @@ pub(super) enum Pass {
     Writing,
     /// The displaced objects are removed.
     Clearing,
-    /// Paths that the update of the OS reverted are written again; then the given stage follows.
-    Again(Box<Stage>),
+    /// Paths that the update of the OS overwrote are written again; then the given stage follows.
+    Overwritten(Box<Stage>),
     /// The old objects are restored.
     Returning,
 }
@@ -74,7 +74,7 @@ impl Pass {
         match self {
             Self::Writing => Stage::Writing { at, state, steps },
             Self::Clearing => Stage::Clearing { at, state, steps },
-            Self::Again(then) => Stage::Again { at, state, steps, then },
+            Self::Overwritten(then) => Stage::Overwritten { at, state, steps, then },
             Self::Returning => Stage::Returning { at, state, steps },
         }
     }
@@ -83,7 +83,7 @@ impl Pass {
     pub(super) fn goes_back(&self) -> bool {
         match self {
             Self::Writing | Self::Clearing => false,
-            Self::Again(then) => matches!(**then, Stage::Returning { .. }),
+            Self::Overwritten(then) => matches!(**then, Stage::Returning { .. }),
             Self::Returning => true,
         }
     }

@@ -5,7 +5,7 @@ mod played;
 use super::*;
 use crate::{apply::act_error::UnitFailure, clock::boot_id};
 use played::{PlayedHost, Plays};
-use sensor_model::journal::{Boot, Fallback, Image, LinkImage, Target};
+use sensor_model::journal::{Boot, Fallback, LinkState, PathState, Target};
 use tokio::net::UnixListener;
 
 fn begin() -> Begin {
@@ -23,7 +23,7 @@ fn begin() -> Begin {
         shipped: Vec::new(),
         released: Vec::new(),
         units: Vec::new(),
-        put_again: Vec::new(),
+        overwritten: Vec::new(),
         os: None,
         acts: Vec::new(),
         reboot: false,
@@ -127,11 +127,12 @@ async fn a_masked_unit_is_skipped_if_the_config_masks_it_else_a_failure_and_is_n
 
 #[tokio::test]
 async fn a_unit_that_the_rollback_masks_again_is_stopped() {
-    let link = |target: &str| Image::Link(LinkImage { target: target.into(), uid: 0, gid: 0, label: None });
+    let link =
+        |target: &str| PathState::Link(LinkState { target: target.into(), uid: 0, gid: 0, label: None });
     let unmasked = Target {
         path: "/etc/systemd/system/masked@.service".into(),
         before: link("/dev/null"),
-        after: Image::Absent,
+        after: PathState::Absent,
     };
     let begin = Begin { targets: vec![unmasked], ..begin() };
     let restart = act(Action::Restart, "masked@1.service", 30);

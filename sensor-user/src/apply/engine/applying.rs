@@ -97,7 +97,7 @@ impl Engine {
         // Only a policy can make a reboot unnecessary, and only one for kernel arguments.
         let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
         let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
-        let put_again = finder.put_again(&writes, os.as_ref())?;
+        let overwritten = finder.overwritten(&writes, os.as_ref())?;
         let Differences { problems, tolerated } =
             self.preflight(&request, &writes, &drift, os.as_ref()).await?;
         for difference in &tolerated {
@@ -127,11 +127,11 @@ impl Engine {
             shipped: writes.shipped,
             released: writes.released,
             units: writes.units,
-            put_again,
+            overwritten,
             os,
             beside_mco: self.options.beside_mco,
         };
-        let again: Vec<_> = begin.put_again.iter().map(|again| again.target(None)).collect();
+        let again: Vec<_> = begin.overwritten.iter().map(|again| again.target(None)).collect();
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
         self.store.add_generation(id, &request.manifests)?;
         self.store.set_waiting(id, &waiting)?;
@@ -149,7 +149,7 @@ impl Engine {
                 config,
                 plan: request.plan,
                 paths: begin.targets.len(),
-                put_again: Vec::new(),
+                overwritten: Vec::new(),
                 without_acts: !request.act,
             },
         )?;

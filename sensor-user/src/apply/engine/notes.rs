@@ -7,7 +7,7 @@ use super::host::Engine;
 use crate::{
     apply::{error::ApplyError, run::RunNotes},
     clock::rfc3339,
-    store::{self, PutAgainEntry},
+    store::{self, OverwrittenEntry},
 };
 use jiff::Timestamp;
 use sensor_model::{
@@ -62,12 +62,12 @@ impl RunNotes for StoreNotes<'_> {
         self.engine.waits(Some((wait, what)));
     }
 
-    fn put_again(&mut self, target: &Target) -> Result<(), ApplyError> {
+    fn note_overwritten(&mut self, target: &Target) -> Result<(), ApplyError> {
         let store = &self.engine.store;
         let Some(mut entry) = store.history(self.begin.id)? else { return Ok(()) };
-        if entry.put_again.iter().all(|known| known.path != target.path) {
+        if entry.overwritten.iter().all(|known| known.path != target.path) {
             let (time, found) = (rfc3339(Timestamp::now()), target.before.noun().to_owned());
-            entry.put_again.push(PutAgainEntry {
+            entry.overwritten.push(OverwrittenEntry {
                 path: target.path.clone(),
                 time,
                 found,
@@ -87,7 +87,7 @@ impl RunNotes for StoreNotes<'_> {
                 if unmanaged.contains(&target.path) {
                     store.keep_original(&Original {
                         path: target.path.clone(),
-                        image: target.before.clone(),
+                        state: target.before.clone(),
                         shipped: shipped.contains(&target.path),
                     })?;
                 }

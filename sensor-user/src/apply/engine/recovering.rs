@@ -64,10 +64,10 @@ impl Engine {
         if limit != ResumeLimit::BeforeServices && rebooted(&parsed, &boot) {
             notes.happened(NodeEvent::Booted, "", "the comparison after the reboot");
         }
-        let again = os_update::targets(&self.observer, &begin.put_again);
-        let machine = Machine::resume(&begin, &parsed.records, &boot).with_image(&again);
+        let again = os_update::targets(&self.observer, &begin.overwritten);
+        let machine = Machine::resume(&begin, &parsed.records, &boot).with_shipped(&again);
         // Before services start, only paths that an OS update replaced are written, and nothing is noted.
-        if limit == ResumeLimit::BeforeServices && !machine.puts_again() {
+        if limit == ResumeLimit::BeforeServices && !machine.writes_overwritten() {
             return Ok(Recovered::Nothing);
         }
         let run = Run { journal: Some(journal), limit, mco, ..self.start(&begin, &again, &boot, machine) };

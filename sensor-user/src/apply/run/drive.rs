@@ -39,7 +39,7 @@ impl Run<'_> {
                 progress(&line);
             }
             let was_going_back = self.machine.is_going_back();
-            let no_look = was_going_back || self.machine.puts_again();
+            let no_look = was_going_back || self.machine.writes_overwritten();
             let interrupted = self.interrupts.and_then(|asked| asked.before(&request, no_look));
             let outcome = match request {
                 _ if let Some(reason) = interrupted => MachineAnswer::Failed(reason),
@@ -141,7 +141,7 @@ impl Run<'_> {
 
     /// The end of the apply, if its limit does not allow the request.
     fn stops(&mut self, request: &MachineRequest, notes: &mut dyn RunNotes) -> Option<MachineEnd> {
-        if self.limit == ResumeLimit::BeforeServices && !self.machine.puts_again() {
+        if self.limit == ResumeLimit::BeforeServices && !self.machine.writes_overwritten() {
             return Some(self.machine.halted("the daemon or `holdfast apply --resume` continues the apply"));
         }
         match request {

@@ -6,23 +6,23 @@ use super::state::Run;
 use crate::{
     apply::{
         error::ApplyError,
-        hard_links::{image, names},
+        hard_links::{names, state},
     },
     disk::Place,
 };
-use sensor_model::journal::{ApplyEnd, FileImage, Image, target_step::Side};
+use sensor_model::journal::{ApplyEnd, FileState, PathState, target_step::Side};
 use std::path::Path;
 
 impl Run<'_> {
-    /// A name of the file to which a target is to be linked, if the file is as in the image. In a rollback the file may still have
+    /// A name of the file to which a target is to be linked, if the file is as in the state. In a rollback the file may still have
     /// its temporary name.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
         let targets = &self.begin.targets;
-        let wanted = image(self.target(number), side);
-        let Image::File(FileImage { hard: Some(of), .. }) = wanted else { return Ok(None) };
+        let wanted = state(self.target(number), side);
+        let PathState::File(FileState { hard: Some(of), .. }) = wanted else { return Ok(None) };
         let mut places = vec![Place::find(self.observer.root(), of)?];
         for (other, target) in targets.iter().enumerate().filter(|(other, _)| *other != number) {
-            let Image::File(FileImage { hard, .. }) = image(target, side) else { continue };
+            let PathState::File(FileState { hard, .. }) = state(target, side) else { continue };
             let shares = |path: &Path| hard.as_deref() == Some(path);
             if target.path == *of || shares(of) || shares(&self.target(number).path) {
                 let place = self.place(target)?;
@@ -34,7 +34,7 @@ impl Run<'_> {
             }
         }
         for place in places.into_iter().flatten() {
-            if place.see()?.image.is_some_and(|seen| wanted.is(&seen)) {
+            if place.see()?.state.is_some_and(|seen| wanted.is(&seen)) {
                 return Ok(Some(place));
             }
         }
@@ -46,7 +46,7 @@ impl Run<'_> {
         let side = if ended == ApplyEnd::Done { Side::After } else { Side::Before };
         let mut problems = Vec::new();
         for target in &self.begin.targets {
-            let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
+            let PathState::File(FileState { names: had @ 2.., .. }) = state(target, side) else { continue };
             let path = target.path.display();
             // The comparison reports a path that cannot be read.
             let Ok(Some(place)) = self.place(target) else { continue };

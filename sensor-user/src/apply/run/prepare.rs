@@ -20,7 +20,7 @@ impl Run<'_> {
     ) -> Result<(), ApplyError> {
         let writes = matches!(step, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_));
         if writes && number >= self.begin.targets.len() {
-            notes.put_again(self.target(number))?;
+            notes.note_overwritten(self.target(number))?;
         }
         self.lock_shadow(number, notes).await
     }

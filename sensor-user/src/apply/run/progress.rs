@@ -67,7 +67,7 @@ impl Run<'_> {
         Some(match request {
             MachineRequest::Begin => format!("journal {} path changes", self.begin.targets.len()),
             MachineRequest::Step(target, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_))
-                if self.machine.puts_again() =>
+                if self.machine.writes_overwritten() =>
             {
                 format!("write {} again, which the update of the OS replaced", path(*target))
             }

@@ -29,7 +29,7 @@ pub(in crate::apply) trait RunNotes {
     /// The apply waits for something; the node's state stays.
     fn waits(&mut self, wait: Wait, what: &str);
     /// A path that an update of the OS replaced is about to be written again.
-    fn put_again(&mut self, target: &Target) -> Result<(), ApplyError>;
+    fn note_overwritten(&mut self, target: &Target) -> Result<(), ApplyError>;
     /// The config of the host becomes the current one, and the history gets the result. May be called twice.
     fn commit(&mut self, ended: ApplyEnd, machine: &Machine) -> Result<(), ApplyError>;
 }

@@ -9,12 +9,12 @@ use super::{
 use crate::{
     apply::{
         error::{ApplyError, ApplyRefusal},
-        hard_links::{self, image},
+        hard_links::{self, state},
     },
     disk::{self, Identity, NameRemoval, Place},
 };
 use sensor_model::journal::{
-    FileImage, Image, Target,
+    FileState, PathState, Target,
     machine::MachineAnswer,
     target_step::{Side, TargetState, TargetStep},
 };
@@ -24,7 +24,7 @@ impl Run<'_> {
     /// Observes a target and its temporary name.
     pub(super) fn look(&self, number: usize) -> Result<TargetState, ApplyError> {
         let target = self.target(number);
-        let absent = |image: &Image| *image == Image::Absent;
+        let absent = |state: &PathState| *state == PathState::Absent;
         let Some(place) = self.place(target)? else {
             let side = match (absent(&target.before), absent(&target.after)) {
                 (true, _) => Some(Side::Before),
@@ -36,21 +36,21 @@ impl Run<'_> {
         let name = self.temporary(number);
         place.remove_unfinished(&disk::part(&name))?;
         let path = place.see()?;
-        let side = self.side(target, path.image.as_ref(), path.identity)?;
-        let between = path.image.as_ref().is_some_and(|seen| target.is_between(seen));
+        let side = self.side(target, path.state.as_ref(), path.identity)?;
+        let between = path.state.as_ref().is_some_and(|seen| target.is_between(seen));
         let beside = place.see_name(&name, &mut |_| {})?;
-        let temporary = match &beside.image {
-            Some(Image::Absent) => None,
-            image => Some(self.side(target, image.as_ref(), beside.identity)?),
+        let temporary = match &beside.state {
+            Some(PathState::Absent) => None,
+            state => Some(self.side(target, state.as_ref(), beside.identity)?),
         };
         Ok(TargetState { path: side, between, temporary })
     }
 
-    /// The side of the apply to which an observed image belongs.
+    /// The side of the apply to which an observed state belongs.
     fn side(
         &self,
         target: &Target,
-        seen: Option<&Image>,
+        seen: Option<&PathState>,
         identity: Option<Identity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
@@ -62,9 +62,9 @@ impl Run<'_> {
         Ok(before.then_some(Side::Before))
     }
 
-    /// Whether an object is in fact the other name of a file that its image describes.
-    fn is_linked(&self, image: &Image, identity: Option<Identity>) -> Result<bool, ApplyError> {
-        let Image::File(FileImage { hard: Some(of), .. }) = image else { return Ok(true) };
+    /// Whether an object is in fact the other name of a file that its state describes.
+    fn is_linked(&self, state: &PathState, identity: Option<Identity>) -> Result<bool, ApplyError> {
+        let PathState::File(FileState { hard: Some(of), .. }) = state else { return Ok(true) };
         let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
         Ok(place.see()?.identity == identity)
     }
@@ -106,10 +106,10 @@ impl Run<'_> {
                 let file = place.open_directory()?;
                 // No call sets attributes only if they are unchanged, so they are read again right before.
                 let present = place.read_metadata(&file)?;
-                if !target.is_between(&Image::Directory(present)) {
+                if !target.is_between(&PathState::Directory(present)) {
                     return Ok(MachineAnswer::Done);
                 }
-                if let Image::Directory(metadata) = image(target, side) {
+                if let PathState::Directory(metadata) = state(target, side) {
                     place.set_metadata(&file, metadata)?;
                 }
             }
@@ -131,17 +131,17 @@ impl Run<'_> {
     }
 
     fn make(&self, place: &Place, name: &OsStr, number: usize, side: Side) -> Result<(), ApplyError> {
-        let image = image(self.target(number), side);
+        let state = state(self.target(number), side);
         let hard = self.same_file(number, side)?;
         if hard.is_some() {
-            match place.make(name, image, None, hard.as_ref()) {
+            match place.make(name, state, None, hard.as_ref()) {
                 // If the names cannot be linked, the path gets a file of its own with the same content. The end of the apply
                 // reports this.
-                Err(error) if error.is_no_hard_link() && hard_links::had(image) => {}
+                Err(error) if error.is_no_hard_link() && hard_links::had(state) => {}
                 made => return Ok(made?),
             }
         }
-        let content = image.content().map(|sha256| self.store.content(sha256)).transpose()?;
-        Ok(place.make(name, image, content.as_deref(), None)?)
+        let content = state.content().map(|sha256| self.store.content(sha256)).transpose()?;
+        Ok(place.make(name, state, content.as_deref(), None)?)
     }
 }

@@ -51,8 +51,8 @@ pub(super) fn swap_back(target: &Target, place: &Place, name: &OsStr) -> Result<
 
 /// Removes the object that was made to replace a directory.
 fn keep(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> {
-    let seen = place.see_name(name, &mut |_| {})?.image;
-    if !seen.is_some_and(|seen| [&target.before, &target.after].into_iter().any(|image| image.is(&seen))) {
+    let seen = place.see_name(name, &mut |_| {})?.state;
+    if !seen.is_some_and(|seen| [&target.before, &target.after].into_iter().any(|state| state.is(&seen))) {
         return Err(ApplyError::refused(&place.path, ApplyRefusal::ChangedAndFull));
     }
     match place.discard(name, false) {

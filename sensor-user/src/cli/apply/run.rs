@@ -60,9 +60,9 @@ impl ApplyRun<'_> {
     }
 
     /// Writes again what an update of the OS replaced. It runs before the bus and the daemon start.
-    pub(super) fn put_again(&self) -> anyhow::Result<u8> {
+    pub(super) fn rewrite_overwritten(&self) -> anyhow::Result<u8> {
         // The daemon or `--resume` reports the error, and restores the old config.
-        Ok(match self.runtime.block_on(self.host.put_again(&mut say)).map_err(failed)? {
+        Ok(match self.runtime.block_on(self.host.rewrite_overwritten(&mut say)).map_err(failed)? {
             Some(Applied { rolls_back: true, .. }) => FAILURE,
             _ => IN_SYNC,
         })

@@ -77,7 +77,7 @@ pub(super) fn text(screen: &mut Screen, plan: &Plan, is_forced: bool) -> std::io
         let note = if step.action == Action::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
         screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
     }
-    for path in &plan.put_again {
+    for path in &plan.overwritten {
         screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
     }
     if is_forced {
