@@ -37,8 +37,8 @@ pub struct Plan {
     pub drain: bool,
     /// The node has to be rebooted.
     pub reboot: bool,
-    /// Declared paths that have the content that the booted image ships. The update of the OS replaces them, and the apply
-    /// writes them again after the reboot. Known only on the host; absent if there are none.
+    /// Declared paths that have the content that the booted image ships. The update of the OS overwrites them, and the
+    /// apply writes them again after the reboot. Known only on the host; absent if there are none.
     #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
     pub overwritten: Vec<PathBuf>,
     /// The names and keys that only a forced apply removes, by path. Known only on the host; absent if there are none.

@@ -8,7 +8,7 @@ pub trait ProcessTable {
     fn process(&self, tgid: u32) -> Option<Process>;
     /// An execution by its number; `None` if a later one has its slot.
     fn execution(&self, exec_id: u64) -> Option<Execution>;
-    /// The path of a control group by its number, if it was created while the sensor ran. Somebody may have removed it since.
+    /// The path of a control group by its number, if it was created while the sensor ran. It may have been removed since.
     fn group(&self, id: u64) -> Option<String>;
 }
 

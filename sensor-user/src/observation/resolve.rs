@@ -307,7 +307,7 @@ pub(crate) fn others_can_write(directory: impl AsFd) -> Result<bool, Errno> {
 }
 
 /// Whether a directory, opened by its name, is the one that this process has just created: it belongs to this user, and is empty.
-/// Somebody may have put another one at the name.
+/// Another process may have put another object at the name.
 pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
     let is_ours = fstat(directory.as_fd())?.st_uid == nix::unistd::geteuid().as_raw();
     let mut list = Dir::from_fd(reopen_directory(directory, OFlag::O_RDONLY)?)?;

@@ -34,7 +34,7 @@ pub struct HistoryEntry {
     pub plan: Plan,
     /// How many paths it changed.
     pub paths: usize,
-    /// Paths that the update of the OS replaced, and that were written again.
+    /// Paths that the update of the OS overwrote, and that Holdfast wrote again.
     #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
     pub overwritten: Vec<OverwrittenEntry>,
     /// Only files were written: units and the OS are still to be changed.
@@ -42,7 +42,7 @@ pub struct HistoryEntry {
     pub without_acts: bool,
 }
 
-/// A path that an update of the OS replaced, and that was written again.
+/// A path that an update of the OS overwrote, and that Holdfast wrote again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OverwrittenEntry {
     /// The path.

@@ -1,4 +1,4 @@
-//! Somebody else writes to a target of an apply, between any two of its calls.
+//! Another process writes to a target of an apply, between any two of its calls.
 
 use crate::{
     faults::{Ends, every, met},

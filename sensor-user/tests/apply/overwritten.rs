@@ -128,7 +128,7 @@ fn before_services_start_only_overwritten_paths_are_written_again() {
 #[test]
 fn before_the_reboot_no_path_is_written_again() {
     let world = asked(Boot::of_kernel(&this_boot()));
-    // Somebody wrote this, and not the update.
+    // Another process wrote this, and not the update.
     world.write(SHIPPED, "of the new image");
     world.write(PATH, "of the new image");
     let recovered =

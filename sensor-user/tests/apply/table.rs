@@ -90,7 +90,7 @@ fn a_host_that_no_config_declares_any_more_is_as_it_was_before_the_first_one() {
 #[test]
 fn a_directory_with_undeclared_content_is_not_replaced() {
     let world = World::old();
-    world.write("/etc/folds/deep/mine", "somebody else's");
+    world.write("/etc/folds/deep/mine", "another process's");
     let before = world.snapshot();
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);

@@ -136,9 +136,9 @@ fn the_wait_of_a_process_that_died_before_its_apply_began_is_removed() {
     let text = fs::read_to_string(&path).unwrap();
     let mut standing: serde_json::Value = serde_json::from_str(&text).unwrap();
     standing["wait"] = "lock".into();
-    standing["waiting_for"] = "somebody".into();
+    standing["waiting_for"] = "a file".into();
     fs::write(&path, standing.to_string()).unwrap();
-    assert!(world.run(&["history"], "").out.contains("waits for somebody"));
+    assert!(world.run(&["history"], "").out.contains("waits for a file"));
     run(engine(&world).recover(&mut PreparedHost::default(), ResumeLimit::Unlimited, &mut |_| {})).unwrap();
     assert_eq!(wait(&world.state()), None);
 }

@@ -107,7 +107,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     fs::write(format!("/proc/{}/clear_refs", agent.pid()), "5")?;
     let before = (agent.records()?.len(), fs::metadata(LOG)?.len(), peak(&agent)?, mounts()?);
 
-    context.check("while_nobody_reads", while_nobody_reads(&mut agent));
+    context.check("without_a_reader", without_a_reader(&mut agent));
     context.note("one process after the other");
     for _ in 0..PROCESSES {
         flooder(EACH)?;
@@ -152,7 +152,7 @@ fn flooder(attempts: usize) -> Result<()> {
 }
 
 /// More attempts than the ring holds, and then an edit by root, whose record has its actor.
-fn while_nobody_reads(agent: &mut Agent) -> Result<String> {
+fn without_a_reader(agent: &mut Agent) -> Result<String> {
     let lost = lost()?;
     agent.signal(Signal::SIGSTOP)?;
     let flooded = flooder(ATTEMPTS);

@@ -3,7 +3,7 @@
 //! In: a host that booted version 1, and may reboot. Out: a check for each step. The first reboot boots version 2, with
 //! arguments that waited for it. `holdfast rollback` goes back by the second. The third is for version 2, which the
 //! shutdown does not finish. The fourth is for version 2 whose boot loader loses an argument; the apply rolls back with
-//! the fifth. The sixth is for another change, and includes arguments that waited. Then somebody drops the staged
+//! the fifth. The sixth is for another change, and includes arguments that waited. Then an administrator drops the staged
 //! deployment and boots version 2 by hand. A forced apply restores everything with the eighth.
 
 mod defaults;
@@ -412,7 +412,7 @@ fn back_by_itself() -> Result<String> {
     Ok(format!("{runs}: {reason}"))
 }
 
-/// Somebody drops the staged deployment. No command checks for this; the next boot shows it.
+/// An administrator drops the staged deployment. No command checks for this; the next boot shows it.
 fn undeployed() -> Result<String> {
     unit("/bin/true")?;
     without_reboot(&["run=2", "run=3"], "four")?;
@@ -421,7 +421,7 @@ fn undeployed() -> Result<String> {
     check(0, "waits: kernel argument run=3")
 }
 
-/// Somebody boots another version.
+/// The host boots another version.
 fn by_hand() -> Result<Value> {
     run("ostree", &["admin", "deploy", "--stage", VERSIONS[1].branch])?;
     run("systemctl", &["reboot"])?;

@@ -13,15 +13,15 @@ use super::rows::{PEERS, Row, Unit};
 use crate::dist;
 use crate::run::say;
 
-const NOBODY: &str =
+const NOT_ATTACHED: &str =
     "Nothing of Holdfast's is attached there; how many timer ticks fall into the best loop differs by one.";
 
 /// Why a row is over its budget, by the row's name. The page omits a row that is within its budget again.
 const MISSES: &[(&str, &str)] = &[
-    ("getppid", NOBODY),
-    ("write 64 B, unmanaged, idle", NOBODY),
-    ("read 64 B, unmanaged, idle", NOBODY),
-    ("pipe write + read, idle", NOBODY),
+    ("getppid", NOT_ATTACHED),
+    ("write 64 B, unmanaged, idle", NOT_ATTACHED),
+    ("read 64 B, unmanaged, idle", NOT_ATTACHED),
+    ("pipe write + read, idle", NOT_ATTACHED),
     (
         "read 64 B, unmanaged, while a managed file is open for writing",
         "An empty trampoline takes 168. The rest is the program's entry and exit and seven instructions: where the argument is\n\

@@ -99,7 +99,7 @@ fn a_module_that_the_table_lacks_and_a_row_without_a_module_are_faults() {
 }
 
 #[test]
-fn a_definition_in_the_root_file_is_for_nobody_below() {
+fn no_module_takes_a_definition_of_the_root_file() {
     let (_directory, root) = a_crate(&[("lib.rs", "mod low; pub struct S;"), ("low.rs", "use crate::S;")]);
     let faults = faults(&root, &order(&["low"])).unwrap();
     assert!(matches!(&faults[..], [Fault::Root { name, .. }] if name == "S"), "{faults:?}");

@@ -13,12 +13,15 @@ use super::{
 };
 
 /// The end of the problem of a target that a rollback leaves, after its path.
-const LEFT: &str = ": left as somebody else wrote it";
+const LEFT: &str = ": left as another process wrote it";
+
+/// The same in records of older versions.
+const LEFT_BEFORE: &str = ": left as somebody else wrote it";
 
 /// The paths that a rollback left, by the problems of its record. Older versions wrote no list of these paths, so for their records
 /// the text is the only source. No other decision reads a text.
 pub(super) fn left_by_older_version(problems: &[String]) -> Vec<String> {
-    problems.iter().filter_map(|problem| problem.strip_suffix(LEFT)).map(str::to_owned).collect()
+    problems.iter().filter_map(|problem| problem.strip_suffix(LEFT_BEFORE)).map(str::to_owned).collect()
 }
 
 impl Machine {

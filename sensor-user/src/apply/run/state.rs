@@ -28,7 +28,7 @@ pub(in crate::apply) trait RunNotes {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
     /// The apply waits for something; the node's state stays.
     fn waits(&mut self, wait: Wait, what: &str);
-    /// A path that an update of the OS replaced is about to be written again.
+    /// Holdfast is about to write a path again that an update of the OS overwrote.
     fn note_overwritten(&mut self, target: &Target) -> Result<(), ApplyError>;
     /// The config of the host becomes the current one, and the history gets the result. May be called twice.
     fn commit(&mut self, ended: ApplyEnd, machine: &Machine) -> Result<(), ApplyError>;

@@ -54,7 +54,8 @@ pub struct ApplyFlags {
     /// Write every declared path whether or not it has drifted, and reboot.
     #[arg(long)]
     pub force: bool,
-    /// Write files only: no reload, no restart, no reboot. For the root of a host that is not running.
+    /// Write files only: run no action of the plan (reload, restart, change of the OS) and do not reboot. For a root that is not
+    /// running.
     #[arg(long)]
     pub no_acts: bool,
     /// Write even though the Machine Config Operator's daemon runs on this host.

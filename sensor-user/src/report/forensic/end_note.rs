@@ -161,7 +161,7 @@ impl NotedEnd {
     }
 
     /// Compares a log that ends with entry `last` (0 for none) with its note. A missing note that the log names is a shortfall,
-    /// and so is a damaged one: somebody may have removed it to hide a cut.
+    /// and so is a damaged one: a process may have removed it to hide a cut.
     ///
     /// # Errors
     /// The note or the log cannot be read.
@@ -172,8 +172,8 @@ impl NotedEnd {
             Ok(None) => match named_by(&self.state, &self.log)? {
                 // The first note is written before the entry that names it. It may be newer than the read of the note above.
                 Some(seq) if !matches!(EndNote::read(&self.state, &self.log), Ok(Some(_))) => format!(
-                    "entry {seq} names this note of the log's end, and there is none about this log: somebody removed it, and \
-                     may have cut off the log's newest entries"
+                    "entry {seq} names this note of the log's end, and there is none about this log: it was removed, and the \
+                     log's newest entries may be cut off"
                 ),
                 _ => return Ok(None),
             },

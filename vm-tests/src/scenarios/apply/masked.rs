@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::node::{Wish, apply, apply_manifest, property, result};
 use crate::guest::run;
 
-/// A restart of a unit that somebody masked fails. A restart of a unit that the config masks is skipped. Neither stops
+/// A restart of a unit that an administrator masked fails. A restart of a unit that the config masks is skipped. Neither stops
 /// the unit.
 pub(super) fn masked(wish: &Wish) -> Result<String> {
     let pid = property("ssh.service", "MainPID")?;
