@@ -38,7 +38,7 @@ pub(super) struct Link {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Unit {
+pub(super) struct UnitFragment {
     pub(super) contents: Option<String>,
     pub(super) enabled: Option<bool>,
     pub(super) mask: Option<bool>,
@@ -50,12 +50,12 @@ pub(super) struct Config {
     pub(super) files: Vec<File>,
     pub(super) directories: Vec<Directory>,
     pub(super) links: Vec<Link>,
-    units: BTreeMap<String, Unit>,
+    units: BTreeMap<String, UnitFragment>,
     keys: BTreeMap<String, Vec<String>>,
 }
 
 impl Config {
-    pub(super) fn unit(&mut self, name: &str) -> &mut Unit {
+    pub(super) fn unit(&mut self, name: &str) -> &mut UnitFragment {
         self.units.entry(name.to_owned()).or_default()
     }
 
@@ -149,7 +149,7 @@ fn owned(owner: &OwnerIds, mut node: Value) -> Value {
     node
 }
 
-fn unit((name, unit): (&String, &Unit)) -> Value {
+fn unit((name, unit): (&String, &UnitFragment)) -> Value {
     let mut value = json!({ "name": name });
     if let Some(contents) = &unit.contents {
         value["contents"] = json!(contents);

@@ -19,7 +19,7 @@ use crate::{
     observation::{FileType, NotDeclarable, ObjectObservation, Observation, UnitObservation},
     xattr,
 };
-use fragment::{Config, Directory, File, Link, OwnerIds, Unit};
+use fragment::{Config, Directory, File, Link, OwnerIds, UnitFragment};
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ pub enum AdoptError {
 /// # Errors
 /// A file that changed after the observation.
 pub fn adopt(name: &str, role: &str, adoptions: &[Adoption<'_>]) -> Result<Fragment, AdoptError> {
-    let mut made = Maker { config: Config::default(), left_out: Vec::new() };
+    let mut made = FragmentMaker { config: Config::default(), left_out: Vec::new() };
     for adoption in adoptions {
         made.add(adoption)?;
     }
@@ -81,12 +81,12 @@ pub fn adopt(name: &str, role: &str, adoptions: &[Adoption<'_>]) -> Result<Fragm
     Ok(Fragment { yaml, left_out: made.left_out })
 }
 
-struct Maker {
+struct FragmentMaker {
     config: Config,
     left_out: Vec<LeftOut>,
 }
 
-impl Maker {
+impl FragmentMaker {
     fn leave_out(&mut self, path: &Path, reason: impl Into<LeftOutReason>) {
         self.left_out.push(LeftOut { path: path.to_owned(), reason: reason.into() });
     }
@@ -187,7 +187,7 @@ impl Maker {
             Some(Thing::Unit { name }) => name.clone(),
             _ => file_name(path).to_owned(),
         };
-        let unit: &mut Unit = self.config.unit(&name);
+        let unit: &mut UnitFragment = self.config.unit(&name);
         unit.mask = Some(seen.masked);
         if seen.masked {
             return;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
 /// Labels of an object.
-type Labels = BTreeMap<String, String>;
+type ObjectLabels = BTreeMap<String, String>;
 
 /// A label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Selector {
     }
 
     /// Whether labels match.
-    pub fn matches(&self, labels: &Labels) -> bool {
+    pub fn matches(&self, labels: &ObjectLabels) -> bool {
         let Some(requirements) = &self.requirements else { return false };
         requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key);

@@ -39,7 +39,7 @@ type CountedExecution = (ThingId, Option<VerdictKind>);
 
 /// Deny rules, and the events that users may cause without end.
 #[derive(Default)]
-pub(super) struct Denials {
+pub(super) struct DenialRecorder {
     pub(super) rules: DenyRules,
     refused: CountingWindows<Denial>,
     executed: CountingWindows<CountedExecution>,
@@ -47,7 +47,7 @@ pub(super) struct Denials {
     kernel_counts: KernelDenialCounts,
 }
 
-impl Denials {
+impl DenialRecorder {
     /// Begins with the rules, budgets and counts of the run before.
     pub(super) fn new(rules: DenyRules, budgets: Budgets, kernel_counts: KernelDenialCounts) -> Self {
         Self { rules, budgets, kernel_counts, ..Self::default() }

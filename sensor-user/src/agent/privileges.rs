@@ -15,7 +15,7 @@ use thiserror::Error;
 
 /// A capability that the daemon keeps, and its purpose.
 #[derive(Debug, Clone, Copy)]
-pub struct KeptCapability {
+pub struct NeededCapability {
     /// The capability.
     pub capability: CapabilitySet,
     /// Its name in `capabilities(7)`.
@@ -26,12 +26,12 @@ pub struct KeptCapability {
     pub programs_only: bool,
 }
 
-const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> KeptCapability {
-    KeptCapability { capability, name, why, programs_only: false }
+const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> NeededCapability {
+    NeededCapability { capability, name, why, programs_only: false }
 }
 
 /// The capabilities that the daemon keeps after attaching, in the order of the kernel's numbers.
-pub const KEPT: [KeptCapability; 8] = [
+pub const KEPT: [NeededCapability; 8] = [
     kept(CapabilitySet::CHOWN, "CAP_CHOWN", "give restored files their declared owner"),
     kept(
         CapabilitySet::DAC_OVERRIDE,
@@ -55,7 +55,7 @@ pub const KEPT: [KeptCapability; 8] = [
         "read which program a process with more rights than the daemon runs",
     ),
     kept(CapabilitySet::SETFCAP, "CAP_SETFCAP", "remove undeclared file capabilities"),
-    KeptCapability {
+    NeededCapability {
         programs_only: true,
         ..kept(
             CapabilitySet::BPF,
@@ -95,7 +95,7 @@ pub enum PrivilegesError {
 }
 
 /// The capabilities that the daemon keeps with a backend.
-pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static KeptCapability> {
+pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static NeededCapability> {
     KEPT.iter().filter(move |kept| !kept.programs_only || mode != HookMode::Fanotify)
 }
 
@@ -106,7 +106,7 @@ pub fn names(set: CapabilitySet) -> Vec<String> {
     known.chain(rest.iter_names().map(|(name, _)| format!("CAP_{name}"))).collect()
 }
 
-fn all<'a>(kept: impl Iterator<Item = &'a KeptCapability>) -> CapabilitySet {
+fn all<'a>(kept: impl Iterator<Item = &'a NeededCapability>) -> CapabilitySet {
     kept.fold(CapabilitySet::empty(), |set, kept| set.union(kept.capability))
 }
 

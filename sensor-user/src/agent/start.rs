@@ -9,7 +9,7 @@ use super::backend::{self, BackendParts};
 use super::blindness::Blindness;
 use super::canary::Canary;
 use super::changes::Changes;
-use super::denials::Denials;
+use super::denials::DenialRecorder;
 use super::deny_rules::DenyRules;
 use super::error::AgentError;
 use super::holdfast_writers::HoldfastWriters;
@@ -337,7 +337,7 @@ impl AgentRun {
             blindness: Blindness::new(parts.canary, parts.recursion),
             verifications: Verifications::new(verifier, workers),
             hooks: Hooks::new(parts.mode, parts.sensor),
-            denials: Denials::new(rules, budgets, kernel_counts),
+            denials: DenialRecorder::new(rules, budgets, kernel_counts),
             verdicts: Verdicts::new(Arc::clone(clock), environment.boot_id.clone(), desired, reports),
             holdfast_writers,
             apply_tracker,

@@ -5,7 +5,7 @@
 
 use super::apply_tracker::ApplyTracker;
 use super::blindness::Blindness;
-use super::denials::Denials;
+use super::denials::DenialRecorder;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::intake::Intake;
@@ -30,7 +30,7 @@ pub(super) struct Agent {
     /// The attached programs.
     pub(super) hooks: Hooks,
     /// Deny rules, and what they refused.
-    pub(super) denials: Denials,
+    pub(super) denials: DenialRecorder,
     /// The verdict of each thing, and the records of this turn.
     pub(super) verdicts: Verdicts,
     /// Other processes of Holdfast that write managed paths.

@@ -8,7 +8,7 @@ use super::{
     error::ApplyError,
     target_finder::{TargetFinder, WantedState},
 };
-use crate::disk::{Identity, Place, each_name};
+use crate::disk::{ObjectIdentity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
     journal::{FileState, PathState, TEMPORARY, Target, target_step::Side},
@@ -25,7 +25,7 @@ pub(super) struct Names<'a> {
     finder: &'a TargetFinder<'a>,
     wanted: &'a BTreeMap<PathBuf, WantedState>,
     declared: Vec<&'a Expectation>,
-    known: OnceCell<BTreeMap<Identity, BTreeSet<PathBuf>>>,
+    known: OnceCell<BTreeMap<ObjectIdentity, BTreeSet<PathBuf>>>,
 }
 
 impl<'a> Names<'a> {
@@ -87,9 +87,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn known(&self) -> Result<&BTreeMap<Identity, BTreeSet<PathBuf>>, ApplyError> {
+    fn known(&self) -> Result<&BTreeMap<ObjectIdentity, BTreeSet<PathBuf>>, ApplyError> {
         if self.known.get().is_none() {
-            let mut known: BTreeMap<Identity, BTreeSet<PathBuf>> = BTreeMap::new();
+            let mut known: BTreeMap<ObjectIdentity, BTreeSet<PathBuf>> = BTreeMap::new();
             let declared = self.declared.iter().map(|expectation| expectation.thing.path().to_path_buf());
             for path in declared.chain(self.wanted.keys().cloned()) {
                 if let Some((identity, 2..)) = self.identity(&path)? {
@@ -102,14 +102,14 @@ impl<'a> Names<'a> {
     }
 
     /// The inode of a regular file, and how many names it has.
-    fn identity(&self, path: &Path) -> Result<Option<(Identity, u64)>, ApplyError> {
+    fn identity(&self, path: &Path) -> Result<Option<(ObjectIdentity, u64)>, ApplyError> {
         let Ok(Some(place)) = Place::find(self.finder.observer.root(), path) else { return Ok(None) };
         names(&place)
     }
 }
 
 /// The inode of a regular file, and how many names it has.
-pub(super) fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
+pub(super) fn names(place: &Place) -> Result<Option<(ObjectIdentity, u64)>, ApplyError> {
     let file = place.stat()?.filter(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG);
     Ok(file.map(|stat| ((stat.st_dev, stat.st_ino), stat.st_nlink)))
 }

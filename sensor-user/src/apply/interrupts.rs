@@ -33,10 +33,10 @@ impl StopRequest {
 
 /// The signals that this process received.
 #[derive(Debug, Clone, Default)]
-pub struct Interrupts(Arc<Mutex<State>>);
+pub struct Interrupts(Arc<Mutex<InterruptState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InterruptState {
     under_way: bool,
     asked: Option<StopRequest>,
 }
@@ -127,7 +127,7 @@ impl Interrupts {
         is_safe.then(|| asked.reason())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InterruptState> {
         // A panic of another thread leaves the flags valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ const MOST: usize = 3;
 
 /// The fields of a history entry that are read. Entries of other versions may lack the others.
 #[derive(Deserialize)]
-struct Apply {
+struct PastApply {
     id: u64,
     began: String,
     ended: Option<String>,
@@ -27,7 +27,7 @@ pub(super) fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
     let mut alike: Vec<(u64, i64)> = generations
         .filter_map(|entry| {
             let bytes = bounded::read(&entry.ok()?.path().join("history.json"), bounded::OWN).ok()?;
-            let apply: Apply = serde_json::from_slice(&bytes).ok()?;
+            let apply: PastApply = serde_json::from_slice(&bytes).ok()?;
             let same = (apply.plan.drain, apply.plan.reboot) == (plan.drain, plan.reboot);
             let time = |text: &str| text.parse::<jiff::Timestamp>().ok();
             let took = time(apply.ended.as_deref()?)?.as_second() - time(&apply.began)?.as_second();

@@ -5,7 +5,7 @@
 use super::{
     error::{ApplyError, ApplyRefusal},
     targets::Writes,
-    verify::{Differences, Verifier, sort},
+    verify::{Differences, HostComparer, sort},
 };
 use crate::{
     bounded,
@@ -33,8 +33,8 @@ use std::{
 const LISTED: usize = 20;
 
 /// The differences of the node from its current config.
-pub(super) async fn drift(verifier: &mut Verifier<'_>) -> Differences {
-    let Differences { problems, tolerated } = verifier.verify().await;
+pub(super) async fn drift(comparer: &mut HostComparer<'_>) -> Differences {
+    let Differences { problems, tolerated } = comparer.compare().await;
     let problem = |text: String| format!("this node has drifted from its current config: {text}");
     Differences { problems: some(problems).map(problem).collect(), tolerated: some(tolerated).collect() }
 }

@@ -88,7 +88,7 @@ pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: 
 
 /// One thing that a repair restores.
 #[derive(Debug)]
-struct Step<'a> {
+struct RepairStep<'a> {
     expectation: &'a Expectation,
     path: Arc<Path>,
     /// The file of which it is another name.
@@ -97,7 +97,7 @@ struct Step<'a> {
     differs: bool,
 }
 
-impl<'a> Step<'a> {
+impl<'a> RepairStep<'a> {
     fn new(expectation: &'a Expectation, differs: bool) -> Self {
         let path = expectation.thing.path();
         let file = match &expectation.expected {
@@ -127,14 +127,14 @@ async fn steps<'a>(
     restorer: &mut Restorer,
     whole: &'a DesiredWithConfig,
     differing: &'a [Differing],
-) -> Vec<Step<'a>> {
-    let mut steps: Vec<Step<'a>> =
-        differing.iter().map(|thing| Step::new(&thing.expectation, true)).collect();
+) -> Vec<RepairStep<'a>> {
+    let mut steps: Vec<RepairStep<'a>> =
+        differing.iter().map(|thing| RepairStep::new(&thing.expectation, true)).collect();
     let mut paths: BTreeSet<Arc<Path>> =
         steps.iter().filter(|step| step.may_get_inode()).map(|step| Arc::clone(&step.path)).collect();
     let known: BTreeSet<&Thing> = differing.iter().map(|thing| &thing.expectation.thing).collect();
-    let names = whole.desired.expectations.iter().map(|expectation| Step::new(expectation, false));
-    let mut names: Vec<Step<'a>> =
+    let names = whole.desired.expectations.iter().map(|expectation| RepairStep::new(expectation, false));
+    let mut names: Vec<RepairStep<'a>> =
         names.filter(|name| name.file.is_some() && !known.contains(&name.expectation.thing)).collect();
     loop {
         let (found, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.is_name_of(&paths));

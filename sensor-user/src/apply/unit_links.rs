@@ -39,11 +39,17 @@ pub(super) fn wanted(
     kept: &mut BTreeSet<Arc<Path>>,
     wanted: &mut BTreeMap<PathBuf, WantedState>,
 ) -> Result<Vec<String>, ApplyError> {
-    let mut links =
-        Links { finder, kept, wanted, needed: BTreeSet::new(), unwanted: BTreeSet::new(), originals: None };
+    let mut links = UnitLinks {
+        finder,
+        kept,
+        wanted,
+        needed: BTreeSet::new(),
+        unwanted: BTreeSet::new(),
+        originals: None,
+    };
     let mut after = BTreeMap::new();
     for (name, unit) in &finder.new.units {
-        let effect = links.effect(Side::New, name);
+        let effect = links.effect(WhichConfig::New, name);
         links.needed.extend(effect.made.iter().map(|enabling| enabling.link.clone()));
         links.unwanted.extend(effect.taken.iter().cloned());
         if is(unit.mask.as_ref()) == Some(true) {
@@ -56,7 +62,7 @@ pub(super) fn wanted(
         let old = finder.old.units.get(name);
         // Another [Install] section of a template or of an `Also=` unit changes the links, too.
         let is_same = old.is_some_and(|old| declaration(old) == declaration(unit))
-            && links.effect(Side::Old, name) == after[name];
+            && links.effect(WhichConfig::Old, name) == after[name];
         if finder.everything || !is_same {
             links.declared(name, unit)?;
             changed.push(name.clone());
@@ -87,7 +93,7 @@ fn is(part: Option<&Sourced<bool>>) -> Option<bool> {
 
 /// Which of the two configs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum WhichConfig {
     Old,
     New,
 }
@@ -102,7 +108,7 @@ struct Effect {
 }
 
 /// The links of one apply.
-struct Links<'a, 'b> {
+struct UnitLinks<'a, 'b> {
     finder: &'a TargetFinder<'a>,
     kept: &'b BTreeSet<Arc<Path>>,
     wanted: &'b mut BTreeMap<PathBuf, WantedState>,
@@ -114,7 +120,7 @@ struct Links<'a, 'b> {
     originals: Option<Vec<(PathBuf, PathBuf)>>,
 }
 
-impl Links<'_, '_> {
+impl UnitLinks<'_, '_> {
     fn declared(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
         let observer = self.finder.observer;
@@ -122,7 +128,7 @@ impl Links<'_, '_> {
         let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         let was_decided = was_masked || old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
         // The old config may have changed links of these units, and then they are restored.
-        let mut others = if was_decided { self.together(Side::Old, name) } else { Vec::new() };
+        let mut others = if was_decided { self.together(WhichConfig::Old, name) } else { Vec::new() };
         if is(unit.mask.as_ref()) == Some(true) {
             self.remove_links(&[name.to_owned()])?;
             others.retain(|other| other != name);
@@ -148,10 +154,10 @@ impl Links<'_, '_> {
         match is(unit.enabled.as_ref()) {
             Some(true) => {
                 let links = self
-                    .asked(Side::New, name)
+                    .asked(WhichConfig::New, name)
                     .map_err(|error| ApplyError::refused(&own, ApplyRefusal::NotEnabled(Box::new(error))))?;
                 if was_decided {
-                    others.extend(self.together(Side::New, name));
+                    others.extend(self.together(WhichConfig::New, name));
                 }
                 // Instances of a template that a person enabled stay or are restored. For any other unit the links of a former
                 // [Install] section are removed.
@@ -167,7 +173,7 @@ impl Links<'_, '_> {
                 }
             }
             Some(false) => {
-                let units = self.together(Side::New, name);
+                let units = self.together(WhichConfig::New, name);
                 self.remove_links(&units)?;
                 others.retain(|other| !units.contains(other));
                 self.restore_links(&others)?;
@@ -196,7 +202,7 @@ impl Links<'_, '_> {
                 }
             }
         }
-        let units = self.together(Side::Old, name);
+        let units = self.together(WhichConfig::Old, name);
         self.restore_links(&units)
     }
 
@@ -283,15 +289,15 @@ impl Links<'_, '_> {
         Ok(links)
     }
 
-    fn rendered(&self, side: Side) -> &Rendered {
+    fn rendered(&self, side: WhichConfig) -> &Rendered {
         match side {
-            Side::Old => self.finder.old,
-            Side::New => self.finder.new,
+            WhichConfig::Old => self.finder.old,
+            WhichConfig::New => self.finder.new,
         }
     }
 
     /// The links by which a config enables a unit; none where it does not.
-    fn asked(&self, side: Side, name: &str) -> Result<Vec<Enabling>, RepairError> {
+    fn asked(&self, side: WhichConfig, name: &str) -> Result<Vec<Enabling>, RepairError> {
         let unit = self.rendered(side).units.get(name);
         let is_enabled = unit.is_some_and(|unit| {
             is(unit.enabled.as_ref()) == Some(true) && is(unit.mask.as_ref()) != Some(true)
@@ -303,7 +309,7 @@ impl Links<'_, '_> {
     }
 
     /// The effect of a config's declaration of a unit. [`Self::declared`] reports an error.
-    fn effect(&self, side: Side, name: &str) -> Effect {
+    fn effect(&self, side: WhichConfig, name: &str) -> Effect {
         let unit = self.rendered(side).units.get(name);
         let is_disabled = unit.is_some_and(|unit| {
             is(unit.enabled.as_ref()) == Some(false) && is(unit.mask.as_ref()) != Some(true)
@@ -312,15 +318,15 @@ impl Links<'_, '_> {
         Effect { made, taken: if is_disabled { self.together(side, name) } else { Vec::new() } }
     }
 
-    fn together(&self, side: Side, name: &str) -> Vec<String> {
+    fn together(&self, side: WhichConfig, name: &str) -> Vec<String> {
         let apart = |unit: &str| self.is_apart(side, unit);
         let mut units = units::together(name, &|unit| self.find(side, unit), &apart);
         // The new config declares these units itself, so they are handled on their own.
-        units.retain(|unit| unit == name || !self.is_apart(Side::New, unit));
+        units.retain(|unit| unit == name || !self.is_apart(WhichConfig::New, unit));
         units
     }
 
-    fn is_apart(&self, side: Side, unit: &str) -> bool {
+    fn is_apart(&self, side: WhichConfig, unit: &str) -> bool {
         // A mask of the old config is removed, or the new config declares it again.
         let is_ours = self.finder.old.units.get(unit).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         units::is_decided(self.rendered(side), unit)
@@ -328,7 +334,7 @@ impl Links<'_, '_> {
     }
 
     /// A unit's file under a config, and its `[Install]` sections; for an instance those of its template.
-    fn find(&self, side: Side, name: &str) -> Option<(PathBuf, Install)> {
+    fn find(&self, side: WhichConfig, name: &str) -> Option<(PathBuf, Install)> {
         let names = [template_of(name).filter(|template| template != name), Some(name.to_owned())];
         let mut files = names.iter().rev().flatten();
         let (path, text) = files.find_map(|name| self.file(side, name))?;
@@ -344,8 +350,8 @@ impl Links<'_, '_> {
     }
 
     /// The file of exactly this name, and its text.
-    fn file(&self, side: Side, name: &str) -> Option<(PathBuf, String)> {
-        let contents = |side: Side| {
+    fn file(&self, side: WhichConfig, name: &str) -> Option<(PathBuf, String)> {
+        let contents = |side: WhichConfig| {
             let contents = self.rendered(side).units.get(name)?.contents.as_ref()?;
             Some(contents.value.clone()).filter(|text| !text.is_empty())
         };
@@ -354,7 +360,7 @@ impl Links<'_, '_> {
             return Some((own, text));
         }
         let observer = self.finder.observer;
-        if side == Side::Old || contents(Side::Old).is_none() {
+        if side == WhichConfig::Old || contents(WhichConfig::Old).is_none() {
             return units::unit_file(observer, name, None);
         }
         // The path still has the old config's file. Its original is restored later.

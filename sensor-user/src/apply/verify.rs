@@ -58,7 +58,7 @@ fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
 
 /// Compares a host with a config.
 #[derive(Debug)]
-pub(super) struct Verifier<'a> {
+pub(super) struct HostComparer<'a> {
     observer: Arc<Observer>,
     restorer: Restorer,
     rendered: &'a Rendered,
@@ -68,7 +68,7 @@ pub(super) struct Verifier<'a> {
     ids: Ids,
 }
 
-impl<'a> Verifier<'a> {
+impl<'a> HostComparer<'a> {
     pub(super) fn new(
         observer: &Arc<Observer>,
         root: &Path,
@@ -94,7 +94,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Every difference.
-    pub(super) async fn verify(&mut self) -> Differences {
+    pub(super) async fn compare(&mut self) -> Differences {
         let mut found = Differences::default();
         for expectation in &self.expectations {
             let (_, differences) = self.restorer.look(expectation, &self.ids).await;

@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_mins(10);
 
 /// Whether the process that made a temporary name runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Maker {
+enum MakingProcess {
     Running,
     Ended,
     /// Another program has its number, or `/proc` does not show it.
@@ -84,7 +84,7 @@ fn keep_first(result: &mut Result<(), DiskError>, next: Result<(), DiskError>) {
 fn unfinished(observer: &Observer, path: &Path, now: SystemTime) -> Result<Option<Place>, DiskError> {
     let Some(pid) = path.file_name().and_then(maker) else { return Ok(None) };
     let state = state(pid);
-    if state == Maker::Running {
+    if state == MakingProcess::Running {
         return Ok(None);
     }
     let Some(place) = Place::find(observer.root(), path)? else { return Ok(None) };
@@ -92,7 +92,7 @@ fn unfinished(observer: &Observer, path: &Path, now: SystemTime) -> Result<Optio
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or(0));
     // A time in the future is no proof of age.
     let is_old = now.duration_since(changed).is_ok_and(|age| age > LONGEST);
-    Ok((state == Maker::Ended || is_old).then_some(place))
+    Ok((state == MakingProcess::Ended || is_old).then_some(place))
 }
 
 /// The process that made a temporary name; `None` for every name that Holdfast does not write.
@@ -105,18 +105,18 @@ fn maker(name: &OsStr) -> Option<u32> {
 }
 
 /// Whether a process is this one, or another Holdfast.
-fn state(pid: u32) -> Maker {
+fn state(pid: u32) -> MakingProcess {
     if pid == std::process::id() {
-        return Maker::Running;
+        return MakingProcess::Running;
     }
     // Without a mounted `/proc` all processes are missing.
     let has_proc = fs::exists("/proc/self").unwrap_or(false);
     state_by_comm(fs::read_to_string(format!("/proc/{pid}/comm")), has_proc)
 }
 
-fn state_by_comm(comm: io::Result<String>, has_proc: bool) -> Maker {
+fn state_by_comm(comm: io::Result<String>, has_proc: bool) -> MakingProcess {
     match comm {
-        Ok(name) if name.trim() == PROGRAM => Maker::Running,
+        Ok(name) if name.trim() == PROGRAM => MakingProcess::Running,
         Err(error)
             if has_proc
                 && matches!(
@@ -124,9 +124,9 @@ fn state_by_comm(comm: io::Result<String>, has_proc: bool) -> Maker {
                     Some(Errno::ENOENT | Errno::ESRCH)
                 ) =>
         {
-            Maker::Ended
+            MakingProcess::Ended
         }
-        _ => Maker::Unknown,
+        _ => MakingProcess::Unknown,
     }
 }
 
@@ -204,19 +204,19 @@ mod tests {
     fn only_a_missing_process_is_known_to_have_ended() {
         let failed = |errno: Errno| Err(io::Error::from(errno));
         for (comm, expected) in [
-            (Ok("holdfast\n".to_owned()), Maker::Running),
-            (Ok("other\n".to_owned()), Maker::Unknown),
-            (failed(Errno::ENOENT), Maker::Ended),
-            (failed(Errno::ESRCH), Maker::Ended),
-            (failed(Errno::EACCES), Maker::Unknown),
-            (failed(Errno::EMFILE), Maker::Unknown),
+            (Ok("holdfast\n".to_owned()), MakingProcess::Running),
+            (Ok("other\n".to_owned()), MakingProcess::Unknown),
+            (failed(Errno::ENOENT), MakingProcess::Ended),
+            (failed(Errno::ESRCH), MakingProcess::Ended),
+            (failed(Errno::EACCES), MakingProcess::Unknown),
+            (failed(Errno::EMFILE), MakingProcess::Unknown),
         ] {
             let what = format!("{comm:?}");
             assert_eq!(state_by_comm(comm, true), expected, "{what}");
         }
-        assert_eq!(state_by_comm(failed(Errno::ENOENT), false), Maker::Unknown, "no /proc");
-        assert_eq!(state(std::process::id()), Maker::Running);
-        assert_eq!(state(4_194_305), Maker::Ended);
+        assert_eq!(state_by_comm(failed(Errno::ENOENT), false), MakingProcess::Unknown, "no /proc");
+        assert_eq!(state(std::process::id()), MakingProcess::Running);
+        assert_eq!(state(4_194_305), MakingProcess::Ended);
     }
 
     #[test]

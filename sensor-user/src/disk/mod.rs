@@ -25,5 +25,5 @@ pub(crate) use listing::{FirstNames, KEPT, each_name, listed, names_in};
 pub(crate) use make::part;
 pub(crate) use metadata::{Changed, NewMetadata, Xattrs, label_value, set_existing, set_label};
 pub(crate) use names::NameRemoval;
-pub(crate) use path_state::Identity;
+pub(crate) use path_state::ObjectIdentity;
 pub(crate) use place::Place;

@@ -26,14 +26,14 @@ use sha2::{Digest as _, Sha256};
 use std::{ffi::OsStr, fs::File, io::Read as _, os::fd::OwnedFd, path::Path};
 
 /// The device and the number of an inode.
-pub(crate) type Identity = (u64, u64);
+pub(crate) type ObjectIdentity = (u64, u64);
 
 /// The object that a name had.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundObject {
     /// Its state; `None` for a device, a FIFO, a socket, and a file that is too large.
     pub(crate) state: Option<PathState>,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ObjectIdentity>,
     /// The size of a file that is larger than [`bounded::CONTENT`], and was not read.
     pub(crate) too_large: Option<u64>,
 }
@@ -54,7 +54,7 @@ impl FoundObject {
 }
 
 /// The content of a file, without its bytes.
-enum Content {
+enum FoundContent {
     Read { sha256: String, size: u64 },
     TooLarge(u64),
 }
@@ -98,8 +98,8 @@ impl Place {
                     openat(&self.directory, name, flags, Mode::empty()).map_err(self.failed("open"))?;
                 let (metadata, stat) = metadata::read(&file).map_err(self.failed("read attributes"))?;
                 let (sha256, size) = match self.digest(file, stat.st_size, sink)? {
-                    Content::Read { sha256, size } => (sha256, size),
-                    Content::TooLarge(size) => {
+                    FoundContent::Read { sha256, size } => (sha256, size),
+                    FoundContent::TooLarge(size) => {
                         return Ok(FoundObject { state: None, identity, too_large: Some(size) });
                     }
                 };
@@ -119,8 +119,13 @@ impl Place {
     }
 
     /// Reads a file up to the limit. Its owner may make it as large as the disk, also while it is read.
-    fn digest(&self, file: OwnedFd, size: i64, sink: &mut dyn FnMut(&[u8])) -> Result<Content, DiskError> {
-        let too_large = |size: u64| (size > bounded::CONTENT).then_some(Content::TooLarge(size));
+    fn digest(
+        &self,
+        file: OwnedFd,
+        size: i64,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<FoundContent, DiskError> {
+        let too_large = |size: u64| (size > bounded::CONTENT).then_some(FoundContent::TooLarge(size));
         if let Some(content) = too_large(u64::try_from(size).unwrap_or_default()) {
             return Ok(content);
         }
@@ -130,7 +135,7 @@ impl Place {
         loop {
             let length = file.read(&mut chunk).map_err(|error| CallError::new(&self.path, "read", error))?;
             if length == 0 {
-                return Ok(Content::Read { sha256: hex::encode(digest.finalize()), size });
+                return Ok(FoundContent::Read { sha256: hex::encode(digest.finalize()), size });
             }
             digest.update(&chunk[..length]);
             size += length as u64;

@@ -93,7 +93,7 @@ pub fn check_name(text: &str) -> Result<(), ObjectNameError> {
 }
 
 /// A path as it is now.
-struct Observed<'a> {
+struct AdoptedPath<'a> {
     path: &'a Path,
     expectation: Option<Expectation>,
     observation: Observation,
@@ -126,7 +126,7 @@ pub async fn adopt(
             let asked = expectation.as_ref().unwrap_or(&undeclared);
             let (observation, _) = restorer.look(asked, &host.desired().ids).await;
             let bytes = bytes(host, path, &observation, choice.secrets)?;
-            found.push(Observed { path, expectation, observation, bytes });
+            found.push(AdoptedPath { path, expectation, observation, bytes });
         }
     }
     let adoptions: Vec<Adoption<'_>> = found

@@ -320,7 +320,7 @@ pub(super) fn file_type(stat: &Statx) -> FileType {
 
 /// The result of reading a content.
 #[derive(Debug)]
-struct Content {
+struct ReadContent {
     size: u64,
     /// The digest of the whole content; `None` if it is longer than the limit.
     sha256: Option<[u8; 32]>,
@@ -329,7 +329,7 @@ struct Content {
 
 /// Reads size, digest and keys of a content. It stops a MiB after the size that the file had at the open, so that a writer without end
 /// cannot hold it. The reported size then differs from the declared one in any case.
-fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, FailedOperation> {
+fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<ReadContent, FailedOperation> {
     SCRATCH.with_borrow_mut(|scratch| {
         let mut digest = Sha256::new();
         let mut kept = Vec::new();
@@ -347,7 +347,7 @@ fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Faile
             total += length as u64;
             if want.most.is_some_and(|most| total > most) {
                 let keys = want.keys.then(|| keys_in(&kept, true));
-                return Ok(Content { size: size.max(total), sha256: None, keys });
+                return Ok(ReadContent { size: size.max(total), sha256: None, keys });
             }
             // A short read of a regular file is its end, so most files cost one read. A file that shows no size (procfs, sysfs) ends
             // with an empty read.
@@ -359,7 +359,7 @@ fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Faile
             }
         }
         let keys = want.keys.then(|| keys_in(&kept, total > kept.len() as u64));
-        Ok(Content { size: total, sha256: Some(digest.finalize().into()), keys })
+        Ok(ReadContent { size: total, sha256: Some(digest.finalize().into()), keys })
     })
 }
 

@@ -113,7 +113,7 @@ impl fmt::Display for UnitFileState {
 
 /// Links in one directory of the search path.
 #[derive(Debug, Default)]
-struct Links {
+struct EnablingLinks {
     /// Links beside the units: name and target.
     aliases: Vec<(String, PathBuf)>,
     /// Names of links in `*.wants`, `*.requires` and `*.upholds`.
@@ -122,7 +122,7 @@ struct Links {
 
 /// A unit file that was found.
 #[derive(Debug, Default)]
-struct Unit {
+struct FoundUnit {
     /// The directory of the name, as an index into the search path.
     place: usize,
     /// Name of the file itself.
@@ -176,7 +176,7 @@ fn is_runtime(place: usize) -> bool {
     SEARCH_PATH[place].starts_with("/run/")
 }
 
-fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<UnitFileState> {
+fn state(root: &Root, name: &str, links: &BTreeMap<usize, EnablingLinks>) -> Option<UnitFileState> {
     let unit = find(root, name)?;
     let runtime = is_runtime(unit.place);
     if unit.kind == UnitKind::Masked {
@@ -216,8 +216,8 @@ fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<Unit
 /// The state that links give the unit: those in the configuration directory take precedence over those below `/run`.
 fn enabled(
     name: &str,
-    unit: &Unit,
-    links: &BTreeMap<usize, Links>,
+    unit: &FoundUnit,
+    links: &BTreeMap<usize, EnablingLinks>,
     known: &dyn Fn(&str) -> bool,
 ) -> Option<UnitFileState> {
     let mut runtime = false;
@@ -248,7 +248,7 @@ fn enabled(
 }
 
 /// Whether the configuration links to the unit by a name that the unit does not declare, or to an instance of it.
-fn is_linked_otherwise(name: &str, links: &BTreeMap<usize, Links>) -> bool {
+fn is_linked_otherwise(name: &str, links: &BTreeMap<usize, EnablingLinks>) -> bool {
     links.iter().any(|(place, links)| {
         (*place == configuration() || is_runtime(*place))
             && (links
@@ -260,7 +260,7 @@ fn is_linked_otherwise(name: &str, links: &BTreeMap<usize, Links>) -> bool {
 }
 
 /// Finds the unit's file, following aliases.
-fn find(root: &Root, name: &str) -> Option<Unit> {
+fn find(root: &Root, name: &str) -> Option<FoundUnit> {
     let mut name = name.to_owned();
     for _ in 0..MAXIMUM_ALIASES {
         let candidates = [Some(name.clone()), template_of(&name).filter(|template| *template != name)];
@@ -272,7 +272,7 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
         let target = read_link(root, &path);
         let mut kind = UnitKind::Regular;
         if target.as_deref() == Some(Path::new("/dev/null")) {
-            return Some(Unit { place, name: found, kind: UnitKind::Masked, ..Unit::default() });
+            return Some(FoundUnit { place, name: found, kind: UnitKind::Masked, ..FoundUnit::default() });
         }
         if let Some(target) = &target {
             let target = path.parent().unwrap_or(Path::new("/")).join(target);
@@ -299,7 +299,7 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
             Err(_) => return None,
         };
         if text.is_empty() {
-            return Some(Unit { place, name: found, kind: UnitKind::Masked, ..Unit::default() });
+            return Some(FoundUnit { place, name: found, kind: UnitKind::Masked, ..FoundUnit::default() });
         }
         let mut install = Install::default();
         let mut directories = Vec::new();
@@ -307,7 +307,7 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
             install.add(&text);
             directories.extend(install_directories(&text));
         }
-        return Some(Unit { place, name: found, kind, install, directories });
+        return Some(FoundUnit { place, name: found, kind, install, directories });
     }
     None
 }
@@ -356,8 +356,8 @@ fn read_links(
     root: &Root,
     directory: &Path,
     on_open: &mut dyn FnMut(&OpenedObject),
-) -> Result<Links, FailedOperation> {
-    let mut links = Links::default();
+) -> Result<EnablingLinks, FailedOperation> {
+    let mut links = EnablingLinks::default();
     let handle = match open_directory(root, directory, on_open) {
         Err(FailedOperation { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(links),
         other => other?,

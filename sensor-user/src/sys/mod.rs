@@ -29,16 +29,16 @@ use std::{
     path::Path,
 };
 
-type Answer<T = ()> = Result<T, Errno>;
+type CallResult<T = ()> = Result<T, Errno>;
 
 /// Opens a directory of the store by its path.
-pub(crate) fn directory(path: &Path) -> Answer<OwnedFd> {
+pub(crate) fn directory(path: &Path) -> CallResult<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     nix::fcntl::open(path, flags, Mode::empty())
 }
 
 /// Creates a file that only its owner can read.
-pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
+pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> CallResult<OwnedFd> {
     step("create", true)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
@@ -59,7 +59,7 @@ pub(crate) fn lock_file(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
 }
 
 /// Writes all bytes.
-pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
+pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> CallResult {
     let mut left = bytes;
     #[cfg(feature = "fault-injection")]
     if fault::kills_next() {
@@ -80,7 +80,7 @@ pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
 }
 
 /// Reserves space from an offset on without changing the size. Does nothing on a file system that cannot reserve space.
-pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
+pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> CallResult {
     step("fallocate", true)?;
     match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
@@ -89,13 +89,13 @@ pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
 }
 
 /// Cuts a file to a length.
-pub(crate) fn truncate(file: impl AsFd, length: i64) -> Answer {
+pub(crate) fn truncate(file: impl AsFd, length: i64) -> CallResult {
     step("ftruncate", false)?;
     ftruncate(file, length)
 }
 
 /// Makes a file's content or a directory's names durable.
-pub(crate) fn sync(file: impl AsFd) -> Answer {
+pub(crate) fn sync(file: impl AsFd) -> CallResult {
     step("fsync", false)?;
     match nix::unistd::fsync(file) {
         // Some file systems cannot sync directories, and need no sync of them.
@@ -105,103 +105,103 @@ pub(crate) fn sync(file: impl AsFd) -> Answer {
 }
 
 /// Makes an object durable at once, by `fsync` if that is enough, else by `syncfs`.
-pub(crate) fn sync_content(file: impl AsFd) -> Answer {
+pub(crate) fn sync_content(file: impl AsFd) -> CallResult {
     if durable::fsync_is_enough(&file)? { sync(file) } else { sync_file_system(file) }
 }
 
 /// Makes the names, owner and mode of a directory durable, if `fsync` does that on its file system. If not, the caller needs
 /// [`sync_all`] before it relies on them.
-pub(crate) fn sync_directory(directory: impl AsFd) -> Answer {
+pub(crate) fn sync_directory(directory: impl AsFd) -> CallResult {
     if durable::fsync_is_enough(&directory)? { sync(directory) } else { Ok(()) }
 }
 
 /// Makes everything on a file system durable, unless the syncs of its files and directories are enough.
-pub(crate) fn sync_all(of: impl AsFd) -> Answer {
+pub(crate) fn sync_all(of: impl AsFd) -> CallResult {
     if durable::fsync_is_enough(&of)? { Ok(()) } else { sync_file_system(of) }
 }
 
-fn sync_file_system(of: impl AsFd) -> Answer {
+fn sync_file_system(of: impl AsFd) -> CallResult {
     step("syncfs", false)?;
     rustix::fs::syncfs(of).map_err(raw)
 }
 
 /// Makes a directory that only its owner can open.
-pub(crate) fn mkdir(directory: impl AsFd, name: &OsStr) -> Answer {
+pub(crate) fn mkdir(directory: impl AsFd, name: &OsStr) -> CallResult {
     step("mkdir", true)?;
     mkdirat(directory, name, Mode::S_IRWXU)
 }
 
 /// Makes a symbolic link.
-pub(crate) fn symlink(target: &OsStr, directory: impl AsFd, name: &OsStr) -> Answer {
+pub(crate) fn symlink(target: &OsStr, directory: impl AsFd, name: &OsStr) -> CallResult {
     step("symlink", true)?;
     symlinkat(target, directory, name)
 }
 
 /// Makes another name of a file.
-pub(crate) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> Answer {
+pub(crate) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> CallResult {
     step("link", true)?;
     linkat(from, old, to, new, AtFlags::empty())
 }
 
 /// Renames an object to a free name.
-pub(crate) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+pub(crate) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> CallResult {
     rename_with(&directory, from, to, RenameFlags::NOREPLACE)
 }
 
 /// Exchanges two names.
-pub(crate) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Answer {
+pub(crate) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> CallResult {
     rename_with(&directory, one, other, RenameFlags::EXCHANGE)
 }
 
 /// Renames an object, and replaces the object with the new name.
-pub(crate) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+pub(crate) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> CallResult {
     rename_with(&directory, from, to, RenameFlags::empty())
 }
 
-fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFlags) -> Answer {
+fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFlags) -> CallResult {
     step("rename", false)?;
     renameat_with(directory.as_fd(), from, directory.as_fd(), to, flags).map_err(raw)
 }
 
 /// Removes a name. A directory must be empty.
-pub(crate) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> Answer {
+pub(crate) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> CallResult {
     step("unlink", false)?;
     let flags = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
     unlinkat(directory, name, flags)
 }
 
 /// Sets the owner and the group of an open object; `None` leaves it unchanged.
-pub(crate) fn own(file: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
+pub(crate) fn own(file: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> CallResult {
     step("fchown", false)?;
     fchown(file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))
 }
 
 /// Sets the owner and the group of a symbolic link. It needs a handle, because the name may get another object at any moment.
-pub(crate) fn own_link(link: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
+pub(crate) fn own_link(link: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> CallResult {
     step("fchownat", false)?;
     fchownat(link, "", uid.map(Uid::from_raw), gid.map(Gid::from_raw), AtFlags::AT_EMPTY_PATH)
 }
 
 /// Sets the inode flags of an open object.
-pub(crate) fn set_flags(file: impl AsFd, flags: IFlags) -> Answer {
+pub(crate) fn set_flags(file: impl AsFd, flags: IFlags) -> CallResult {
     step("ioctl", false)?;
     ioctl_setflags(file, flags).map_err(raw)
 }
 
 /// Sets permission bits.
-pub(crate) fn mode(file: impl AsFd, mode: u32) -> Answer {
+pub(crate) fn mode(file: impl AsFd, mode: u32) -> CallResult {
     step("fchmod", false)?;
     fchmod(file, Mode::from_bits_truncate(mode & 0o7777))
 }
 
 /// Sets an extended attribute.
-pub(crate) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer {
+pub(crate) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> CallResult {
     step("fsetxattr", true)?;
     fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
 }
 
 /// Sets an extended attribute of a symbolic link, by its handle.
-pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> Answer {
+pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> CallResult {
     step("setxattr", true)?;
     rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
 }
@@ -212,20 +212,20 @@ pub(crate) fn by_handle(handle: &OwnedFd) -> String {
 }
 
 /// Removes an extended attribute.
-pub(crate) fn remove_attribute(file: impl AsFd, name: &str) -> Answer {
+pub(crate) fn remove_attribute(file: impl AsFd, name: &str) -> CallResult {
     step("fremovexattr", false)?;
     rustix::fs::fremovexattr(file, name).map_err(raw)
 }
 
 /// Sets the times of the last access and of the last change of the content.
-pub(crate) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
+pub(crate) fn set_modified(file: impl AsFd, ns: i64) -> CallResult {
     step("futimens", false)?;
     let time = TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     nix::sys::stat::futimens(file, &time, &time)
 }
 
 /// The names in a directory, sorted.
-pub(crate) fn names(directory: OwnedFd) -> Answer<Vec<OsString>> {
+pub(crate) fn names(directory: OwnedFd) -> CallResult<Vec<OsString>> {
     let mut names = Vec::new();
     each_name(directory, |name| {
         names.push(name.to_owned());
@@ -236,7 +236,7 @@ pub(crate) fn names(directory: OwnedFd) -> Answer<Vec<OsString>> {
 }
 
 /// Calls `take` for each name in a directory, until it breaks.
-pub(crate) fn each_name(directory: OwnedFd, mut take: impl FnMut(&OsStr) -> ControlFlow<()>) -> Answer {
+pub(crate) fn each_name(directory: OwnedFd, mut take: impl FnMut(&OsStr) -> ControlFlow<()>) -> CallResult {
     for entry in Dir::from_fd(directory)?.iter() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
@@ -253,7 +253,7 @@ pub(crate) fn raw(errno: rustix::io::Errno) -> Errno {
 
 #[cfg(not(feature = "fault-injection"))]
 #[expect(clippy::unnecessary_wraps, reason = "with fault injection it fails")]
-fn step(_call: &'static str, _takes_space: bool) -> Answer {
+fn step(_call: &'static str, _takes_space: bool) -> CallResult {
     Ok(())
 }
 
@@ -269,7 +269,7 @@ use fault::step;
 /// - `ENOSPC:N` fails that call and each later one that takes space.
 #[cfg(feature = "fault-injection")]
 mod fault {
-    use super::{Answer, Errno};
+    use super::{CallResult, Errno};
     use std::sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
@@ -293,7 +293,7 @@ mod fault {
             .is_some_and(|(what, number)| what == "kill" && CALLS.load(Ordering::Relaxed) + 1 == *number)
     }
 
-    pub(crate) fn step(call: &'static str, takes_space: bool) -> Answer {
+    pub(crate) fn step(call: &'static str, takes_space: bool) -> CallResult {
         let count = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
         match PLAN.as_ref() {
             Some((what, number)) if what == "kill" && count == *number => {

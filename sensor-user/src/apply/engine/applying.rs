@@ -19,7 +19,7 @@ use crate::{
         request::ApplyRequest,
         run::{DaemonNotice, Progress, ResumeLimit, Run, changing},
         target_finder::TargetFinder,
-        verify::{ComparedThings, Differences, Verifier},
+        verify::{ComparedThings, Differences, HostComparer},
         waiting,
     },
     clock::rfc3339,
@@ -209,8 +209,8 @@ impl Engine {
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
             let root = &self.options.root;
-            let verifier = Verifier::new(&self.observer, root, rendered, &policy, expectations, scope);
-            Ok(verifier.with_os_counted(run.begin.os.is_some()))
+            let comparer = HostComparer::new(&self.observer, root, rendered, &policy, expectations, scope);
+            Ok(comparer.with_os_counted(run.begin.os.is_some()))
         });
         let end = run.drive(runner, expected, notes, progress).await;
         let (after_rollback, found) =

@@ -12,7 +12,7 @@ use crate::{
         os, preflight,
         request::ApplyRequest,
         targets::Writes,
-        verify::{ComparedThings, Differences, Verifier},
+        verify::{ComparedThings, Differences, HostComparer},
         waiting,
     },
     desired::{self, DesiredError},
@@ -57,8 +57,8 @@ impl Engine {
             let old = waiting::expected(&self.store, &self.boot_id, &request.old)?;
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
             let (root, scope) = (&self.options.root, ComparedThings::of(request.act));
-            let mut verifier = Verifier::new(&self.observer, root, &request.old, policy, old, scope);
-            found = preflight::drift(&mut verifier).await;
+            let mut comparer = HostComparer::new(&self.observer, root, &request.old, policy, old, scope);
+            found = preflight::drift(&mut comparer).await;
             preflight::closed(&self.observer, policy, &new, &writes.targets, &mut found);
         }
         let problems = &mut found.problems;
@@ -93,8 +93,8 @@ impl Engine {
         let expected = waiting::expected(&self.store, &self.boot_id, current)?;
         let (root, scope) = (&self.options.root, ComparedThings::of(acts));
         let policy = self.policy_or_none();
-        let mut verifier = Verifier::new(&self.observer, root, current, &policy, expected, scope);
-        let found = preflight::drift(&mut verifier).await;
+        let mut comparer = HostComparer::new(&self.observer, root, current, &policy, expected, scope);
+        let found = preflight::drift(&mut comparer).await;
         if found.problems.is_empty() {
             self.note(NodeEvent::Verified, "")?;
         }

@@ -9,7 +9,7 @@ use super::{
 use crate::apply::{
     error::ApplyError,
     run::Run,
-    verify::{ComparedThings, Verifier},
+    verify::{ComparedThings, HostComparer},
     waiting,
 };
 use sensor_model::{
@@ -65,7 +65,8 @@ impl Engine {
     async fn differences(&self, old: &Rendered, scope: ComparedThings) -> Result<Vec<String>, ApplyError> {
         let expected = waiting::expected(&self.store, &self.boot_id, old)?;
         let policy = self.policy_or_none();
-        let mut verifier = Verifier::new(&self.observer, &self.options.root, old, &policy, expected, scope);
-        Ok(verifier.verify().await.problems)
+        let mut comparer =
+            HostComparer::new(&self.observer, &self.options.root, old, &policy, expected, scope);
+        Ok(comparer.compare().await.problems)
     }
 }

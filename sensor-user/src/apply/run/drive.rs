@@ -8,7 +8,7 @@ use crate::{
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
         error::ApplyError,
-        verify::{Differences, Verifier},
+        verify::{Differences, HostComparer},
     },
     store::AppendError,
 };
@@ -21,11 +21,11 @@ use sensor_model::{
 };
 
 impl Run<'_> {
-    /// Works until the machine has ended. If there is no verifier, the comparison fails with its error.
+    /// Works until the machine has ended. If there is no comparer, the comparison fails with its error.
     pub(in crate::apply) async fn drive(
         &mut self,
         runner: &mut dyn ActRunner,
-        mut verifier: Result<Verifier<'_>, ApplyError>,
+        mut comparer: Result<HostComparer<'_>, ApplyError>,
         notes: &mut dyn RunNotes,
         progress: Progress<'_>,
     ) -> MachineEnd {
@@ -99,9 +99,9 @@ impl Run<'_> {
                     notes.happened(NodeEvent::RebootRequested, &why, "the reboot");
                     runner.reboot().await.map_or_else(failed, |()| MachineAnswer::Done)
                 }
-                MachineRequest::Verify => match &mut verifier {
-                    Ok(verifier) => {
-                        let Differences { problems, tolerated } = verifier.verify().await;
+                MachineRequest::Verify => match &mut comparer {
+                    Ok(comparer) => {
+                        let Differences { problems, tolerated } = comparer.compare().await;
                         self.tolerated = tolerated;
                         if problems.is_empty() {
                             MachineAnswer::Done

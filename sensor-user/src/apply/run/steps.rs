@@ -11,7 +11,7 @@ use crate::{
         error::{ApplyError, ApplyRefusal},
         hard_links::{self, state},
     },
-    disk::{self, Identity, NameRemoval, Place},
+    disk::{self, NameRemoval, ObjectIdentity, Place},
 };
 use sensor_model::journal::{
     FileState, PathState, Target,
@@ -51,7 +51,7 @@ impl Run<'_> {
         &self,
         target: &Target,
         seen: Option<&PathState>,
-        identity: Option<Identity>,
+        identity: Option<ObjectIdentity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
         // A new name for a file that another step has restored already is still on this side.
@@ -63,7 +63,7 @@ impl Run<'_> {
     }
 
     /// Whether an object is in fact the other name of a file that its state describes.
-    fn is_linked(&self, state: &PathState, identity: Option<Identity>) -> Result<bool, ApplyError> {
+    fn is_linked(&self, state: &PathState, identity: Option<ObjectIdentity>) -> Result<bool, ApplyError> {
         let PathState::File(FileState { hard: Some(of), .. }) = state else { return Ok(true) };
         let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
         Ok(place.see()?.identity == identity)

@@ -4,8 +4,8 @@
 //! before the log: a daemon may write both in between, the note last.
 
 use super::{
-    ChainCheck, DIRECTORY, EndNoteError, Fault, Filter, Follower, LogEntry, NotedEnd, PathChange, ReadError,
-    WhoReport, missing_entries, newest, newest_about, show_checked, unsound, verify,
+    ChainCheck, DIRECTORY, EndNoteError, Filter, Follower, LogEntry, LogFault, NotedEnd, PathChange,
+    ReadError, WhoReport, missing_entries, newest, newest_about, show_checked, unsound, verify,
 };
 use serde::Serialize;
 use std::{
@@ -231,7 +231,7 @@ impl<'a> From<&'a ChainCheck> for LogReport<'a> {
             last_seq: found.last_seq,
             last_hash: found.last_hash.as_deref(),
             unfinished: found.unfinished,
-            fault: found.fault.as_ref().map(|fault: &Fault| ReportedFault {
+            fault: found.fault.as_ref().map(|fault: &LogFault| ReportedFault {
                 file: &fault.file,
                 line: fault.line,
                 seq: fault.seq,

@@ -43,7 +43,7 @@ impl ReadError {
 
 /// The first entry that was changed or is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct LogFault {
     /// The file it is in.
     pub file: PathBuf,
     /// Its line, from 1; `None` for the end of the file.
@@ -68,7 +68,7 @@ pub struct ChainCheck {
     /// Hash of the last intact entry, to compare with a checkpoint that is kept elsewhere.
     pub last_hash: Option<String>,
     /// The first entry that was changed or is missing.
-    pub fault: Option<Fault>,
+    pub fault: Option<LogFault>,
     /// Bytes of an unfinished line at the very end. The daemon is writing it, or a power loss tore it.
     pub unfinished: usize,
 }
@@ -83,7 +83,7 @@ impl ChainCheck {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LogFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.line.map(|line| format!(", line {line}")).unwrap_or_default();
         let seq = self.seq.map(|seq| format!(", entry {seq}")).unwrap_or_default();
@@ -288,7 +288,7 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<ChainChe
                     }
                     let seq = chain.place.as_ref().map(|place| place.seq);
                     let line = (kind != LogLine::Unfinished).then_some(number);
-                    found.fault.get_or_insert_with(|| Fault { file: file.clone(), line, seq, reason });
+                    found.fault.get_or_insert_with(|| LogFault { file: file.clone(), line, seq, reason });
                 }
             }
             if kind != LogLine::Whole {

@@ -3,7 +3,7 @@
 //! In: what the check of the chain found, and the note of the log's last entry. Out: why entries may be missing or false. If
 //! the newest entries are cut off, the chain is still whole; only the note shows that.
 
-use super::{ChainCheck, EndNoteError, Fault, NotedEnd, ReadError};
+use super::{ChainCheck, EndNoteError, LogFault, NotedEnd, ReadError};
 use std::io;
 
 /// Why a log is not sound, by its chain, and by the note of its last entry if this user may read the note.
@@ -51,7 +51,7 @@ impl ChainCheck {
             Err(error) if is_copy && error.is_forbidden() => return Ok(()),
             compared => compared?,
         };
-        self.fault = shortfall.map(|shortfall| Fault {
+        self.fault = shortfall.map(|shortfall| LogFault {
             file: shortfall.file,
             line: None,
             seq: shortfall.note.map(|note| note.seq),

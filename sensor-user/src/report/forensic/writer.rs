@@ -30,7 +30,7 @@ fn memory_of(actor: &Actor) -> usize {
 
 /// Which thread has the log.
 #[derive(Debug)]
-enum State {
+enum WriterState {
     /// This one; nothing is written.
     Idle(Box<ForensicLog>),
     /// The one that writes.
@@ -42,7 +42,7 @@ enum State {
 /// Writes a log from another thread.
 #[derive(Debug)]
 pub struct LogWriter {
-    state: State,
+    state: WriterState,
     queue: Vec<Record>,
     /// The sum of what they count for [`QUEUE`].
     weight: usize,
@@ -59,7 +59,7 @@ impl LogWriter {
     /// Takes over an open log.
     pub fn new(log: ForensicLog) -> Self {
         let mut writer = Self {
-            state: State::Between,
+            state: WriterState::Between,
             queue: Vec::new(),
             weight: 0,
             bytes: 0,
@@ -106,14 +106,14 @@ impl LogWriter {
     /// [`LogWriter::progress`] as a poll.
     pub fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
         match &mut self.state {
-            State::Busy(write) => {
+            WriterState::Busy(write) => {
                 let log = ready!(Pin::new(write).poll(context))?;
                 self.idle(log);
                 if !self.queue.is_empty() {
                     self.start();
                 }
             }
-            State::Idle(_) => {
+            WriterState::Idle(_) => {
                 let again = self.again;
                 let pause = self.pause.get_or_insert_with(|| Box::pin(sleep_until(again)));
                 if pause.deadline() != again {
@@ -122,7 +122,7 @@ impl LogWriter {
                 ready!(pause.as_mut().poll(context));
                 self.start();
             }
-            State::Between => return Poll::Pending,
+            WriterState::Between => return Poll::Pending,
         }
         Poll::Ready(Ok(()))
     }
@@ -131,9 +131,9 @@ impl LogWriter {
     pub async fn finish(mut self) -> Result<ForensicLog, JoinError> {
         self.start();
         loop {
-            match std::mem::replace(&mut self.state, State::Between) {
-                State::Busy(write) => self.idle(write.await?),
-                State::Idle(log) if self.queue.is_empty() => return Ok(*log),
+            match std::mem::replace(&mut self.state, WriterState::Between) {
+                WriterState::Busy(write) => self.idle(write.await?),
+                WriterState::Idle(log) if self.queue.is_empty() => return Ok(*log),
                 other => {
                     self.state = other;
                     self.start();
@@ -147,15 +147,15 @@ impl LogWriter {
         let pause = log.retry_in().unwrap_or_else(|| log.upkeep_in());
         // A pause of zero would make a busy loop.
         self.again = Instant::now() + pause.max(Duration::from_millis(10));
-        self.state = State::Idle(log);
+        self.state = WriterState::Idle(log);
     }
 
     fn start(&mut self) {
-        match std::mem::replace(&mut self.state, State::Between) {
-            State::Idle(mut log) => {
+        match std::mem::replace(&mut self.state, WriterState::Between) {
+            WriterState::Idle(mut log) => {
                 let group = std::mem::take(&mut self.queue);
                 (self.weight, self.bytes) = (0, 0);
-                self.state = State::Busy(spawn_blocking(move || {
+                self.state = WriterState::Busy(spawn_blocking(move || {
                     log.append(&group);
                     log
                 }));
