@@ -209,8 +209,8 @@ impl Target {
     }
 }
 
-/// A path that an update of the OS overwrites. The declared state is exactly that of the old OS image. So the update takes the path
-/// for unchanged, and replaces it by the state of the new image. Afterwards Holdfast writes the declared state again.
+/// A path that an update of the OS overwrites. The declared state is exactly that of the old OS image. So the update takes the
+/// path for unchanged, and replaces it by the state of the new image. Afterwards Holdfast writes the declared state again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OverwrittenPath {
     /// Absolute, cleaned.

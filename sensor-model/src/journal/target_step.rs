@@ -66,7 +66,7 @@ pub fn next_step(kind: TargetKind, goal: Side, keep: bool, state: TargetState) -
         Side::After => kind.after_absent,
     };
     let other = goal.other();
-    // The swap displaced the object of another process, so that object gets its name back.
+    // The exchange displaced the object of another process, so that object gets its name back.
     let give_back = |at_path| if absent(at_path) { TargetStep::PutIn } else { TargetStep::Swap };
     if kind.in_place {
         return match (state.path, state.temporary) {

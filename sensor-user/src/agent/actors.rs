@@ -20,7 +20,7 @@ pub(super) fn decide(
     verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
     let thing = desired.expectations[thing.index()].thing.path();
-    // Records of an older version may name Holdfast; see `Verdicts::drifted`.
+    // Records of an older version may name Holdfast; see `Verdicts::report_drift`.
     let subject = actor.filter(|actor| !actor.holdfast).map(PolicyActor::from);
     let policy = &desired.policy;
     let without = subject.map(|subject| PolicyActor { exe: None, ..subject });

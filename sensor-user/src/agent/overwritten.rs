@@ -1,4 +1,4 @@
-//! Records for paths that an OS update overwrote and an apply restored.
+//! Records for paths that an update of the OS overwrote and an apply wrote again.
 //!
 //! In: the history of the last apply. Out: one record for each path, with the update as its operation, because no process of this
 //! host wrote the update's content. No state.
@@ -10,7 +10,7 @@ use sensor_model::record::{RecordKind, ThingName};
 /// The operation of these records.
 const OPERATION: &str = "os-update";
 
-/// Records the paths that an apply restored since the last start.
+/// Records the paths that an apply wrote again since the last start.
 pub(super) fn record(overwritten: Vec<Overwritten>, verdicts: &mut Verdicts) {
     for Overwritten { apply, path, time, found } in overwritten {
         let mut record = verdicts.new_record(RecordKind::Reverted);

@@ -3,8 +3,8 @@
 //! In: expectations, and identities of inodes from the kernel. Out: the things that a record may concern, and keys with roles for
 //! the kernel's maps. It owns the watches, their inodes, the protections of deny rules, and the sealed trees. No I/O.
 //!
-//! A `thing` is the number of an expectation. A `watch_id` is the number of a watch. The map entry and the ring records of an inode
-//! have the number of one watch, or of one tree entry, that leads to it.
+//! A `thing` is the number of an expectation. A `watch_id` is the number of a watch. The map entry and the ring records of an
+//! inode have the number of one watch, or of one tree entry, that leads to it.
 //! A *route* is the list of directories that a path resolves through. Example: if `/home` is a link to `/var/home`, the file
 //! `/home/a` depends on the watches `/home/a`, `/home` and `/`, and its route adds `/var/home` and `/var`.
 

@@ -1,7 +1,7 @@
 //! Originals: the objects to which paths are restored when no config declares them.
 //!
-//! In: a path, the host and the store. Out: the state of a path; and which originals to keep and to restore. A package's file can be restored
-//! only if rpm or dpkg left it on the disk, because their databases have no contents.
+//! In: a path, the host and the store. Out: the state of a path; and which originals to keep and to restore. A package's
+//! file can be restored only if rpm or dpkg left it on the disk, because their databases have no contents.
 
 use super::{
     error::ApplyError,

@@ -88,8 +88,8 @@ impl Root {
         Ok(Self { directory, openat2: AtomicBool::new(true), guard: None })
     }
 
-    /// The same with look-ups that fail with [`super::served::NEEDS_WORKER`] at a file system that a server answers for. `mounts` is the
-    /// file with the mount table.
+    /// The same with look-ups that fail with [`super::served::NEEDS_WORKER`] at a file system that a server answers for. `mounts`
+    /// is the file with the mount table.
     pub(crate) fn open_guarded(path: &Path, mounts: &Path) -> io::Result<Self> {
         let mut root = Self::open(path)?;
         root.guard = MountGuard::new(path, &root.directory, mounts).map(Arc::new);

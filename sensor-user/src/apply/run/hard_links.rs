@@ -14,8 +14,8 @@ use sensor_model::journal::{ApplyEnd, FileState, PathState, target_step::Side};
 use std::path::Path;
 
 impl Run<'_> {
-    /// A name of the file to which a target is to be linked, if the file is as in the state. In a rollback the file may still have
-    /// its temporary name.
+    /// A name of the file to which a target is to be linked, if the file has that state. In a rollback the file may still have its
+    /// temporary name.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
         let targets = &self.begin.targets;
         let wanted = state(self.target(number), side);
