@@ -45,7 +45,7 @@ pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> CallResult<OwnedFd> 
 }
 
 /// Opens a lock file, and makes it if it is missing.
-pub(crate) fn lock_file(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
+pub(crate) fn lock_file(directory: impl AsFd, name: &OsStr) -> CallResult<OwnedFd> {
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let open = || openat(&directory, name, flags, Mode::empty());
     match open() {

@@ -9,7 +9,6 @@ use crate::journal::{Action, ApplyEnd, Begin, Boot, Brings, JournalRecord};
 /// entry. After this many attempts a person has to act.
 const RETURNS: u8 = 3;
 
-
 impl Machine {
     /// Continues an apply by its records, the first of which is `begin`.
     pub fn resume(begin: &Begin, records: &[JournalRecord], boot: &Boot) -> Self {
