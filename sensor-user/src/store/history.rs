@@ -44,6 +44,7 @@ pub struct HistoryEntry {
 
 /// A path that an update of the OS overwrote, and that Holdfast wrote again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "PutAgainEntry")]
 pub struct OverwrittenEntry {
     /// The path.
     pub path: PathBuf,
