@@ -242,7 +242,7 @@ impl Detector {
         let mut transitions = Vec::new();
         match reason {
             Some(reason) => {
-                transitions.extend(self.gaps.enter(thing, reason, now).map(Transition::GapOpened))
+                transitions.extend(self.gaps.enter(thing, reason, now).map(Transition::GapOpened));
             }
             None if left => self.with(thing, |state, timing| state.doubt(now, timing)),
             None => {}
@@ -295,7 +295,7 @@ impl Detector {
                     transitions.push(Transition::Drifted { thing, since: state.since, again });
                 }
                 Decision::Compliant { recovered: true, .. } => {
-                    transitions.push(Transition::Recovered { thing })
+                    transitions.push(Transition::Recovered { thing });
                 }
                 Decision::Compliant { touched: true, .. } => transitions.push(Transition::Touched { thing }),
                 Decision::Held | Decision::Compliant { .. } | Decision::Drifted { .. } => {}
