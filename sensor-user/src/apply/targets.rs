@@ -130,7 +130,7 @@ impl TargetFinder<'_> {
             }
             match (&before, &after) {
                 (PathState::Directory(_), PathState::File(_) | PathState::Link(_)) => {
-                    leaving.push(path.clone())
+                    leaving.push(path.clone());
                 }
                 (PathState::Absent | PathState::File(_) | PathState::Link(_), PathState::Directory(_)) => {
                     appearing.push(path.clone());
