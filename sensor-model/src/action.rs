@@ -28,7 +28,7 @@ pub enum Action {
     Write,
     /// A unit is stopped, because the new config removes or masks it.
     Stop,
-    /// Kernel arguments, kernel type, extensions or OS image are changed by the OS backend.
+    /// Kernel arguments, kernel type, extensions or OS image are changed by the OS tool.
     Os,
 }
 

@@ -320,7 +320,7 @@ pub struct Begin {
     /// Paths that the update of the OS will overwrite.
     #[serde(rename = "put_again", default, skip_serializing_if = "Vec::is_empty")]
     pub overwritten: Vec<OverwrittenPath>,
-    /// The change of the OS, for the OS backend.
+    /// The change of the OS, for the OS tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsChange>,
     /// The actions that follow.

@@ -1,4 +1,4 @@
-//! The change of the operating system, for the OS backend.
+//! The change of the operating system, for the OS tool.
 //!
 //! In: the declarations of two configs, and the kernel arguments that wait for the next boot. Out: the parts to remove and to
 //! add, for the apply and for its rollback.

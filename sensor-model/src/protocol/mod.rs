@@ -10,8 +10,8 @@
 //!    of the time between, and the full verification finds their effect.
 //! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::event`] for each
 //!    record. **Then** read the kernel's loss counter and call [`Detector::drained`]. If that returns `true`, sweep: read every
-//!    entry and call `event` for the dirty ones. The canary matters: a hook on another CPU finds the ring full,
-//!    and counts its loss later. So a loss can become visible after the drain that made room.
+//!    entry and call `event` for the ones that are dirty or lost a record. The canary matters: a hook on another CPU
+//!    finds the ring full, and counts its loss later. So a loss can become visible after the drain that made room.
 //! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::conclude`] with the result. A verification opens
 //!    the object for observation. In that open the kernel takes its part of the [`Evidence`]. Then it reads everything, and
 //!    checks that the path still leads to the same inode. If not, the daemon enrols the other inode and starts over. Last it

@@ -163,7 +163,7 @@ pub enum AgentEvent<'a> {
     ConfigsRead(bool),
     /// A change arrived from the kernel.
     ChangeReceived(Operation),
-    /// This number of changes was lost.
+    /// This number of changes, or of entries of the kernel programs' table of processes, was lost.
     ChangesLost(LossStage, LossReason, u64),
     /// The canary's change arrived.
     CanarySeen,
@@ -248,7 +248,7 @@ pub trait Reports {
     /// The open drifts.
     fn drifts(&self) -> &OpenDrifts;
 
-    /// A turn is over: takes its records, writes them as one group, and updates the status and the metrics.
+    /// A turn is over: takes its records, writes them as one group, and updates the status.
     fn end_turn(&mut self, records: &mut Vec<Record>, counts: &NodeCounts);
 
     /// The loop works: called at each canary write.

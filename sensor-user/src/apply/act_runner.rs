@@ -43,7 +43,7 @@ pub trait ActRunner {
     /// After another boot the act is not run again. Waits until the act's unit has settled. An error means that its state cannot
     /// be read.
     fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UnitAfterBoot>;
-    /// The files are the old ones again: runs the act once more, or reverts it.
+    /// The files are the old ones again: runs the act once more, or takes it back.
     fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> ActFuture<'a, UndoResult>;
     /// After the reboot of a rollback: checks that the OS is what it was before a change.
     ///

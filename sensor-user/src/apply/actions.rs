@@ -35,7 +35,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The error of the bus if logind does not run.
 const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 
-/// The running systemd, and the host's OS backend.
+/// The running systemd, and the host's OS tool.
 #[derive(Debug)]
 pub struct Systemd {
     root: PathBuf,

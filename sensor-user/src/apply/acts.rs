@@ -46,7 +46,7 @@ fn masks(config: &Rendered, unit: &str) -> bool {
     })
 }
 
-/// The configs have extensions and differ in their image. No OS backend reads that field, so a reboot would change nothing.
+/// The configs have extensions and differ in their image. No OS tool reads that field, so a reboot would change nothing.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "baseOSExtensionsContainerImage: no OS backend can install extensions from this image; they come from the host's \
@@ -54,7 +54,7 @@ fn masks(config: &Rendered, unit: &str) -> bool {
 )]
 pub(super) struct UnusedExtensionsImage;
 
-/// Checks that a change of the extensions image needs no OS backend.
+/// Checks that a change of the extensions image needs no OS tool.
 pub(super) fn check_extensions(old: &Rendered, new: &Rendered) -> Result<(), UnusedExtensionsImage> {
     let image =
         |side: &Rendered| side.base_os_extensions_container_image.as_ref().map(|image| image.value.clone());

@@ -22,7 +22,7 @@ pub enum ApplyError {
     Refused {
         /// The path.
         path: PathBuf,
-        /// What stands in the way.
+        /// The reason.
         reason: ApplyRefusal,
     },
     /// The kernel refused an operation.
@@ -75,7 +75,7 @@ pub enum ApplyError {
     Operator(#[from] OperatorDaemon),
 }
 
-/// What stands in the way of a step. No text has content in it.
+/// Why a step is refused. No text has content in it.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyRefusal {
     /// Not even the root can be opened.

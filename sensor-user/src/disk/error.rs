@@ -12,7 +12,7 @@ pub enum DiskError {
     Refused {
         /// The path.
         path: PathBuf,
-        /// What stands in the way.
+        /// The reason.
         reason: DiskRefusal,
     },
     /// Another process put another object under the name between two calls.
@@ -32,7 +32,7 @@ pub enum DiskError {
     Name(CallError),
 }
 
-/// What stands in the way of a read or a write.
+/// Why a read or a write is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DiskRefusal {
     /// A user who is not root could put a link there.

@@ -15,7 +15,7 @@ pub enum RepairError {
     Refused {
         /// The path.
         path: PathBuf,
-        /// What stands in the way.
+        /// The reason.
         reason: RepairRefusal,
     },
     /// The path could not be written.
@@ -39,7 +39,7 @@ pub enum RepairError {
     },
 }
 
-/// What stands in the way of a repair. No text has content in it.
+/// Why a repair is refused. No text has content in it.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairRefusal {
     /// A difference of a kind that no repair removes.

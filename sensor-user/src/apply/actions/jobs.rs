@@ -113,7 +113,7 @@ async fn wait(
         Action::Restart => manager.restart_unit(name, mode).await,
         Action::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
         Action::Stop => manager.stop_unit(name, mode).await,
-        // An act of systemd itself or of the OS backend, or no act at all.
+        // An act of systemd itself or of the OS tool, or no act at all.
         Action::DaemonReload | Action::Os | Action::None | Action::Write | Action::Drain | Action::Reboot => {
             return Err(SystemdError::NoJob(kind));
         }
