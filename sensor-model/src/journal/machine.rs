@@ -74,16 +74,6 @@ pub enum MachineAnswer {
     Broken(String),
 }
 
-/// A failed action that leads to a reboot.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct FailedAct {
-    /// The number of the action.
-    act: usize,
-    reason: String,
-    /// The number of the problem with the same reason.
-    problem: usize,
-}
-
 /// The state machine of one apply.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
@@ -99,8 +89,8 @@ pub struct Machine {
     boot: Boot,
     /// Started actions, which a rollback has to undo.
     begun: Vec<bool>,
-    /// The failed action that led to a reboot.
-    failed: Option<FailedAct>,
+    /// The failed action that led to a reboot, and the reason.
+    failed: Option<(usize, String)>,
     /// The reason of the rollback.
     reason: String,
     /// Targets that were left, actions that were skipped, and failures during the rollback.
@@ -163,14 +153,7 @@ impl Machine {
 
     /// The reason of an unplanned reboot; `None` if no action failed with a reboot as its fallback.
     pub fn failure(&self) -> Option<&str> {
-        self.failed.as_ref().map(|failed| failed.reason.as_str())
-    }
-
-    /// The problems besides [`Machine::failure`].
-    pub fn problems_besides_failure(&self) -> impl Iterator<Item = &String> {
-        let failure = self.failed.as_ref().map(|failed| failed.problem);
-        let others = self.problems.iter().enumerate().filter(move |(number, _)| Some(*number) != failure);
-        others.map(|(_, problem)| problem)
+        self.failed.as_ref().map(|(_, reason)| reason.as_str())
     }
 
     /// The end of a machine that cannot continue: the first reason, the problems after it, and the current one.
@@ -377,8 +360,8 @@ impl Machine {
     /// Records a failed action whose fallback is a reboot.
     fn fails(&mut self, act: usize, reason: &str) {
         let reason = format!("{reason}; so the node reboots");
-        self.failed = Some(FailedAct { act, reason: reason.clone(), problem: self.problems.len() });
-        self.problems.push(reason);
+        self.problems.push(reason.clone());
+        self.failed = Some((act, reason));
     }
 
     fn halt(&self, now: &str) -> Stage {

@@ -102,9 +102,6 @@ pub struct ApplyReport {
     /// The comparison with the old config after a rollback.
     #[serde(skip)]
     pub after_rollback: AfterRollback,
-    /// The problems that the reason does not name.
-    #[serde(skip)]
-    pub unnamed: Vec<String>,
     /// The paths that were left.
     #[serde(skip)]
     pub left: Vec<String>,
@@ -123,7 +120,6 @@ impl ApplyReport {
             id: Some(applied.id),
             reason: applied.reason,
             problems: applied.problems,
-            unnamed: applied.unnamed,
             tolerated: applied.tolerated,
             plan,
             reboot: (result == ApplyResult::Rebooting).then_some(cause),
@@ -137,8 +133,7 @@ impl ApplyReport {
     pub fn unchanged(found: Differences, plan: Plan, state: &Path) -> Self {
         let Differences { problems, tolerated } = found;
         let result = if problems.is_empty() { ApplyResult::Unchanged } else { ApplyResult::Drifted };
-        let unnamed = problems.clone();
-        Self { problems, unnamed, tolerated, plan: Some(plan), ..Self::empty(result, state) }
+        Self { problems, tolerated, plan: Some(plan), ..Self::empty(result, state) }
     }
 
     /// No apply was interrupted.
@@ -174,7 +169,6 @@ impl ApplyReport {
             waiting: waits(state).unwrap_or_default().into_iter().map(WaitingOutput::from).collect(),
             reboot: None,
             after_rollback: AfterRollback::No,
-            unnamed: Vec::new(),
             left: Vec::new(),
         }
     }

@@ -68,7 +68,7 @@ impl Machine {
     /// The stage after the reboot with the new config. If the reboot took the place of actions, their units are checked. These
     /// units run with the new config, so a rollback has to undo the actions, too.
     fn booted(&mut self) -> Stage {
-        let Some(act) = self.failed.as_ref().map(|failed| failed.act) else { return Stage::Verifying };
+        let Some((act, _)) = self.failed else { return Stage::Verifying };
         self.begun.iter_mut().skip(act).for_each(|begun| *begun = true);
         self.await_units(act)
     }

@@ -187,7 +187,6 @@ impl Engine {
             changing: changing(begin),
             interrupts: self.interrupts.as_ref(),
             tolerated: Vec::new(),
-            unverified: Vec::new(),
         }
     }
 
@@ -217,19 +216,15 @@ impl Engine {
             self.compare_after_rollback(&run, &end, configs.old, scope, notes).await;
         let machine = &run.machine;
         let is_fallback = machine.failure().is_some();
-        // The reason, and the problems that it does not name.
-        let (reason, mut unnamed) = match &end {
+        let reason = match &end {
             // It names all failures, in their order.
-            MachineEnd::Halted(reason) => (reason.clone(), Vec::new()),
-            MachineEnd::Rebooting if !machine.is_going_back() => (
-                machine.failure().unwrap_or_default().to_owned(),
-                machine.problems_besides_failure().cloned().collect(),
-            ),
-            MachineEnd::Closed(ApplyEnd::Abandoned) => (machine.problems().join("; "), Vec::new()),
-            _ => (machine.reason().to_owned(), machine.problems().to_vec()),
+            MachineEnd::Halted(reason) => reason.clone(),
+            MachineEnd::Rebooting if !machine.is_going_back() => {
+                machine.failure().unwrap_or_default().to_owned()
+            }
+            MachineEnd::Closed(ApplyEnd::Abandoned) => machine.problems().join("; "),
+            _ => machine.reason().to_owned(),
         };
-        // A difference from both configs is in the reason already.
-        unnamed.extend(found.iter().filter(|difference| !run.unverified.contains(difference)).cloned());
         let rolls_back = machine.is_going_back();
         let problems = machine.problems().iter().cloned().chain(found).collect();
         let tolerated =
@@ -241,7 +236,6 @@ impl Engine {
             is_fallback,
             reason,
             problems,
-            unnamed,
             left: machine.left().to_vec(),
             tolerated,
             after_rollback,

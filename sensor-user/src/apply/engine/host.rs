@@ -35,9 +35,7 @@ pub struct Applied {
     /// Paths that were left as another process wrote them, skipped acts, failures of the rollback, and differences from the old
     /// config.
     pub problems: Vec<String>,
-    /// Of these, the ones that the reason does not name.
-    pub unnamed: Vec<String>,
-    /// Of the problems, the paths that were left as another process wrote them.
+    /// Of these, the paths that were left as another process wrote them.
     pub left: Vec<String>,
     /// Differences at the end that the drift policy ignores or only observes.
     pub tolerated: Vec<String>,

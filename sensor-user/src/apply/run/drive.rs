@@ -106,9 +106,7 @@ impl Run<'_> {
                         if problems.is_empty() {
                             MachineAnswer::Done
                         } else {
-                            let reason = problems.join("; ");
-                            self.unverified = problems;
-                            MachineAnswer::Failed(reason)
+                            MachineAnswer::Failed(problems.join("; "))
                         }
                     }
                     Err(error) => MachineAnswer::Failed(format!("the new config cannot be read: {error}")),

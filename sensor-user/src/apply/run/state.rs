@@ -67,8 +67,6 @@ pub(in crate::apply) struct Run<'a> {
     pub(in crate::apply) interrupts: Option<&'a Interrupts>,
     /// Differences that the drift policy tolerates.
     pub(in crate::apply) tolerated: Vec<String>,
-    /// Differences from the new config that are the reason of the rollback.
-    pub(in crate::apply) unverified: Vec<String>,
 }
 
 /// How far a process may take an apply.
