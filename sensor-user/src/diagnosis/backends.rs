@@ -181,7 +181,10 @@ fn test_programs(mode: Mode, active: Option<bool>, directory: &Path, observer: &
         }
         Err(cause) => (Err(cause), Vec::new()),
     };
-    TestedBackend::new(mode, trial::cause_without_trial(mode, active).map_or(judged, Err), hooks)
+    // The reason of a failed load says more than that the kernel would not call the programs.
+    let judged =
+        judged.and_then(|judgement| trial::cause_without_trial(mode, active).map_or(Ok(judgement), Err));
+    TestedBackend::new(mode, judged, hooks)
 }
 
 fn test_fanotify(observer: &Arc<Observer>) -> TestedBackend {

@@ -41,6 +41,13 @@ pub(super) fn not_seen(chosen: Option<&TestedBackend>) -> Vec<UnseenChange> {
         };
         return BLIND_SPOTS.iter().map(blind).collect();
     }
+    if let (false, Some(reason)) = (chosen.usable, &chosen.reason) {
+        return vec![UnseenChange {
+            what: "every change, as it happens".to_owned(),
+            because: reason.clone(),
+            advice: Some("set the sysctl `kernel.ftrace_enabled` to 1".to_owned()),
+        }];
+    }
     let off = chosen.hooks.iter().filter_map(|hook| Some((hook, hook.off()?)));
     off.filter_map(|(tested, reason)| {
         if TRACEPOINTS.iter().any(|(_, tracepoint)| *tracepoint == tested.hook) {
@@ -96,6 +103,16 @@ mod tests {
         assert_eq!(missed, []);
         let missed = not_seen(Some(&tested(BackendName::Fentry, &[("inode_set_acl", Some(refused()))])));
         assert_eq!(missed.len(), 1, "the kernel has the hook and refuses the program");
+    }
+
+    #[test]
+    fn programs_that_wait_for_function_tracing_see_no_change_as_it_happens() {
+        let reason = Some("function tracing is off".to_owned());
+        let waiting =
+            TestedBackend { usable: false, reason, ..tested(BackendName::Lsm, &[("inode_rename", None)]) };
+        let missed = not_seen(Some(&waiting));
+        assert_eq!((missed.len(), missed[0].because.as_str()), (1, "function tracing is off"));
+        assert!(missed[0].advice.as_ref().is_some_and(|advice| advice.contains("kernel.ftrace_enabled")));
     }
 
     #[test]

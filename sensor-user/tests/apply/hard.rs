@@ -71,7 +71,7 @@ fn a_hard_link_that_has_other_content_now_is_left_and_reported() {
 fn the_host_is_reported_to_match_the_old_config_only_if_the_comparison_found_no_difference() {
     for tampered in [false, true] {
         let world = World::old();
-        let said = world.apply(&["new"], "kill:160");
+        let said = world.apply(&["new"], "kill:162");
         assert!(said.err.contains("fault: ") && world.has_journal(), "{}{}", said.out, said.err);
         if tampered {
             world.write("/etc/app/stays", "tampered");

@@ -66,7 +66,7 @@ fn a_daemon_that_starts_after_the_preflight_is_found_before_the_journal_begins()
 fn an_interrupted_apply_is_left_to_a_person_if_the_operators_daemon_started_since() {
     for arguments in [&["new"][..], &["new", "--beside-mco"]] {
         let world = World::old();
-        world.apply(arguments, "kill:200");
+        world.apply(arguments, "kill:202");
         assert!(world.has_journal(), "killed before or after");
         starts(&world);
         let before = world.snapshot();

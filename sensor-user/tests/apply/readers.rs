@@ -62,9 +62,9 @@ fn a_rollback_without_readers_is_not_reported_as_done() {
     let world = World::old();
     let old = world.snapshot();
     // The last names of paths are written by then.
-    let said = world.command(&["new"], "EIO:60").output().unwrap();
+    let said = world.command(&["new"], "EIO:62").output().unwrap();
     assert_eq!(said.status.code(), Some(3), "{}", String::from_utf8_lossy(&said.stderr));
     let world = World::old();
-    assert_eq!(without_reader(world.command(&["new"], "EIO:60")), Some(3));
+    assert_eq!(without_reader(world.command(&["new"], "EIO:62")), Some(3));
     assert!(!world.has_journal() && world.snapshot() == old);
 }

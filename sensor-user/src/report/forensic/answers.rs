@@ -94,10 +94,11 @@ impl LogPlace {
         let LogAnswer { found: entries, doubt } = self.newest(number)?;
         // It begins before `sink` runs, so it also sees entries that the daemon writes meanwhile.
         let follower = Follower::after(&self.log, &entries);
-        if sink(&entries).is_break() {
+        let left = sink(&entries).is_break();
+        let mut follower = follower?;
+        if left {
             return Ok(doubt);
         }
-        let mut follower = follower?;
         loop {
             #[expect(clippy::disallowed_methods, reason = "the command has nothing else to do meanwhile")]
             std::thread::sleep(PAUSE);
