@@ -59,7 +59,8 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     if let Expected::TamperThenDrift(_) = vector.expected {
         let tamper = records.iter().any(|r| r["kind"] == "tamper" && r["actor"]["pid"] == pid);
         if !tamper {
-            return Found::Wrong(anyhow!("the opening of the device by {pid} was not recorded"));
+            // The verification of another opening may come first.
+            return Found::NotYet(anyhow!("the opening of the device by {pid} was not recorded"));
         }
     }
     if is_unseen(vector, kind) && record["operation"] == SWEEP && record["actor"].is_null() {
@@ -80,6 +81,10 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     let uses = operations_of(&["file_open", "file_permission", "inode_create"]);
     if allowed.iter().any(|operation| uses.contains(operation)) {
         allowed.extend(operations_of(&["file_release"]));
+    }
+    // The daemon may enrol a new inode between its creation and its opening. Then the opening is the last step that is known.
+    if allowed.iter().any(|operation| operations_of(&["inode_create"]).contains(operation)) {
+        allowed.extend(operations_of(&["file_open"]));
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| allowed.contains(operation)) else {
@@ -225,6 +230,6 @@ mod tests {
         let tamper = |pid: u32| json!({ "kind": "tamper", "path": "/dev/vda", "actor": { "pid": pid } });
         let judged = |pid| judged("V68", "/a", &[tamper(pid), by(SWEEP, 7)]);
         assert!(matches!(judged(7), Found::Right(_)));
-        assert!(matches!(judged(9), Found::Wrong(_)));
+        assert!(matches!(judged(9), Found::NotYet(_)));
     }
 }
