@@ -44,6 +44,13 @@ names! {
     }
 }
 
+impl ChangeKind {
+    /// Whether the thing belongs to the OS. An action of the plan changes it, and no written file does.
+    pub fn is_of_os(self) -> bool {
+        matches!(self, Self::KernelArgument | Self::KernelType | Self::Extension | Self::OsImage)
+    }
+}
+
 impl ChangeOperation {
     /// The operation for a thing that differs: `old` and `new` say which of the configs declare it.
     pub(super) fn of(old: bool, new: bool) -> Self {

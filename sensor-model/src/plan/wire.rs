@@ -70,6 +70,27 @@ impl Plan {
         self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
     }
 
+    /// Whether an apply with this plan neither writes nor runs anything.
+    pub fn has_nothing_to_do(&self) -> bool {
+        self.is_empty() && self.steps.is_empty()
+    }
+
+    /// The changes that an apply without acts leaves out: those of the OS that need an action.
+    pub fn left_without_acts(&self) -> impl Iterator<Item = &PlannedChange> {
+        self.changes.iter().filter(|change| change.kind.is_of_os() && change.action != Action::None)
+    }
+
+    /// How many changes there are, with what only a forced apply removes.
+    pub fn all_changes(&self) -> usize {
+        self.changes.len() + self.forced_removals()
+    }
+
+    /// How many of [`Plan::all_changes`] are removals.
+    pub fn all_removals(&self) -> usize {
+        let removed = self.changes.iter().filter(|change| change.operation == ChangeOperation::Remove);
+        removed.count() + self.forced_removals()
+    }
+
     /// How many names and lines only a forced apply removes.
     pub fn forced_removals(&self) -> usize {
         self.removed_by_force.iter().map(|removed| removed.lines.unwrap_or(1)).sum()

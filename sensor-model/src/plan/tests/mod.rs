@@ -350,3 +350,40 @@ fn a_forced_plan_writes_everything_and_reboots_even_if_nothing_changes() {
     refused.force();
     assert!(refused.steps.is_empty() && !refused.reboot);
 }
+
+#[test]
+fn without_acts_only_changes_of_the_os_are_left_out_and_only_those_that_need_an_action() {
+    let new = json!({
+        "kernelArguments": ["a"],
+        "kernelType": "realtime",
+        "extensions": ["usbguard"],
+        "osImageURL": "registry/os@sha256:1",
+        "config": at("/etc/a", "x")["config"],
+    });
+    let mut plan = planned(&json!({}), &new);
+    let left = |plan: &Plan| plan.left_without_acts().map(|change| change.kind).collect::<Vec<_>>();
+    let of_os =
+        [ChangeKind::KernelArgument, ChangeKind::KernelType, ChangeKind::Extension, ChangeKind::OsImage];
+    assert_eq!((left(&plan), plan.changes.len()), (of_os.to_vec(), 5));
+    plan.changes.iter_mut().for_each(|change| change.action = Action::None);
+    assert_eq!(left(&plan), []);
+}
+
+#[test]
+fn what_only_a_forced_apply_removes_is_among_the_removals() {
+    let mut plan = planned(&at("/etc/a", "x"), &at("/etc/b", "x"));
+    assert_eq!((plan.all_changes(), plan.all_removals()), (2, 1));
+    plan.removed_by_force = vec![
+        RemovedByForce { path: "/etc/d/other".into(), lines: None },
+        RemovedByForce { path: "/home/core/.ssh/authorized_keys".into(), lines: Some(3) },
+    ];
+    assert_eq!((plan.all_changes(), plan.all_removals()), (6, 5));
+}
+
+#[test]
+fn a_forced_plan_of_equal_configs_has_something_to_do() {
+    let mut plan = planned(&json!({}), &json!({}));
+    assert!(plan.has_nothing_to_do());
+    plan.force();
+    assert!(plan.is_empty() && !plan.has_nothing_to_do());
+}
