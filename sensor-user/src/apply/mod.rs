@@ -17,9 +17,9 @@
 //!    [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`] compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
-//! [`agent_view`] shows applies to the daemon. [`repairs`] and `repair_report` are for `holdfast repair`, `preview` and
-//! `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a running
-//! daemon through [`crate::agent::writer_protocol`].
+//! [`agent_view`] shows applies to the daemon. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`,
+//! `preview` and `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a
+//! running daemon through [`crate::agent::writer_protocol`].
 
 mod act_error;
 mod act_runner;
@@ -45,6 +45,7 @@ mod preflight;
 mod preview;
 mod removed_by_force;
 mod repair_report;
+mod repair_run;
 pub mod repairs;
 mod report;
 mod request;
@@ -73,6 +74,7 @@ pub use plan_contents::{ChangedContent, ContentDigest, ContentSides, HiddenBecau
 pub use preview::{PlanError, PlanReport, Preview, PreviewRequest, preview};
 pub use removed_by_force::removed_by_force;
 pub use repair_report::RepairReport;
+pub use repair_run::{QuestionError, RepairRunError, RepairScope, repair_host};
 pub use report::{ApplyReport, ApplyResult, RebootCause};
 pub use request::{ApplyOptions, ApplyRequest};
 pub use run::ResumeLimit;

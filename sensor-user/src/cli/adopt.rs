@@ -39,11 +39,10 @@ impl Adopt {
     /// Bad input, and a file that cannot be read or that changes meanwhile.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let host = self.sources.load()?;
-        let name = self.name.clone().unwrap_or_else(|| format!("99-{}-adopted", self.role));
-        let choice = ManifestChoice { name: &name, role: &self.role, secrets: self.secrets };
+        let choice = ManifestChoice { name: self.name.as_deref(), role: &self.role, secrets: self.secrets };
         let adopted = runtime()?
             .block_on(inspection::adopt(&host, &self.path, choice))
-            .map_err(|error| if error.is_input() { BadInput::wrap(error) } else { error.into() })?;
+            .map_err(|error| BadInput::wrap_if(error.is_input(), error))?;
         screen.writer().write_all(adopted.yaml.as_bytes())?;
         screen.flush()?;
         for left_out in &adopted.left_out {

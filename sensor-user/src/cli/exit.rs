@@ -32,6 +32,11 @@ impl BadInput {
     pub fn wrap(error: impl Into<anyhow::Error>) -> anyhow::Error {
         Self(error.into()).into()
     }
+
+    /// An error of a room, which knows whether an input caused it.
+    pub fn wrap_if(is_input: bool, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        if is_input { Self::wrap(error) } else { error.into() }
+    }
 }
 
 /// An error with its causes in one line. A cause that its error already contains is not repeated.

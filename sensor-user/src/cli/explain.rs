@@ -9,16 +9,12 @@ use super::{
     who,
 };
 use crate::{
-    desired::STATE,
     inspection::{self, ExplainReport, ExplainedThing, Explanation, PathPolicy},
     report::forensic::{self, LogPlace},
 };
 use anyhow::Context as _;
 use sensor_model::verdict::VerdictKind;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -42,8 +38,7 @@ impl Explain {
     /// Bad input, and a log that is not sound or cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let host = self.sources.load()?;
-        // With `--host-root` the log is still that of this machine.
-        let log = LogPlace::new(&self.log, self.sources.state.as_deref().unwrap_or(Path::new(STATE)));
+        let log = LogPlace::of_this_machine(&self.log, self.sources.state.as_deref());
         let Explanation { report, doubt } =
             runtime()?.block_on(inspection::explain(&host, &self.path, &log))?;
         if self.output.is_json() {

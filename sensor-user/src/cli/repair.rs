@@ -5,14 +5,8 @@ use super::{
     output::{Output, Screen, Tone, clean, count},
     sources::{Sources, host_path},
 };
-use crate::{
-    apply::{
-        RepairReport,
-        repairs::{self, Differing, RepairSelection},
-    },
-    inspection::DeclaredHost,
-};
-use sensor_model::{expectation::Expectation, verdict::VerdictKind};
+use crate::apply::{QuestionError, RepairReport, RepairScope, repair_host, repairs::Differing};
+use sensor_model::verdict::VerdictKind;
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
     path::PathBuf,
@@ -43,25 +37,12 @@ impl Repair {
     /// Bad input, and a question that cannot be asked. What could not be repaired is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         screen.outlive_readers();
-        let state = self.sources.state();
-        let lock = repairs::keep_applies_away(&state)?;
-        let host = self.sources.load()?;
-        let things = self.things(&host)?;
-        let runtime = runtime()?;
-        let mut restorer = host.restorer();
-        let selection = runtime.block_on(repairs::select(&mut restorer, things, &host.desired().ids));
-        let RepairSelection { differing, .. } = &selection;
-        if !differing.is_empty() && !self.yes && !ask(differing)? {
-            return Ok(DRIFT);
-        }
-        let report = RepairReport::from(runtime.block_on(repairs::repair(
-            &mut restorer,
-            &state,
-            &host.whole,
-            &selection,
-        ))?);
-        // A slow reader of the report must not keep applies waiting.
-        drop(lock);
+        let scope = if self.all { RepairScope::All } else { RepairScope::Paths(&self.path) };
+        let consent = |differing: &[Differing]| if self.yes { Ok(true) } else { ask(differing) };
+        let report = runtime()?
+            .block_on(repair_host(self.sources.named(), scope, consent))
+            .map_err(|error| BadInput::wrap_if(error.is_input(), error))?;
+        let Some(report) = report else { return Ok(DRIFT) };
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
@@ -69,20 +50,12 @@ impl Repair {
         }
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
     }
-
-    /// The things to repair.
-    fn things(&self, host: &DeclaredHost) -> anyhow::Result<Vec<Expectation>> {
-        if self.all {
-            return Ok(host.desired().expectations.clone());
-        }
-        Ok(host.declared_things(&self.path)?)
-    }
 }
 
 /// Shows what is to be repaired and asks.
-fn ask(drifted: &[Differing]) -> anyhow::Result<bool> {
+fn ask(drifted: &[Differing]) -> Result<bool, QuestionError> {
     if !io::stdin().is_terminal() {
-        return Err(BadInput::because("there is no terminal to ask on; add `--yes` to repair"));
+        return Err(QuestionError::NoTerminal);
     }
     let mut to = io::stderr().lock();
     for Differing { expectation, differences } in drifted {

@@ -3,12 +3,10 @@
 use super::exit::BadInput;
 use crate::{
     apply::waits_or_none,
-    desired::{Generation, Inputs, NamedSources},
+    desired::NamedSources,
     inspection::DeclaredHost,
     observation::{Observer, RootError},
-    store::Store,
 };
-use anyhow::Context as _;
 use sensor_model::path::{PathError, check_absolute};
 use std::path::{Path, PathBuf};
 
@@ -51,16 +49,12 @@ impl Sources {
         &self,
         observer: impl FnOnce(&Path) -> Result<Observer, RootError>,
     ) -> anyhow::Result<DeclaredHost> {
-        let observer = observer(&self.host_root)
-            .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
-        DeclaredHost::load(&self.inputs()?, observer).map_err(BadInput::wrap)
+        DeclaredHost::load(self.named(), waits_or_none, observer)
+            .map_err(|error| BadInput::wrap_if(error.is_input(), error))
     }
 
-    fn inputs(&self) -> anyhow::Result<Inputs> {
-        self.named().inputs(applied, waits_or_none)
-    }
-
-    fn named(&self) -> NamedSources {
+    /// The same for the rooms.
+    pub(super) fn named(&self) -> NamedSources {
         NamedSources {
             root: self.host_root.clone(),
             state: self.state.clone(),
@@ -69,20 +63,6 @@ impl Sources {
             allow_unknown: self.allow_unknown,
         }
     }
-
-    /// The state directory.
-    pub fn state(&self) -> PathBuf {
-        self.named().state()
-    }
-}
-
-/// The config that was applied last, with its number.
-fn applied(state: &Path) -> anyhow::Result<Option<Generation>> {
-    let current = Store::current_in(state).context(
-        "without --config, Holdfast uses the config that was applied last, and cannot read which one that is; run this as root, \
-         or name a config by --config",
-    )?;
-    Ok(current.map(Generation::from))
 }
 
 /// A path of the host as an argument: absolute and cleaned.

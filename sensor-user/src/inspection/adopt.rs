@@ -13,7 +13,10 @@ use sensor_model::{
     expectation::{Expectation, Expected, FileExpectation, Owner, Source, Thing},
     observation::{FileType, Observation},
 };
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 /// Longest name of an object in Kubernetes.
 const MAXIMUM_NAME: usize = 253;
@@ -21,12 +24,18 @@ const MAXIMUM_NAME: usize = 253;
 /// The MachineConfig that is made.
 #[derive(Debug, Clone, Copy)]
 pub struct ManifestChoice<'a> {
-    /// Its name.
-    pub name: &'a str,
+    /// Its name; `None`: one made from the role.
+    pub name: Option<&'a str>,
     /// Role of the pools that select it.
     pub role: &'a str,
     /// Whether it has contents that the drift policy marks as secret.
     pub secrets: bool,
+}
+
+impl ManifestChoice<'_> {
+    fn name(&self) -> Cow<'_, str> {
+        self.name.map_or_else(|| format!("99-{}-adopted", self.role).into(), Cow::Borrowed)
+    }
 }
 
 /// The present state of paths.
@@ -138,7 +147,7 @@ pub async fn adopt(
             bytes: found.bytes.as_deref(),
         })
         .collect();
-    let fragment = adopt::adopt(choice.name, choice.role, &adoptions)?;
+    let fragment = adopt::adopt(&choice.name(), choice.role, &adoptions)?;
     let withheld = found.iter().any(|found| match &found.observation {
         Observation::Object(object) => object.file_type == FileType::Regular && found.bytes.is_none(),
         _ => false,
@@ -182,5 +191,17 @@ fn undeclared(path: &Path) -> Expectation {
         ssh_keys: false,
         label: None,
         source: Source::new(String::new(), String::new()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_without_a_name_is_named_after_its_role() {
+        let choice = ManifestChoice { name: None, role: "infra", secrets: false };
+        assert_eq!(choice.name(), "99-infra-adopted");
+        assert_eq!(ManifestChoice { name: Some("a"), ..choice }.name(), "a");
     }
 }

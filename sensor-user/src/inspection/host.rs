@@ -1,17 +1,43 @@
 //! A host, and what is declared for it.
 //!
-//! In: inputs and an observer. Out: the expectations of the host or of one of its paths, and what its policy does about drift.
+//! In: options that name configs, and an observer. Out: the expectations of the host or of one of its paths, and what its policy
+//! does about drift.
 
 use crate::{
-    desired::{self, Desired, DesiredError, DesiredWithConfig, Inputs, NotChecked},
-    observation::Observer,
+    desired::{self, Desired, DesiredError, DesiredWithConfig, NamedSources, NotChecked, Waits},
+    observation::{Observer, RootError},
     repair::Restorer,
+    store::{Store, UnknownApplied},
 };
 use sensor_model::{drift_policy::DriftDecision, expectation::Expectation, waiting::WaitingOutput};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// Why the declared state of a host cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DeclaredHostError {
+    /// The root directory of the host cannot be opened.
+    #[error("--host-root: {0}")]
+    Root(RootError),
+    /// No config is named, and which one was applied last cannot be read.
+    #[error(transparent)]
+    Applied(#[from] UnknownApplied),
+    /// A config or a policy cannot be used.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+}
+
+impl DeclaredHostError {
+    /// Whether the mistake is in the options or in a file that they name.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Root(_) | Self::Desired(_) => true,
+            Self::Applied(_) => false,
+        }
+    }
+}
 
 /// A host, and what is declared for it.
 #[derive(Debug)]
@@ -25,14 +51,20 @@ pub struct DeclaredHost {
 }
 
 impl DeclaredHost {
-    /// Reads the configs and policies of the inputs for the host that the observer reads.
+    /// Reads the configs and policies that the options name, or the config that was applied last. `observer` opens the host's
+    /// root.
     ///
     /// # Errors
     /// A file that cannot be read or used, with file, field and reason.
-    pub fn load(inputs: &Inputs, observer: Observer) -> Result<Self, DesiredError> {
-        let observer = Arc::new(observer);
-        let whole = desired::load_with_config(inputs, &*observer)?;
-        Ok(Self { root: inputs.root.clone(), observer, whole })
+    pub fn load(
+        named: NamedSources,
+        waits: Waits,
+        observer: impl FnOnce(&Path) -> Result<Observer, RootError>,
+    ) -> Result<Self, DeclaredHostError> {
+        let observer = Arc::new(observer(&named.root).map_err(DeclaredHostError::Root)?);
+        let inputs = named.inputs(Store::applied_in, waits)?;
+        let whole = desired::load_with_config(&inputs, &*observer)?;
+        Ok(Self { root: inputs.root, observer, whole })
     }
 
     /// Observes and restores things of the host.

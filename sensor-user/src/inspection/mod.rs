@@ -10,4 +10,4 @@ mod host;
 pub use adopt::{AdoptedPaths, AdoptionError, ManifestChoice, ObjectNameError, adopt, check_name};
 pub use check::{CheckReport, DifferingThing, check};
 pub use explain::{ExplainReport, ExplainedThing, Explanation, PathPolicy, explain};
-pub use host::DeclaredHost;
+pub use host::{DeclaredHost, DeclaredHostError};

@@ -24,6 +24,14 @@ pub enum StoreError {
     Journal(JournalError),
 }
 
+/// A command names no config, and the store cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "without --config, Holdfast uses the config that was applied last, and cannot read which one that is; run this as root, \
+     or name a config by --config"
+)]
+pub struct UnknownApplied(#[source] StoreError);
+
 /// What is wrong with a file of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreFault {
@@ -39,6 +47,12 @@ pub enum StoreFault {
     /// The link to the current generation leads elsewhere.
     #[error("it is not a link to generations/NUMBER/config")]
     CurrentLink,
+}
+
+impl From<StoreError> for UnknownApplied {
+    fn from(error: StoreError) -> Self {
+        Self(error)
+    }
 }
 
 impl StoreError {

@@ -4,10 +4,13 @@
 //! cannot be read is an error, so that no command compares the host with another config.
 
 use super::{
-    error::{StoreError, StoreFault},
+    error::{StoreError, StoreFault, UnknownApplied},
     files::{Store, make_directory},
 };
-use crate::sys::{self, CallError};
+use crate::{
+    desired::Generation,
+    sys::{self, CallError},
+};
 use nix::errno::Errno;
 use sensor_model::waiting::{Waiting, WaitingArgument};
 use std::{
@@ -26,6 +29,14 @@ impl Store {
     /// The store or the link cannot be read.
     pub fn current_in(state: &Path) -> Result<Option<(u64, PathBuf)>, StoreError> {
         Self::open_existing(state)?.map_or(Ok(None), |store| store.current())
+    }
+
+    /// The config of a command that names none: the one that was applied last; `None` if no config was ever applied.
+    ///
+    /// # Errors
+    /// The store or the link cannot be read.
+    pub fn applied_in(state: &Path) -> Result<Option<Generation>, UnknownApplied> {
+        Ok(Self::current_in(state)?.map(Generation::from))
     }
 
     /// The current generation and the directory of its manifests; `None` if no config was ever applied.
@@ -116,5 +127,35 @@ impl Store {
         sys::symlink(OsStr::new(&target), &directory, new).map_err(failed("make the link"))?;
         sys::rename_over(&directory, new, name).map_err(failed("rename"))?;
         Ok(sys::sync(&directory).map_err(failed("sync"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn a_command_without_a_config_uses_the_config_that_was_applied_last() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(Store::applied_in(state.path()).unwrap(), None);
+        let store = Store::open(state.path()).unwrap();
+        assert_eq!(Store::applied_in(state.path()).unwrap(), None);
+        for id in [1, 2] {
+            store.set_current(id).unwrap();
+        }
+        let applied = Generation { number: 2, manifests: store.config(2) };
+        assert_eq!(Store::applied_in(state.path()).unwrap(), Some(applied));
+    }
+
+    #[test]
+    fn a_command_without_a_config_ends_if_it_cannot_read_which_one_was_applied_last() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        std::os::unix::fs::symlink("elsewhere", store.path().join(CURRENT)).unwrap();
+        let error = Store::applied_in(state.path()).unwrap_err();
+        assert!(error.to_string().contains("--config"), "{error}");
+        let cause = error.source().unwrap().to_string();
+        assert!(cause.contains("it is not a link to generations/NUMBER/config"), "{cause}");
     }
 }

@@ -12,7 +12,7 @@ mod history;
 mod journal;
 mod node_state;
 
-pub use error::{StoreError, StoreFault};
+pub use error::{StoreError, StoreFault, UnknownApplied};
 pub use files::Store;
 pub use history::{HistoryEntry, OverwrittenEntry};
 pub(crate) use journal::{AppendError, JournalFile, RESERVE};

@@ -61,8 +61,8 @@ impl PlanCommand {
     /// # Errors
     /// Bad input.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let Preview { report, old, new } = preview(self.request())
-            .map_err(|error| if error.is_input() { BadInput::wrap(error) } else { error.into() })?;
+        let Preview { report, old, new } =
+            preview(self.request()).map_err(|error| BadInput::wrap_if(error.is_input(), error))?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else {

@@ -7,6 +7,7 @@ use super::{
     ChainCheck, DIRECTORY, EndNoteError, Filter, Follower, LogEntry, LogFault, NotedEnd, PathChange,
     ReadError, WhoReport, missing_entries, newest, newest_about, show_checked, unsound, verify,
 };
+use crate::desired::STATE;
 use serde::Serialize;
 use std::{
     ops::ControlFlow,
@@ -71,6 +72,12 @@ impl LogPlace {
     /// A log, and the state directory with the note of its last entry.
     pub fn new(log: &Path, state: &Path) -> Self {
         Self { log: log.to_owned(), state: state.to_owned() }
+    }
+
+    /// A log of this machine. Without a named state directory, the note is in that of this machine, also if a command reads
+    /// another host root.
+    pub fn of_this_machine(log: &Path, state: Option<&Path>) -> Self {
+        Self::new(log, state.unwrap_or(Path::new(STATE)))
     }
 
     /// The newest entries, the oldest of them first.
