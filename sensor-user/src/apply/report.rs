@@ -150,6 +150,13 @@ impl ApplyReport {
         }
     }
 
+    /// The problems that the reason does not name. The journal keeps the reason as a text, and a resumed process has no other
+    /// form of it, so the texts are compared. Only what is printed depends on this.
+    pub fn problems_besides_reason(&self) -> impl Iterator<Item = &str> {
+        let problems = self.problems.iter().map(String::as_str);
+        problems.filter(|problem| !self.reason.contains(problem))
+    }
+
     /// The paths that were left and the actors of their last changes, as far as the forensic log has them. It reads that log.
     pub fn last_actors(&self) -> impl Iterator<Item = (&str, Actor)> {
         let log = Path::new(forensic::DIRECTORY);
@@ -171,5 +178,20 @@ impl ApplyReport {
             after_rollback: AfterRollback::No,
             left: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_that_the_reason_names_is_not_repeated() {
+        let state = tempfile::tempdir().unwrap();
+        let mut report = ApplyReport::empty(ApplyResult::RolledBack, state.path());
+        report.problems = ["/etc/a: content differs", "/etc/b: left"].map(str::to_owned).to_vec();
+        assert_eq!(report.problems_besides_reason().count(), 2);
+        report.reason = "verification: /etc/a: content differs; /etc/c: missing".to_owned();
+        assert_eq!(report.problems_besides_reason().collect::<Vec<_>>(), ["/etc/b: left"]);
     }
 }

@@ -34,8 +34,7 @@ fn text(report: &ApplyReport, screen: &mut Screen) -> std::io::Result<()> {
     if !report.reason.is_empty() {
         screen.line(&format!("  because: {}", clean(&report.reason)))?;
     }
-    // The reason may contain a problem already.
-    for problem in report.problems.iter().filter(|problem| !report.reason.contains(problem.as_str())) {
+    for problem in report.problems_besides_reason() {
         screen.line(&format!("  {}", clean(problem)))?;
     }
     for (path, actor) in report.last_actors() {
