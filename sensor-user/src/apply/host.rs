@@ -1,12 +1,12 @@
 //! An apply to one host, from its options to its end.
 //!
 //! In: options, and the files of the new config. Out: both configs, the plan between them on this host, and how the apply ended. An
-//! interrupted apply is finished or rolled back before a new one starts. This module does not ask for consent and prints nothing.
+//! interrupted apply is finished or rolled back before a new one starts. [`super::host_run`] has the order of these steps.
 
 use super::{
     ActRunner, Applied, ApplyError, ApplyOptions, ApplyRequest, Differences, Engine, FORCE_FILE,
-    GenerationError, Interrupts, NoActs, PlanError, Recovered, ResumeLimit, Systemd, foreseen,
-    present_config, preview::plan_between, removed_by_force, rollback_target,
+    GenerationError, Interrupts, NoActs, PlanError, Recovered, ResumeLimit, Systemd, consent::ConsentError,
+    foreseen, present_config, preview::plan_between, removed_by_force, rollback_target,
 };
 use crate::{
     desired::{self, DesiredError, Files, KeptConfig, StateSource, Unknown, as_kept, generation, merged},
@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Receives a line for each step.
-type Progress<'a> = &'a mut dyn FnMut(&str);
+pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// How configs are applied to a host.
 #[derive(Debug, Clone)]
@@ -82,6 +82,13 @@ pub struct ApplyConfigs {
     pub has_force_file: bool,
 }
 
+impl ApplyConfigs {
+    /// Whether the plan between them has nothing to do: they are equal, and the present one was applied.
+    pub(super) fn are_unchanged(&self, plan: &Plan) -> bool {
+        plan.is_empty() && !self.forced && self.previous.is_some()
+    }
+}
+
 /// Why an apply cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum HostApplyError {
@@ -115,6 +122,9 @@ pub enum HostApplyError {
     /// The apply failed before its first write.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// The operator has no answer to the question of consent.
+    #[error(transparent)]
+    Consent(#[from] ConsentError),
     /// A signal stopped the command after it had finished an earlier apply.
     #[error("{0}; no new apply was started")]
     Interrupted(String),
@@ -148,6 +158,7 @@ impl HostApplyError {
         match self {
             Self::Root(_) | Self::Config(_) | Self::Empty | Self::NothingApplied | Self::Plan(_) => true,
             Self::Generation(error) => error.is_input(),
+            Self::Consent(error) => matches!(error, ConsentError::NoTerminal(_)),
             Self::Facts { .. }
             | Self::Store(_)
             | Self::Apply(_)
@@ -180,11 +191,16 @@ impl HostApply {
         &self.options.state
     }
 
+    /// Whether the plan's acts are run.
+    pub(super) fn acts(&self) -> bool {
+        self.options.act
+    }
+
     /// The number of an interrupted apply.
     ///
     /// # Errors
     /// A store that cannot be read.
-    pub fn interrupted(&self) -> Result<Option<u64>, HostApplyError> {
+    pub(super) fn interrupted(&self) -> Result<Option<u64>, HostApplyError> {
         let Some(store) = self.store()? else { return Ok(None) };
         Ok(store.open_journal()?.map(|journal| journal.begin.id))
     }
@@ -282,7 +298,7 @@ impl HostApply {
     ///
     /// # Errors
     /// Bad input, and facts of the host that cannot be read.
-    pub fn plan(&self, configs: &ApplyConfigs) -> Result<Plan, HostApplyError> {
+    pub(super) fn plan(&self, configs: &ApplyConfigs) -> Result<Plan, HostApplyError> {
         self.plan_between(&configs.old, &configs.new, configs.forced)
     }
 
@@ -301,16 +317,11 @@ impl HostApply {
         Ok(plan)
     }
 
-    /// Whether a plan has nothing to do: the configs are equal, and the present one was applied.
-    pub fn is_unchanged(&self, configs: &ApplyConfigs, plan: &Plan) -> bool {
-        plan.is_empty() && !configs.forced && configs.previous.is_some()
-    }
-
     /// Compares the host with a config that is equal to the present one, and makes it the current one.
     ///
     /// # Errors
     /// A store that cannot be written.
-    pub async fn confirm(&self, configs: &ApplyConfigs) -> Result<Differences, HostApplyError> {
+    pub(super) async fn confirm(&self, configs: &ApplyConfigs) -> Result<Differences, HostApplyError> {
         Ok(self.engine()?.confirm(&configs.new, configs.previous, self.options.act).await?)
     }
 
@@ -318,7 +329,7 @@ impl HostApply {
     ///
     /// # Errors
     /// Why the apply did not start.
-    pub async fn apply(
+    pub(super) async fn apply(
         &self,
         configs: ApplyConfigs,
         plan: Plan,
@@ -338,12 +349,12 @@ impl HostApply {
         Ok(applied)
     }
 
-    /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one. `None` if no apply was
-    /// interrupted.
+    /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one; see [`HostApply::resume`].
+    /// `None` if no apply was interrupted.
     ///
     /// # Errors
     /// It cannot go on, or another process is at work.
-    pub async fn resume(&self, progress: Progress<'_>) -> Result<Option<Applied>, HostApplyError> {
+    pub(super) async fn finish(&self, progress: Progress<'_>) -> Result<Option<Applied>, HostApplyError> {
         let mut runner = self.runner().await;
         self.go_on(runner.as_mut(), ResumeLimit::Unlimited, progress).await
     }

@@ -7,8 +7,8 @@
 //!
 //! An apply goes through these files:
 //!
-//! 1. `cli` hands the files to [`host`]. It reads both configs through [`crate::desired`], plans, and hands a [`request`] to
-//!    `engine::applying`, which leads through points 2 to 5.
+//! 1. `cli` hands the files to [`host`], which reads both configs through [`crate::desired`] and plans. [`host_run`] asks for
+//!    [`consent`]. Then [`host`] hands a [`request`] to `engine::applying`, which leads through points 2 to 5.
 //! 2. [`targets`] works out the state of each path before and after, with [`target_finder`]. `unit_links`, `password`,
 //!    `originals`, `labels`, `hard_links`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
 //! 3. `engine::preflight` refuses an apply that cannot succeed, or that would destroy something.
@@ -26,12 +26,14 @@ mod act_runner;
 mod actions;
 mod acts;
 pub mod agent_view;
+mod consent;
 mod engine;
 mod error;
 mod generations;
 mod hard_links;
 mod history;
 mod host;
+mod host_run;
 mod interrupts;
 mod labels;
 mod operator;
@@ -62,11 +64,13 @@ pub use crate::store::Store;
 pub use act_error::{ActError, SystemdError, UnitFailure};
 pub use act_runner::{ActFuture, ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
 pub use actions::Systemd;
+pub use consent::{ConsentError, GivenConsent, MissingConsent, ProposedApply, REBOOT, YES};
 pub use engine::{AfterRollback, Applied, Engine, Recovered};
 pub use error::{ApplyError, ApplyRefusal};
 pub use generations::{GenerationError, present_config, rollback_target};
 pub use history::HistoryReport;
 pub use host::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, NewConfig};
+pub use host_run::{HostRunEnd, NO_DRAIN};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
 pub use os_update::foreseen;

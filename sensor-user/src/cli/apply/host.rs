@@ -11,9 +11,6 @@ use crate::{
 use anyhow::Context as _;
 use tokio::runtime::Runtime;
 
-/// The note on a step that only a cluster can take.
-pub(super) const NO_DRAIN: &str = "on a single host Holdfast does not drain; move workloads away first";
-
 /// One run of `apply` or `rollback`.
 pub(in crate::cli) struct ApplyRun<'a> {
     pub(super) host: HostApply,
@@ -24,7 +21,7 @@ pub(in crate::cli) struct ApplyRun<'a> {
 
 /// An error of the room that applies, with the exit code of an input error if it is one.
 pub(super) fn failed(error: HostApplyError) -> anyhow::Error {
-    if error.is_input() { BadInput::wrap(error) } else { error.into() }
+    BadInput::wrap_if(error.is_input(), error)
 }
 
 impl<'a> ApplyRun<'a> {

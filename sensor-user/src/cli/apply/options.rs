@@ -1,7 +1,7 @@
 //! The options of `apply` and `rollback`.
 
 use crate::{
-    apply::{HostApplyOptions, NewConfig},
+    apply::{GivenConsent, HostApplyOptions, NewConfig, REBOOT, YES},
     cli::output::Output,
     desired::{Unknown, state_directory},
 };
@@ -64,6 +64,12 @@ pub struct ApplyFlags {
 }
 
 impl ApplyFlags {
+    /// The consent of the options and the environment.
+    pub(super) fn consent(&self) -> GivenConsent {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+        GivenConsent { yes: self.yes || is_set(YES), reboot: self.reboot || is_set(REBOOT) }
+    }
+
     /// The same for the room that applies.
     pub(super) fn for_host(&self, host: &HostOptions) -> HostApplyOptions {
         HostApplyOptions {

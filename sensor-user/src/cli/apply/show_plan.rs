@@ -1,11 +1,14 @@
-//! The plan of an apply as text, and what an apply without acts leaves out.
+//! The plan of an apply as text or JSON.
 
-use super::host::{ApplyRun, NO_DRAIN};
-use crate::cli::{
-    exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
-    output::{Screen, Tone, clean, count},
+use super::host::ApplyRun;
+use crate::{
+    apply::NO_DRAIN,
+    cli::{
+        exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
+        output::{Screen, Tone, clean, count},
+    },
 };
-use sensor_model::{action::Action, changes::ChangeKind, plan::Plan};
+use sensor_model::{action::Action, plan::Plan};
 
 /// The note on a declared path that equals the file of the OS image.
 const TAKEN_BACK: &str =
@@ -22,25 +25,23 @@ impl ApplyRun<'_> {
         plan: &Plan,
         is_forced: bool,
         open: bool,
-    ) -> anyhow::Result<u8> {
-        let nothing = plan.is_empty() && plan.steps.is_empty();
-        let forced = plan.forced_removals();
+    ) -> std::io::Result<u8> {
         if self.host_options.output.is_json() {
             screen.json(plan)?;
         } else {
             text(screen, plan, is_forced)?;
             screen.line(&format!(
                 "{}; nothing was written",
-                if plan.is_empty() && forced == 0 {
+                if plan.is_empty() && plan.forced_removals() == 0 {
                     "no change".to_owned()
                 } else {
-                    count(plan.changes.len() + forced, "change")
+                    count(plan.all_changes(), "change")
                 }
             ))?;
         }
         Ok(match plan {
             plan if !plan.reconcilable => NOT_RECONCILABLE,
-            _ if nothing && !open => IN_SYNC,
+            plan if plan.has_nothing_to_do() && !open => IN_SYNC,
             _ => DRIFT,
         })
     }
@@ -84,21 +85,4 @@ pub(super) fn text(screen: &mut Screen, plan: &Plan, is_forced: bool) -> std::io
         screen.line("forced: every declared path is written, whether or not it has drifted")?;
     }
     Ok(())
-}
-
-/// What an apply without acts leaves to one with acts.
-pub(super) fn left_out(plan: &Plan) -> Option<String> {
-    let is_of_os = |kind| {
-        matches!(
-            kind,
-            ChangeKind::KernelArgument | ChangeKind::KernelType | ChangeKind::Extension | ChangeKind::OsImage
-        )
-    };
-    let left = plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Action::None);
-    let left: Vec<String> = left
-        .map(|change| format!("{} {} {}", change.operation.as_str(), change.kind.as_str(), change.name))
-        .collect();
-    (!left.is_empty()).then(|| {
-        format!("--no-acts does not change the OS; an apply without --no-acts does this: {}", left.join(", "))
-    })
 }
