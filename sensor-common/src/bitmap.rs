@@ -1,8 +1,8 @@
 //! The bitmap that rejects most unmanaged inodes before the lookup in the hash map.
 //!
-//! A managed inode has two bits in one word: one by its number alone, which a program tests first because it needs a single
-//! field, and one by number and device. The daemon chooses the size when it loads the programs, by the number of declared things.
-//! It keeps so many bits for each inode that few unmanaged inodes pass the first test.
+//! A managed inode has two bits in one word: one by its number alone, and one by number and device. A program tests the first
+//! one first, because it needs a single field. The daemon chooses the size when it loads the programs, by the number of
+//! declared things. It keeps so many bits for each inode that few unmanaged inodes pass the first test.
 
 use crate::map::InodeKey;
 

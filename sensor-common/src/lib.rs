@@ -1,7 +1,7 @@
 //! The ABI between Holdfast's kernel programs and its daemon.
 //!
-//! Plain data of fixed layout: the ring records ([`record`]), the keys and values of maps ([`map`]), the codes of operations and roles
-//! ([`op`]), and the limits ([`limits`]). It has no allocation and no std.
+//! Plain data of fixed layout: ring records ([`record`]), keys and values of maps ([`map`]), codes of operations and roles
+//! ([`op`]), and limits ([`limits`]). It has no allocation and no std.
 #![no_std]
 
 pub mod bitmap;

@@ -1,9 +1,8 @@
 //! A process's systemd unit and slice, its container and its pod, by its cgroup path.
 //!
 //! In: a path of the cgroup tree, or the text of `/proc/PID/cgroup`; any text is valid. Out: a [`Placement`]. The meaning of a
-//! name depends on its form and its parent group: a container id has 64 hexadecimal digits, after a runtime's prefix or alone.
-//! The search ends at the first group below which a user may create groups: a unit (systemd does not nest units), or a plain
-//! group.
+//! name depends on its form and its parent group. A container id has 64 hexadecimal digits, after a runtime's prefix or alone.
+//! The search ends at the first group below which a user may create groups: a unit (systemd nests no units) or a plain group.
 
 use serde::Serialize;
 

@@ -57,8 +57,8 @@ impl DifferenceKind {
         }
     }
 
-    /// Whether an editor that saves causes it for a moment: the name is missing (rename to a backup, then create), or a new inode
-    /// does not have its mode, owner and label yet.
+    /// Whether an editor that saves causes it for a moment. The name is missing (rename to a backup, then create), or a new
+    /// inode does not have its mode, owner and label yet.
     ///
     /// `new_inode`: the path led to another inode at the last decided verification.
     pub const fn is_transient(self, new_inode: bool) -> bool {

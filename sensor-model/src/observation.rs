@@ -52,8 +52,8 @@ pub struct ObjectObservation {
     pub same_inode_as_target: Option<bool>,
     /// SELinux label; `None` on a host without SELinux.
     pub label: Option<String>,
-    /// Extended attributes other than the label: the name, and the value as [`crate::xattr::describe`] shows it (a readable
-    /// access control list or capability set, a digest for everything else).
+    /// Extended attributes other than the label: the name, and the value as [`crate::xattr::describe`] shows it. That is a
+    /// readable access control list or capability set, and a digest of any other value.
     pub xattrs: Vec<(String, String)>,
     /// Inode flags that are set and refuse writers: `immutable`, `append-only`.
     pub attributes: Vec<String>,

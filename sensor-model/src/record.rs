@@ -257,8 +257,8 @@ pub struct Record {
     /// The kind of thing that is managed there. Path and kind together name one thing: a unit and its file share a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thing: Option<ThingKind>,
-    /// The operation that the kernel saw (`write`, `rename`, …); `sweep` if a verification found the change, `config` if the
-    /// declared state changed, `os-update` if an update of the OS replaced the thing.
+    /// The operation that the kernel saw (`write`, `rename`, …). It is `sweep` if a verification found the change, and `config`
+    /// if the declared state changed. It is `os-update` if an update of the OS replaced the thing.
     pub operation: Option<String>,
     /// Who made the change; null if no actor is known.
     pub actor: Option<Actor>,
@@ -281,8 +281,8 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RecordedState>")]
     pub after: Option<serde_json::Value>,
-    /// Unified diff from the declared content to the one found, only for paths that the drift policy marks as not secret; at most
-    /// 16 KiB and a line that counts what was cut off.
+    /// Unified diff from the declared content to the one found. Only paths that the drift policy marks as not secret have it.
+    /// It has at most 16 KiB, and a line that counts what was cut off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16_448))]
     pub diff: Option<String>,

@@ -11,8 +11,8 @@ names! {
         Compliant = "compliant",
         /// It was changed and matches its expectation again.
         Touched = "touched",
-        /// It was not verified since the start or since evidence was lost, or events do not report its changes, or it cannot be
-        /// read, or no daemon runs.
+        /// No daemon runs, or the daemon has not verified it since the start or since a loss of evidence. Or events do not
+        /// report its changes, or the daemon cannot read it.
         Unknown = "unknown",
         /// It differs from its expectation.
         Drifted = "drifted",

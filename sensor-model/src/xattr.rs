@@ -19,8 +19,8 @@ pub fn is_ignored(name: &str, description: &str) -> bool {
     IGNORED.contains(&name) || name.starts_with("trusted.") || description == MINIMAL
 }
 
-/// A readable form of an attribute's value: the entries of an access control list, the capabilities of a file, [`MINIMAL`] for a
-/// list that grants nothing more, `sha256:<hex>` for everything else.
+/// A readable form of an attribute's value: the entries of an access control list, or the capabilities of a file. It is
+/// [`MINIMAL`] for a list that grants nothing more than the mode, and `sha256:<hex>` for any other value.
 pub fn describe(name: &str, value: &[u8]) -> String {
     let understood = match name {
         "system.posix_acl_access" | "system.posix_acl_default" => posix_acl(value, name),

@@ -1,8 +1,8 @@
 //! Whole files, read up to a limit.
 //!
-//! In: a path or an open file, and a limit in bytes. Out: all bytes, or why not. It compares the size with the limit before it reads a
-//! byte: root reads files that other users can write, such as a sparse file of a terabyte or a link to `/dev/zero`. It never opens a
-//! device.
+//! In: a path or an open file, and a limit in bytes. Out: all bytes, or why not. It compares the size with the limit before it
+//! reads a byte. Root reads files that other users can write, such as a sparse file of a terabyte or a link to `/dev/zero`. It
+//! never opens a device.
 
 use nix::{
     errno::Errno,

@@ -1,7 +1,7 @@
-//! The alerts: their rules, their tests, and what they rest on.
+//! The alerts: their rules, and the tests of the rules.
 //!
-//! Comes in: `policies/prometheus`. Goes out: success if `promtool`, from Debian's package of Prometheus, passes the
-//! rules and every test of them. That each metric exists and each alert is documented is tested without it, here.
+//! In: `policies/prometheus`. Out: success if `promtool`, from Debian's package of Prometheus, accepts the rules and all their
+//! tests pass. The tests of this file need no `promtool`: each metric exists, and each alert is documented.
 
 use std::process::Command;
 

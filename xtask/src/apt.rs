@@ -1,9 +1,8 @@
 //! Debian packages, through the machine's own apt but never into its own state.
 //!
-//! Comes in: suites and package names. Goes out: `.deb` files, checked by apt against the archive's signatures,
-//! or their trees unpacked with `dpkg -x`. The mirrors are those of the machine's configuration; other suites of
-//! theirs get a private sources file and a private state folder. Only `install` touches the machine, and it
-//! installs from the machine's own suites.
+//! In: suites and package names. Out: `.deb` files, checked by apt against the archive's signatures, or their trees, unpacked
+//! with `dpkg -x`. The mirrors are those of the machine's configuration. Their other suites get a private sources file and a
+//! private state folder. Only `install` changes the machine, and it installs from the machine's own suites.
 
 use std::fs;
 use std::path::{Path, PathBuf};

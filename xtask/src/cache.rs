@@ -1,8 +1,8 @@
 //! The cache: downloaded and derived things that outlive `cargo clean`, each with a stamp.
 //!
-//! Comes in: a name and a recipe. Goes out: a folder that was filled completely once, with a stamp that says from
-//! what. A folder without its stamp is an interrupted attempt and is made anew; the recipe works in a
-//! temporary folder that is renamed at the end, so a half-filled one never carries the final name.
+//! In: a name and a recipe. Out: a complete folder, with a stamp that names its source. A folder without a stamp is an
+//! interrupted attempt, and the cache makes it again. The recipe fills a temporary folder, which gets the final name only at
+//! the end.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -38,7 +38,7 @@ impl Stamp {
     }
 }
 
-/// The open cache. Only one process works on it at a time; the lock goes with the value.
+/// The open cache. Only one process uses it at a time: the value holds the lock.
 #[derive(Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
@@ -46,7 +46,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache folder, waiting for another `cargo xtask` that is filling it.
+    /// Opens the cache folder. Waits for another `cargo xtask` that fills it.
     pub(crate) fn open() -> Result<Self> {
         let root = match std::env::var_os("HOLDFAST_CACHE") {
             Some(path) => std::path::absolute(PathBuf::from(path))?,
@@ -75,7 +75,7 @@ impl Cache {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Makes a folder anew: `recipe` fills a temporary folder and gives the stamp, then the folder takes its place.
+    /// Makes a folder again: `recipe` fills a temporary folder and gives the stamp. The folder then replaces the old one.
     pub(crate) fn make(&self, name: &str, recipe: impl FnOnce(&Path) -> Result<Stamp>) -> Result<PathBuf> {
         let done = self.path(name);
         let temporary = self.path(&format!("tmp/{}", name.replace('/', "_")));

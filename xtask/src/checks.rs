@@ -1,9 +1,9 @@
 //! The tests of the project.
 //!
-//! Comes in: the working tree. Goes out: success only if every part passed. A part that fails does not stop the others, so
-//! that one run shows all failures. Two lanes of parts run beside each other, since a compiler, a linker or a test seldom keeps
-//! two processors busy. Virtual machines start when both lanes have ended: a guest without its share of the processors
-//! would miss its time limits.
+//! In: the working tree. Out: success only if every part passed. A part that fails does not stop the others, so that one run
+//! shows all failures. Two lanes of parts run beside each other, because a compiler, a linker or a test seldom uses two
+//! processors. Virtual machines start when both lanes have ended: a guest without its share of the processors would miss its
+//! time limits.
 
 use std::process::Command;
 
@@ -22,8 +22,8 @@ const FAULTS: &str = "--features=sensor-user/fault-injection";
 /// Version of cargo-deny.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Runs them: the quick ones, and those on real kernels unless `quick`. A scenario runs only on the kernels where it finds
-/// most, unless kernels are given or the run is to be `full`.
+/// Runs the quick tests, and those on real kernels unless `quick`. A scenario runs only on the kernels where it finds most,
+/// unless kernels are given or the run is to be `full`.
 pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     let parts = Parts::new(dist::root().join("target/test-logs"))?;
     if !quick {

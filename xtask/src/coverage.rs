@@ -155,7 +155,7 @@ fn document(runs: &Runs, by_fentry: &Runs) -> String {
 /// The section on fentry: the outcomes that differ from those with LSM programs, for kernels with results of both.
 fn through_fentry(runs: &Runs, by_fentry: &Runs) -> String {
     let mut text = "\n## With fentry programs\n\nIf `bpf` is not among the security modules, the daemon attaches fentry programs to the \
-                    functions that call the hooks\n(`cargo xtask vm --guest bare --scenario vectors-fentry`). "
+                    functions that call the hooks.\n`cargo xtask vm --guest bare --scenario vectors-fentry` tests them. "
         .to_owned();
     if by_fentry.series.is_empty() {
         text.push_str("Not run.\n");

@@ -1,8 +1,7 @@
 //! `cargo xtask demo`: the main job, shown to a person.
 //!
-//! Comes in: nothing but this machine. Goes out: on standard output the story that the scenario `demo` tells from
-//! inside a virtual machine, line by line as it happens. It fails if a step did not happen. The
-//! scenario decides what the story contains; this module prints it.
+//! In: nothing. Out: on standard output, the notes of the scenario `demo` from inside a virtual machine, each at once. It fails
+//! if a step of the scenario fails. The scenario decides what to show; this module prints it.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -18,7 +17,7 @@ use crate::matrix::problems;
 use crate::run::say;
 use crate::vm::{Parts, Vm};
 
-/// Boots a kernel and tells the story.
+/// Boots a kernel and prints the scenario's notes.
 pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
     let scenario = scenarios::find("systemd", "demo").context("the table of scenarios has no demo")?;
     let (parts, kernel) = {
@@ -54,7 +53,7 @@ fn tell(note: &str) {
     }
 }
 
-/// A line as it is shown: headings stand out, commands have a prompt, all else is indented.
+/// A line in the form for the terminal: a heading is marked, a command has a prompt, any other line is indented.
 fn dressed(line: &str, coloured: bool) -> String {
     let (text, style) = if let Some(heading) = line.strip_prefix("## ") {
         (heading.to_owned(), "1;32")

@@ -1,8 +1,8 @@
 //! The product: the eBPF object, and `holdfast` with it inside.
 //!
-//! Comes in: the working tree. Goes out: `target/dist/holdfast.bpf.o` and `target/dist/holdfast`, one static file.
-//! The path of the object reaches the build of `holdfast` as `HOLDFAST_EBPF_OBJECT`. Files in `target/dist` are
-//! rewritten only when their content changed, so that cargo does not build again without need.
+//! In: the working tree. Out: `target/dist/holdfast.bpf.o` and `target/dist/holdfast`, one static file. The build of `holdfast`
+//! reads the path of the object from `HOLDFAST_EBPF_OBJECT`. A file in `target/dist` is written only if its content changed, so
+//! that cargo does not build again without need.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,11 +20,11 @@ use crate::toolchain::EbpfToolchain;
 pub(crate) const OBJECT_VARIABLE: &str = "HOLDFAST_EBPF_OBJECT";
 /// Little-endian BPF, as on every machine that we support.
 const BPF_TARGET: &str = "bpfel-unknown-none";
-/// Named so that the binaries are linked statically with the C library that the compiler has.
+/// This target links the binaries statically with the compiler's own C library.
 pub(crate) const HOST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Optimisation of debug builds for guests. The manifest optimises nothing, since tests take longer to compile than to run;
-/// in an emulated guest it is the other way round.
+/// Optimisation of debug builds for guests. The manifest optimises nothing, since tests take longer to compile than to run; an
+/// emulated guest needs the reverse.
 const DEV_LEVEL: &str = "CARGO_PROFILE_DEV_OPT_LEVEL";
 
 /// Which cargo profile user space is built with.
@@ -62,7 +62,7 @@ pub(crate) fn target_dir() -> PathBuf {
 
 /// A cargo command on the kernel programs, with everything that their target needs.
 pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command {
-    // Debug information is what the linker makes BTF from; it keeps only that.
+    // The linker makes BTF from the debug information, and keeps only the BTF.
     let flags = [
         "-Cdebuginfo=2",
         "-Clink-arg=--btf",
@@ -109,13 +109,13 @@ pub(crate) fn build_ebpf(profile: Profile) -> Result<PathBuf> {
     deliver(&object, 0o644, name)
 }
 
-/// Whether an object has anything of aya-log: its map and its level are symbols, whose names the object holds.
+/// Whether an object contains aya-log: its map and its level are symbols, and the object holds their names.
 fn prints(object: &[u8]) -> bool {
     const SYMBOLS: &[u8] = b"AYA_LOG";
     object.windows(SYMBOLS.len()).any(|name| name == SYMBOLS)
 }
 
-/// The object without what only debuggers read; the kernel's own type information stays.
+/// The object without the sections that only debuggers read. The kernel's own type information stays.
 fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>> {
     let mut elf = object::build::elf::Builder::read(object).context("the eBPF object is no ELF file")?;
     for section in &mut elf.sections {

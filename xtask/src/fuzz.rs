@@ -1,9 +1,8 @@
 //! Coverage-guided runs of the fuzz targets, with the stable compiler.
 //!
-//! Comes in: a number of inputs to try, and targets or none for all. Goes out: success only if no input broke a
-//! property; an input that did is left under `target/fuzz/broken` and named. What was found worth keeping stays in
-//! `target/fuzz/corpus`, from which the next run goes on; the tests begin anew each time. Nothing here measures time:
-//! a run ends after a number of inputs.
+//! In: a number of inputs to try, and targets, or none for all. Out: success only if no input broke a property. An input that
+//! did stays under `target/fuzz/broken`, and the error names it. Inputs that reach new code stay in `target/fuzz/corpus`, where
+//! the next run begins. The tests begin with the seeds alone. A run ends after a number of inputs and measures no time.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -17,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::dist;
 use crate::run::{self, cargo, output, quiet, say, show};
 
-/// Inputs for each target in the tests: enough to leave the seeds' neighbourhood, short enough for each run.
+/// Inputs for each target in the tests: enough to differ much from the seeds, and few enough for each run.
 pub(crate) const RUNS_IN_TESTS: u64 = 20_000;
 /// Where the targets are.
 const WORKSPACE: &str = "sensor-model/fuzz";
@@ -34,9 +33,9 @@ const FLAGS: [&str; 6] = [
 /// Where a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Corpus {
-    /// With what all runs before it found.
+    /// With the inputs that all earlier runs kept.
     Kept,
-    /// With the seeds alone, so that a failure in the tests is one for everybody and not of one machine's past.
+    /// With the seeds alone, so that a failure of the tests does not depend on earlier runs on this machine.
     Fresh,
 }
 

@@ -1,8 +1,8 @@
 //! Kernels of the test matrix, from Debian packages, unpacked and never installed.
 //!
-//! Comes in: a series such as `6.12`. Goes out: `vmlinuz`, its BTF, and the modules that the guests load, each with
-//! what must be loaded before it. A series that is in the cache stays as it is, so that it outlives the archive's
-//! clean-up of old versions; remove its folder to get the newest.
+//! In: a series such as `6.12`. Out: `vmlinuz`, its BTF, and the modules that the guests load, each with its dependencies. A
+//! series in the cache stays, because the archive removes old versions. To get the newest version, remove the folder of the
+//! series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ struct Series {
     modules: Option<(&'static str, &'static str)>,
 }
 
-/// The matrix, in the order in which it is worth looking at.
+/// The matrix, the most important series first.
 const MATRIX: &[Series] = &[
     Series {
         name: "6.12",
@@ -58,8 +58,8 @@ const MATRIX: &[Series] = &[
     },
 ];
 
-/// Modules that guests load, each with its dependencies. What a kernel has built in or does not have as a module
-/// of that name is left out; the smoke scenario shows whether the devices and file systems work.
+/// Modules that guests load, each with its dependencies. It omits a module that a kernel has built in or does not have by that
+/// name. The smoke scenario tests the devices and file systems.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
@@ -82,7 +82,7 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
     ("blake2b-256", &["blake2b_generic", "blake2b"]),
 ];
 
-/// Counted up when what is kept of a package changes.
+/// Increase the number when other files of a package are kept.
 const RECIPE: &str = "recipe 3, version ";
 
 /// A kernel in the cache.
@@ -241,7 +241,7 @@ fn dependencies(module: &[u8]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Takes the kernel proper out of a bootable x86 image (its header says where the packed part is).
+/// Extracts the kernel from a bootable x86 image, whose header names the place of the packed part.
 fn decompress_kernel(image: &[u8]) -> Result<Vec<u8>> {
     let u32_at = |offset: usize| -> Result<usize> {
         let bytes = image.get(offset..offset + 4).context("the image is cut short")?;
@@ -273,7 +273,7 @@ fn unpack_lz4(mut rest: &[u8]) -> Result<Vec<u8>> {
     let mut plain = Vec::new();
     let mut block = vec![0; BLOCK];
     while let Some((size, after)) = rest.split_first_chunk::<4>() {
-        // What is left at the end is the unpacked size of the whole, not another block.
+        // The last bytes are the unpacked size of the whole, not another block.
         let Some((packed, after)) = after.split_at_checked(u32::from_le_bytes(*size) as usize) else { break };
         let n = lz4_flex::block::decompress_into(packed, &mut block).context("damaged LZ4 block")?;
         plain.extend_from_slice(&block[..n]);
@@ -293,7 +293,7 @@ fn pipe(program: &str, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot start {program}"))?;
     let mut stdin = child.stdin.take().context("stdin was asked for")?;
     let out = std::thread::scope(|scope| {
-        // A program that gives up early closes the pipe; its exit status tells more than our error.
+        // A program that fails early closes the pipe. Its exit status explains more than our error.
         scope.spawn(move || stdin.write_all(input));
         child.wait_with_output()
     })?;

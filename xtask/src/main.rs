@@ -1,8 +1,8 @@
 //! `cargo xtask`: every chore of the project, self-installing.
 //!
-//! Comes in: the command line. Goes out: built objects under `target/dist`, tools and guests under the
-//! cache (`~/.cache/holdfast`, or `$HOLDFAST_CACHE`), progress on standard error.
-//! It never changes the machine's package sources, and it downloads through apt and cargo only.
+//! In: the command line. Out: built objects under `target/dist`, tools and guests in the cache (`~/.cache/holdfast`, or
+//! `$HOLDFAST_CACHE`), progress on standard error. It never changes the machine's package sources, and it downloads through apt
+//! and cargo only.
 
 mod alerts;
 mod apt;

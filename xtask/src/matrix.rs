@@ -1,8 +1,8 @@
 //! Runs scenarios on kernels, and reports their results.
 //!
-//! Comes in: a selection from the table of scenarios and the kernel series. Goes out: every combination run, a few
-//! at a time, a line for each one, and at the end all failures again. Combinations with the same guest, kernel and kernel
-//! parameters start from one saved boot. A failure never keeps the others from running.
+//! In: a selection from the table of scenarios, and the kernel series. Out: a line for each combination, and at the end all
+//! failures again. A few combinations run at once. Those with the same guest, kernel and kernel parameters start from one saved
+//! boot. A failure does not stop the others.
 
 use std::cmp::Reverse;
 use std::sync::{Mutex, PoisonError};
@@ -175,7 +175,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Adds a boot that was saved, and says how long it took.
+    /// Adds a boot that was saved, and prints its duration.
     fn count_boot(&mut self, name: &str, saved: &Saved) {
         self.boots += 1;
         self.retries += saved.retries;
@@ -184,7 +184,7 @@ impl Tally {
         say("booted", &format!("{name} ({:.1} s)", saved.took.as_secs_f64()));
     }
 
-    /// Adds the outcome of a run, and says in one line what it was; in `detail` a line for each check before that.
+    /// Adds the outcome of a run, and prints it in one line; with `detail` first a line for each check.
     fn count(&mut self, name: &str, outcome: Result<Outcome>, detail: bool) {
         let outcome = match outcome {
             Ok(outcome) => outcome,
@@ -229,7 +229,7 @@ impl Tally {
         }
     }
 
-    /// The last lines are the sums. The error has all failures again, each guest's with its log.
+    /// Prints the sums last. The error has all failures again, with the log of each guest.
     fn finish(self) -> Result<()> {
         if self.retries > 0 {
             print(&format!("{} started twice", self.retries));
@@ -245,7 +245,7 @@ impl Tally {
     }
 }
 
-/// What went wrong in a boot.
+/// The problems of a boot.
 pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
     let results = &outcome.seen.results;
     let failed = results.iter().filter(|result| result.ending == Ending::Fail);

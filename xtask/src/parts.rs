@@ -1,8 +1,8 @@
 //! The parts of a run of all tests: their logs, their times, and the causes of failures.
 //!
-//! Comes in: named work. Goes out: for each part a log in `target/test-logs`, a line when it ends with the closing lines of
-//! its test runners, at the end a table of times, and an error with the cause and the log of each part that failed. What a
-//! part prints goes to its log alone.
+//! In: named work. Out: for each part, a log in `target/test-logs`, and at its end a line with the closing lines of its test
+//! runners. At the end of all parts: a table of times, and an error with the cause and the log of each failure. The output of a
+//! part appears in its log alone.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -79,7 +79,7 @@ impl Parts {
     }
 }
 
-/// A path as it is shorter to read.
+/// A path in its shorter form.
 fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(here).unwrap_or(path).display().to_string()

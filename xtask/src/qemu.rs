@@ -1,8 +1,8 @@
 //! The emulator.
 //!
-//! Comes in: the cache. Goes out: a way to start QEMU 10 or later. Earlier ones crash guests with two CPUs while
-//! kernel text is patched, which attaching programs does. Where the machine has an older one, Debian's backport
-//! is unpacked into the cache with the libraries that the machine lacks, and run from there.
+//! In: the cache. Out: a way to start QEMU 10 or later. Earlier versions crash guests with two CPUs while the kernel patches
+//! its text, which attaching programs does. If the machine has an older version, Debian's backport runs from the cache, with
+//! the libraries that the machine lacks.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +21,7 @@ const FOLDER: &str = "qemu";
 /// Where firmware is, below the root of the machine or of the unpacked tree.
 const FIRMWARE: &[&str] = &["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// A QEMU that works for us.
+/// A QEMU of a suitable version.
 #[derive(Debug, Clone)]
 pub(crate) struct Qemu {
     program: PathBuf,
@@ -69,7 +69,7 @@ impl Qemu {
         command
     }
 
-    /// The first line of what it says of itself.
+    /// The first line of its version output.
     pub(crate) fn version(&self) -> Result<String> {
         Ok(output(self.command().arg("--version"))?.lines().next().unwrap_or_default().to_owned())
     }

@@ -1,8 +1,8 @@
 //! Runs of scenarios that wait for a worker, and the boots that they share.
 //!
-//! Comes in: runs, each with the name of its boot. Goes out: for each worker the next thing to do. A boot that several
-//! runs share is made once, by the first worker that needs it; meanwhile the others take runs of other boots. A boot that
-//! one run needs is not saved: that run boots for itself.
+//! In: runs, each with the name of its boot. Out: the next task of each worker. The first worker that needs a shared boot makes
+//! it, once. Meanwhile the others take runs of other boots. If only one run needs a boot, that run boots for itself, and
+//! nothing is saved.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// What a worker does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<R, S> {
-    /// Make the boot that this run and others start from, and tell the queue.
+    /// Make the boot that this run and others start from, and report it to the queue.
     Boot(R),
     /// Run it, from a saved boot or from its own.
     Run(R, Option<Arc<S>>),
@@ -44,7 +44,7 @@ pub(crate) struct Queue<R, S> {
 }
 
 impl<R: Clone, S> Queue<R, S> {
-    /// A queue of runs with the names of their boots, in the order in which they begin where nothing is in the way.
+    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot.
     pub(crate) fn new(runs: Vec<(String, R)>) -> Self {
         let mut boots = HashMap::new();
         for (name, _) in &runs {
@@ -53,7 +53,7 @@ impl<R: Clone, S> Queue<R, S> {
         Self { state: Mutex::new(State { waiting: runs.into(), boots }), changed: Condvar::new() }
     }
 
-    /// The next thing to do; `None` when everything is taken. Waits while all that is left needs a boot in the making.
+    /// The next task; `None` when every run has a worker. Waits while every remaining run needs a boot that a worker makes.
     pub(crate) fn next(&self) -> Option<Next<R, S>> {
         let mut state = self.lock();
         loop {

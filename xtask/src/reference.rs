@@ -1,9 +1,8 @@
-//! What is made from the command line's definition and from the types: `docs/cli.md`, `docs/schemas`, man pages and
-//! completion scripts.
+//! The files that are generated from the command line's definition and from the types.
 //!
-//! Comes in: the definition and the types, through an example of `sensor-user`. Goes out: `docs/cli.md` and `docs/schemas`,
-//! which are kept in the repository, and `target/dist/man` and `target/dist/completions`, which are not; or an error when a
-//! kept file is not what would be made now. A schema that lacks a field of the kept one is refused: contracts only grow.
+//! In: the definition and the types, through an example of `sensor-user`. Out: `docs/cli.md` and `docs/schemas`, which the
+//! repository keeps, and the man pages and completion scripts in `target/dist`. With `check` an error if a kept file is not the
+//! generated one. It refuses a schema that lacks a field of the kept one: contracts only grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,8 +24,8 @@ const SCHEMAS: &str = "docs/schemas";
 /// Deepest field of a schema that is compared: an actor's ancestors are actors.
 const DEPTH: usize = 12;
 
-/// Makes everything; with `check` only says whether the kept files are what they should be. The options of Cargo are those of
-/// other builds, so that nothing is built twice. They do not change what is made.
+/// Makes everything; with `check` it only compares the kept files. The options of Cargo are those of other builds, so that
+/// Cargo builds nothing twice. They do not change the files.
 pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     let folder = dist::target_dir().join("dist");
     say("generate", "command line reference, schemas, man pages, completions");
@@ -61,7 +60,7 @@ pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     made.iter().try_for_each(|(name, text)| keep(&kept.join(name), Some(text), check))
 }
 
-/// Makes a kept file what it should be, or says that it is not.
+/// Writes a kept file, or reports that it differs.
 fn keep(path: &Path, made: Option<&str>, check: bool) -> Result<()> {
     let kept = dist::root().join(path);
     if fs::read_to_string(&kept).ok().as_deref() == made {

@@ -1,8 +1,7 @@
 //! Running other programs, and printing progress.
 //!
-//! Comes in: a prepared `Command`. Goes out: success, its output, or an error that holds the command line, its exit status
-//! and the end of what it printed. A thread with a log writes there what it would otherwise print. Nothing here knows
-//! what the programs are for.
+//! In: a prepared `Command`. Out: success, its output, or an error that holds the command line, its exit status and the end of
+//! its output. A thread with a log writes there what it would otherwise print.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -138,7 +137,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     bail!("`{}` failed: {}\n    {tail}", display(command), out.status)
 }
 
-/// The lines of a failed program's output that give the cause: the failures of cargo's tests, else the lines from the
+/// The lines of a failed program's output that give the cause. They are the failures of cargo's tests, else the lines from the
 /// first error on, else the last lines.
 fn cause(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
@@ -159,7 +158,7 @@ fn cause(text: &str) -> Vec<&str> {
     chosen[..chosen.len().min(CAUSE_LINES)].to_vec()
 }
 
-/// Where a program is found on the search path (the administrator's folders included), if anywhere.
+/// The place of a program on the search path, which includes the administrator's folders.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

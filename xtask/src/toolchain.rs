@@ -1,8 +1,8 @@
-//! What it takes to build for the BPF target: the compiler's own source of `core`, and `bpf-linker`.
+//! The parts that a build for the BPF target needs: the compiler's own source of `core`, and `bpf-linker`.
 //!
-//! Comes in: the compiler on the path. Goes out: a linker, and a compiler whose sysroot has the source. The source
-//! must be exactly of the compiler's version; rustup gives it where it can, Debian's `rust-src` package elsewhere.
-//! The sysroot gets one symbolic link at most; where it cannot be written, a wrapper gives the compiler another.
+//! In: the compiler on the path. Out: a linker, and a compiler whose sysroot has the source. The source must have exactly the
+//! compiler's version. It comes from rustup, or else from Debian's package `rust-src`. The sysroot gets one symbolic link at
+//! most. If it is read-only, a wrapper gives the compiler another sysroot.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -47,7 +47,7 @@ fn rustc_version() -> Result<String> {
     Ok(version.to_owned())
 }
 
-/// Makes the source of `core` visible to the compiler; gives a wrapper if that needed one.
+/// Gives the compiler the source of `core`; returns a wrapper if that needed one.
 fn ensure_core_source(cache: &Cache) -> Result<Option<PathBuf>> {
     let sysroot = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim());
     let link = sysroot.join(SOURCE);
@@ -73,7 +73,7 @@ fn has_core(source: &Path) -> bool {
     source.join("library/core/src/lib.rs").is_file()
 }
 
-/// Asks rustup for the source; quick to give up, since an offline machine is normal.
+/// Asks rustup for the source, with a short limit, because an offline machine is normal.
 fn rustup_adds_source() -> bool {
     say("rust-src", "ask rustup for it");
     let mut command = Command::new("timeout");

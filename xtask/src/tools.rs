@@ -1,7 +1,7 @@
-//! Programs that are put into the cache, and run from there: Debian's, unpacked, and cargo's, built.
+//! Programs in the cache: Debian's, unpacked, and crates, built by cargo.
 //!
-//! Comes in: packages and the suite they come from, or a crate and its version. Goes out: a tree with them and with
-//! the libraries that this machine lacks, and commands that find both. Nothing is installed on the machine.
+//! In: packages and their suite, or a crate and its version. Out: a tree with them and with the libraries that this machine
+//! lacks, and commands that find both. It installs nothing on the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

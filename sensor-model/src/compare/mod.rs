@@ -1,8 +1,8 @@
 //! Compares what a thing should be with what it is.
 //!
 //! In: an expectation and an observation. Out: all differences, not only the first one. Tools match on the texts of the Machine
-//! Config Operator, so a difference has its text if it has one; the other texts are in the same style. No text contains file
-//! content or an ssh key. What cannot be compared is a difference: nothing is compliant by default.
+//! Config Operator. So a difference has that operator's text if there is one; the other texts have the same style. No text
+//! contains file content or an ssh key. What cannot be compared is a difference: nothing is compliant by default.
 
 mod go_mode;
 mod ids;

@@ -1,7 +1,7 @@
 //! The rules of the merge, one function for each part.
 //!
-//! In: the merge so far, and one more config. Out: the merge with that config. Ignition's rules: a field that a later config
-//! omits keeps its value; lists merge by key; a file, a directory and a link of one path replace each other. Comments mark the
+//! In: the merge so far, and one more config. Out: the merge with that config. By Ignition's rules a field that a later config
+//! omits keeps its value. Lists merge by key. A file, a directory and a link of one path replace each other. Comments mark the
 //! Machine Config Operator's rules.
 
 use super::{

@@ -23,8 +23,8 @@ pub struct Evidence {
     /// Some open file could write to the inode at the observation open (`i_writecount` above zero). This includes shared writable
     /// mappings, descriptors passed between processes, and files opened before the sensor started.
     pub writers: bool,
-    /// The inode's lock, or that of its directory, was held for writing at the observation open: the hook of an operation on
-    /// metadata or names had run, and its effect was still to come.
+    /// A writer held the inode's lock, or that of its directory, at the observation open. The hook of an operation on metadata
+    /// or names had run, and the operation had not taken effect yet.
     pub locked: bool,
 }
 
@@ -68,8 +68,8 @@ pub enum Finding {
 pub struct Verification {
     /// The result of the comparison.
     pub finding: Finding,
-    /// The kernel's evidence. `None` if there is none (a kernel without the needed fields, the fanotify backend, unit states that
-    /// come from systemd): a settle time and a second verification replace it.
+    /// The kernel's evidence. It is `None` on a kernel without the needed fields, with the fanotify backend, and for unit
+    /// states from systemd. A settle time and a second verification then replace it.
     pub evidence: Option<Evidence>,
 }
 

@@ -49,8 +49,9 @@ use timing::Mutation;
 pub struct Event {
     /// The writer is Holdfast itself: the event causes a verification, and never a report of "touched".
     pub own: bool,
-    /// The [`Evidence`] of the thing's own inode and directory does not cover the change: a rename of an ancestor, a mount, a
-    /// block device, an event from a backend without evidence. The verification then also has to begin a settle time after it.
+    /// The [`Evidence`] of the thing's own inode and directory does not cover the change. Such changes are a rename of an
+    /// ancestor, a mount, a write to a block device, and an event from a backend without evidence. The verification must then
+    /// begin a settle time after the change.
     pub outside_evidence: bool,
 }
 

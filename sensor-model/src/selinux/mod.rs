@@ -162,8 +162,8 @@ pub fn is_as_good(policy_label: &str, found: Option<&str>, customizable: &BTreeS
     type_of(policy_label) == Some(found) || customizable.contains(found)
 }
 
-/// The label to set on an object with the label `found`: `found` itself if it is acceptable, else `found` with the policy's type,
-/// or the policy's label if `found` is none or invalid.
+/// The label to set on an object with the label `found`. An acceptable `found` stays; another one gets the policy's type. If
+/// `found` is none or invalid, it is the policy's label.
 pub fn given(policy_label: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> String {
     let Some(found) = found else { return policy_label.to_owned() };
     if is_as_good(policy_label, Some(found), customizable) {

@@ -1,8 +1,7 @@
 //! The loop during an apply: from one config to another without a pause of detection.
 //!
-//! In: announcements of other Holdfast processes, and the journal of an open apply. Out: watches on the things of both configs from
-//! the beginning of the journal, writers that the daemon accepts as Holdfast, and a new run after the apply. It owns nothing and
-//! writes nothing.
+//! In: announcements of other Holdfast processes, and the journal of an open apply. Out: watches on the things of both configs
+//! from the beginning of the journal, accepted writers, and a new run after the apply. It owns nothing and writes nothing.
 
 use super::apply_tracker::ApplyChange;
 use super::changes::Changes;
@@ -234,8 +233,9 @@ impl Agent {
     }
 }
 
-/// The expectation of a path that an apply writes and no config declares: a parent, a link that enables a unit, the shadow file,
-/// or a file that returns to its original. It lasts as long as the apply. Meanwhile both states of the journal are compliant.
+/// The expectation of a path that an apply writes and no config declares. It is a parent, a link that enables a unit, the
+/// shadow file, or a file that returns to its original. It lasts as long as the apply. Meanwhile both states of the journal are
+/// compliant.
 fn expectation_of_target(path: &Path, after: &PathState, source: &Source) -> Option<Expectation> {
     let owner = |metadata: &Metadata| (Owner::Id(metadata.uid), Owner::Id(metadata.gid));
     let file = |content, mode, (user, group), may_be_missing| {

@@ -31,8 +31,8 @@ const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
 /// stores nor the writers of that file. A write in the upper directory bypasses the overlay.
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Whether two files of the file system may have one inode number at once: each layer has numbers of its own, and inodes have no
-/// generation. Without an upper layer no new file can get a used number.
+/// Whether two files of the file system may have one inode number at once. On an overlay each layer has numbers of its own, and
+/// inodes have no generation. Without an upper layer no new file can get a used number.
 pub(super) fn shares_numbers(magic: u64, observer: &Observer, path: &Path) -> bool {
     magic == OVERLAY && observer.has_upper_layer(path)
 }

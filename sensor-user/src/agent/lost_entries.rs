@@ -1,7 +1,7 @@
 //! Finds the managed inodes that changed while records were lost.
 //!
-//! In: all map entries. Out: the entries whose change may have no record. It owns the loss count of each inode, as last seen. The
-//! dirty bit alone does not show a loss: two things may share an inode (a directory that holds both, a hard link), and the
+//! In: all map entries. Out: the entries whose change may have no record. It owns the loss count of each inode, as last seen.
+//! The dirty bit alone does not show a loss: two things may share an inode (a directory that holds both, a hard link). The
 //! verification of one of them clears the bit.
 
 use sensor_common::map::{InodeKey, Managed};

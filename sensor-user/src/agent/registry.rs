@@ -399,8 +399,8 @@ impl WatchRegistry {
         self.things.get(thing.index()) == Some(&watch.path)
     }
 
-    /// The watches and tree entries of a record: those that lead to its inode, and the one whose number the inode's map entry had
-    /// when the program wrote the record.
+    /// The watches and tree entries of a record. They lead to its inode, or have the number that the inode's map entry had when
+    /// the program wrote the record.
     pub fn watches_of_record(&self, number: u32, key: InodeKey) -> Vec<u32> {
         let mut watches = self.leading_to(key).to_vec();
         if !watches.contains(&number) && self.get(number).is_some() {

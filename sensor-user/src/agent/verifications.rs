@@ -69,7 +69,7 @@ impl Verifications {
         let took = Duration::from_nanos(now.saturating_sub(began));
         let is_waiting = verdicts.is_any_due();
         // Without evidence (units) only a second verification decides. A thing that a process writes all the time may stay
-        // undecided: the node is ready all the same, and the status shows the thing as unknown.
+        // undecided. The node is ready all the same, and the status shows the thing as unknown.
         let is_undecided = !is_blind && verdicts.is_any_undecided();
         if is_waiting || (is_undecided && took < UNDECIDED_PATIENCE) {
             return false;

@@ -105,9 +105,9 @@ impl Interrupts {
         self.state().asked.map(StopRequest::reason)
     }
 
-    /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure. So only requests are refused
-    /// whose failure leaves nothing half done. With `no_look`, observations are not refused. That is for a rollback, and for paths
-    /// that are written again after an update of the OS: a failed observation would roll the new OS back.
+    /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure. So only requests are
+    /// refused whose failure leaves nothing half done. With `no_look`, observations are not refused. A rollback needs this. So
+    /// do paths that Holdfast writes again after an update of the OS: a failed observation would roll the new OS back.
     pub(super) fn before(&self, request: &MachineRequest, no_look: bool) -> Option<String> {
         let asked = self.state().asked?;
         let is_safe = match request {

@@ -1,8 +1,8 @@
 //! Declared paths that an update of the OS replaces.
 //!
-//! In: the declared paths, the host, and the image's `/usr/etc`. Out: the declared paths whose objects equal those of the image,
-//! and after the update the objects that replaced them. The merge of `/etc` treats an object with the image's own type, mode,
-//! owner and content as unchanged, and replaces it by that of the new image. It ignores extended attributes.
+//! In: the declared paths, the host, and the image's `/usr/etc`. Out: the declared paths whose objects equal those of the
+//! image, and after the update the objects that replaced them. The merge of `/etc` replaces an unchanged object by that of the
+//! new image. Unchanged means: the object has the image's own type, mode, owner and content. It ignores extended attributes.
 
 use super::{error::ApplyError, password, target_finder::TargetFinder, targets::Writes};
 use crate::{disk::Place, observation::Observer};

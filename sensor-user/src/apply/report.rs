@@ -1,7 +1,7 @@
 //! The report of an apply.
 //!
-//! In: how the apply ended, its plan, and the state directory. Out: the result, what waits for the next boot, and, for a caller
-//! that asks, who wrote what the apply left unchanged by the forensic log. It prints nothing and changes nothing.
+//! In: how the apply ended, its plan, and the state directory. Out: the result, and what waits for the next boot. If a caller
+//! asks: who wrote, by the forensic log, what the apply left unchanged. It prints nothing and changes nothing.
 
 use super::{AfterRollback, Applied, Differences, waits};
 use crate::report::forensic;

@@ -4,9 +4,9 @@
 //! they name, the drift policy, the rendered config. The daemon, `apply` and every command read configs through this room
 //! alone. If one file of a set is wrong, it uses none of them.
 //!
-//! In the order of reading: [`StateSource`] names the configs; `files` reads bytes; `manifests` and `policies` parse and merge
-//! them; `load` makes expectations; [`reader_process`] does the same in a process of its own, for the daemon; `start` falls back
-//! to the configs that [`last_usable`] kept. `queries` answers what commands ask of the result.
+//! [`StateSource`] names the configs, and `files` reads their bytes. `manifests` and `policies` parse and merge them. `load`
+//! makes expectations. [`reader_process`] does the same for the daemon, in a process of its own. `start` falls back to the
+//! configs that [`last_usable`] kept. `queries` answers what commands ask of the result.
 
 mod error;
 mod facts;

@@ -114,9 +114,9 @@ impl StateSource {
     }
 }
 
-/// The configs and policies in force: the named ones, else the config that was applied last, else those of the service of the
-/// host at `root`. The service's policies are never used with named configs, so an answer about a config does not depend on the
-/// machine.
+/// The configs and policies in force. They are the named ones, else the config that was applied last, else those of the service
+/// of the host at `root`. The service's policies are never used with named configs, so an answer about a config does not depend
+/// on the machine.
 pub(super) fn choose(
     root: &Path,
     configs: &[PathBuf],

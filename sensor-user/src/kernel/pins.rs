@@ -45,9 +45,9 @@ pub(super) struct Pins {
 impl Pins {
     /// Creates the directories, for root only.
     ///
-    /// It keeps links and the maps of all `names` together or not at all: kept links use the maps that they were created with, and
-    /// the daemon would write to others. If a set lacks a map, or its maps are `outgrown`, it renames both directories. The set's
-    /// programs run until [`Pins::others`] are removed.
+    /// It keeps links and the maps of all `names` together or not at all. Kept links use the maps that they were created with;
+    /// the daemon would write to others. If a set lacks a map, or its maps are `outgrown`, it renames both directories. The
+    /// set's programs run until [`Pins::others`] are removed.
     pub(super) fn prepare(
         root: &Path,
         mode: Mode,

@@ -14,8 +14,8 @@ use std::{
 };
 
 impl Observer {
-    /// The file system that the observer did not access, because a server answers for it: the last one since the last call, or
-    /// since the last observation began.
+    /// The file system that the observer did not access, because a server answers for it. It is the last one since the last
+    /// call, or since the last observation began.
     pub fn take_left_to_worker(&self) -> Option<Served> {
         self.root.guard()?.take_left_to_worker()
     }

@@ -220,8 +220,8 @@ impl Reader {
 
     /// Reads label and extended attributes. A file system without them is no error.
     fn attributes(&self, found: &Found, object: &mut ObjectObservation) -> Result<(), FailedOperation> {
-        // An object that cannot be opened is reached through its descriptor's name: that magic link leads to the object itself,
-        // also if the object is a symbolic link.
+        // The name of its descriptor reaches an object that cannot be opened. That magic link leads to the object itself, also
+        // if the object is a symbolic link.
         let path = match (&found.file, &self.descriptors) {
             (Some(_), _) => String::new(),
             (None, Some(_)) => format!("/proc/self/fd/{}", found.handle.as_raw_fd()),

@@ -320,8 +320,8 @@ pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
     Ok(is_ours)
 }
 
-/// Opens the symbolic link that this process has just created. `None` if the name has another object by now: no link, a link with
-/// another target or of another user, or one with a second name (a hard link to a link of root's).
+/// Opens the symbolic link that this process has just created. `None` if the name has another object by now. That is no link, a
+/// link with another target or of another user, or a hard link to a link of root's.
 pub(crate) fn just_made_link(
     directory: impl AsFd,
     name: &OsStr,

@@ -276,7 +276,8 @@ pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a link at this path with this target enables a unit or an instance of it: from a directory of links, or as an alias.
+/// Whether a link at this path with this target enables a unit or an instance of it. It does so from a directory of links, or
+/// as an alias.
 pub(crate) fn enables(link: &Path, target: &Path, name: &str) -> bool {
     let (Some(directory), Some(entry)) = (link.parent(), link.file_name().and_then(|entry| entry.to_str()))
     else {

@@ -9,8 +9,8 @@
 //!
 //! Both give the types of [`sensor_model::status`] and [`sensor_model::record`]. A reporter needs nothing else of this crate.
 //!
-//! `reporter` implements the trait of the loop. It gives each event to `picture` at once, which counts it in `metrics`. At the end
-//! of a turn it gives the records to the writer of the `forensic` log, whose thread syncs them, and writes the picture to
+//! `reporter` implements the trait of the loop. It gives each event to `picture` at once, which counts it in `metrics`. At the
+//! end of a turn it gives the records to the `forensic` log, whose writer syncs them in a thread. It writes the picture to
 //! `status_file`. `http` serves the pages. `last_status` and `forensic::LogPlace` read the files again, for commands.
 
 pub mod forensic;

@@ -125,8 +125,8 @@ fn is_about_the_unit(error: &zbus::Error) -> bool {
     }
 }
 
-/// Connects over the bus if possible: on its own socket systemd signals every job with a sender that zbus refuses as a name, which ends
-/// the connection. Early in a boot no bus runs, and a bus may hang.
+/// Connects over the bus if possible. On its own socket systemd signals every job with a sender that zbus refuses as a name.
+/// This ends the connection. Early in a boot no bus runs, and a bus may hang.
 async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {
     let address = |socket: &str| format!("unix:path={}", root.join(socket).display());
     let connection = match timeout(PATIENCE / 2, bus(&address(BUS_SOCKET))).await {

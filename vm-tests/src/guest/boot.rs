@@ -1,8 +1,8 @@
 //! From the kernel's start of `/init` to a system in which a scenario can run.
 //!
-//! In: a kernel with an initramfs. Out: in the bare guest mounted pseudo file systems and a child that
-//! runs the scenario, with this process as its init; in the systemd guest the root disk with our files copied in and
-//! systemd as its init. Errors end in a panic of the kernel, which the host sees.
+//! In: a kernel with an initramfs. Out: in the bare guest, mounted pseudo file systems, and a child of this init process that
+//! runs the scenario. In the systemd guest, the root disk with our files, and systemd as its init. Errors end in a panic of the
+//! kernel, which the host sees.
 
 use std::fs;
 use std::os::unix::fs::{chroot, symlink};

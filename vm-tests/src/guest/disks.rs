@@ -1,7 +1,7 @@
 //! File systems for scenarios.
 //!
-//! In: a kind of file system. Out: an empty one, mounted. The host gives each guest one empty disk each for ext4, XFS and Btrfs,
-//! and removes them after the guest's end. tmpfs and overlay need no disk.
+//! In: a kind of file system. Out: an empty one, mounted. The host gives each guest one empty disk each for ext4, XFS and
+//! Btrfs, and removes them after the guest's end. Neither tmpfs nor overlay needs a disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};

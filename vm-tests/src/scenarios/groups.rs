@@ -1,5 +1,5 @@
-//! Control groups of version 1: the daemon knows the group of an ended process even if the group is removed, and a rule
-//! allows a unit by its group.
+//! Control groups of version 1. The daemon finds the group of an ended process even after the group's removal. A rule allows a
+//! unit by its group.
 //!
 //! In: a bare guest with a controller bound to version 1. Out: a check for each. The daemon is stopped while a process
 //! writes, so it cannot have looked up the process.

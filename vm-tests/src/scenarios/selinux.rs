@@ -45,8 +45,8 @@ const ALL: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nme
     units: [{name: '*.service', actions: [{type: DaemonReload}]}]\n  \
     sshkey: {actions: [{type: None}]}\n";
 
-/// Objects that an apply creates, none of which gets its label from its directory: a name with its own type, a
-/// directory with its content, a link, a unit with a drop-in, and the link that enables it.
+/// Objects that an apply creates, none of which gets its label from its directory. They are a name with its own type, a
+/// directory with its content, a link, a unit with a drop-in, and its link.
 const APPLIED: [&str; 7] = [
     "/etc/resolv.conf.spare",
     "/etc/cron.d/labelled",

@@ -112,7 +112,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V49c",
         "FS_IOC_SETVERSION",
         &["file_ioctl"],
-        "the guests' file systems refuse it (ext4 with checksums, XFS, Btrfs, tmpfs); it sets an inode's \
+        "the guests' file systems refuse it (ext4 with checksums, XFS, Btrfs, tmpfs). It sets an inode's \
          generation, which no config declares, and makes the daemon resolve the path again",
     ),
 ];

@@ -62,7 +62,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V54",
         "extents moved (EXT4_IOC_MOVE_EXT, XFS_IOC_EXCHANGE_RANGE)",
         &["file_ioctl", "file_open"],
-        "it needs both files open for writing, as in V01e; the first keeps the file's content, the second \
+        "it needs both files open for writing, as in V01e. The first keeps the file's content; the second \
          needs a disk format that the guests do not have",
     ),
 ];

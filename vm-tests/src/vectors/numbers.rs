@@ -1,7 +1,7 @@
 //! The list of the ways in which a managed thing can change, by number.
 //!
-//! In: nothing. Out: each number with its description. For every number the table of vectors
-//! has one of these: the code with the expected report, the scenario that shows it, or the reason why no code performs it.
+//! In: nothing. Out: each number with its description. For every number the table of vectors has the code with the expected
+//! report, the scenario that shows it, or why no code performs it.
 
 /// Every number. Missing numbers were dropped or merged with others.
 pub const NUMBERS: &[(u16, &str)] = &[

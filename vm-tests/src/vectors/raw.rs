@@ -117,8 +117,8 @@ impl Program {
         self.code.extend(bytes);
     }
 
-    /// Checks a result that is not a system call's, at `base` plus the offset at `beyond` plus `more`: an error ends
-    /// the program as a failed call does.
+    /// Checks a result that is not a system call's, at `base` plus the offset at `beyond` plus `more`. An error ends the
+    /// program as a failed call does.
     pub(super) fn check_beyond(&mut self, base: Value, beyond: u64, more: u8) {
         self.reach(base, beyond);
         // mov eax, [rbx + more]; test eax, eax; jns +11; mov edi, eax; neg edi; mov eax, 231 (exit_group); syscall

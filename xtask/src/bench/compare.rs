@@ -1,4 +1,4 @@
-//! What comparing two rendered configs costs, and how that grows with their size.
+//! The cost of a comparison of two rendered configs, and its growth with their size.
 //!
 //! In: the lines of `sensor-model`'s example `compare`. Out: a table with the budget, and a section of `docs/performance.md` with
 //! the growth as a plot. It counts CPU time, the cheapest of many runs. Growth is a ratio of two of these, so that it depends on
@@ -112,9 +112,10 @@ fn table(rows: &[Row]) -> String {
 
 fn section(rows: &[Row]) -> String {
     let mut out = format!(
-        "{HEADING}\nWritten by `cargo xtask bench --compare --write-docs`. Two rendered configs, read already, each file of\n\
-         4 KiB; CPU time, the cheapest of 25 runs, so that what else the machine does counts little. At most\n\
-         {BUDGET_MILLISECONDS} ms for {BUDGET_FILES} files on each side; twice the files at most {GROWTH} times as much.\n\n\
+        "{HEADING}\nWritten by `cargo xtask bench --compare --write-docs`. Both rendered configs are in memory, with\n\
+         files of 4 KiB. The figures are CPU time, the cheapest of 25 runs, so that other work of the machine has little\n\
+         effect. The budget is {BUDGET_MILLISECONDS} ms for {BUDGET_FILES} files on each side. Twice the files may take at most {GROWTH} times\n\
+         as long.\n\n\
          | | files | changes | compare | with the plan |\n|---|--:|--:|--:|--:|\n"
     );
     for row in rows.iter().filter(|row| row.files == BUDGET_FILES) {
@@ -126,9 +127,9 @@ fn section(rows: &[Row]) -> String {
         );
     }
     out.push_str(
-        "\nContents that are written the same are the same, and base64 that differs before its last four characters is\n\
-         of other bytes; nothing of that is decoded. Only contents that are written in different ways have to be, which\n\
-         costs what decoding costs and is outside of the budget.\n",
+        "\nTwo contents with the same encoded form are equal. Two base64 forms that differ before their last four characters\n\
+         are different contents. Neither case needs decoding. Contents in different forms must be decoded. The budget does not\n\
+         cover this cost.\n",
     );
     let cases: Vec<&str> = ["all differ", "identical", DECODED].into_iter().collect();
     for case in cases {

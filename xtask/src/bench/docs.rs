@@ -14,7 +14,7 @@ use crate::dist;
 use crate::run::say;
 
 const NOT_ATTACHED: &str =
-    "Nothing of Holdfast's is attached there; how many timer ticks fall into the best loop differs by one.";
+    "Holdfast attaches nothing there. The number of timer ticks in the best loop differs by one.";
 
 /// Why a row is over its budget, by the row's name. The page omits a row that is within its budget again.
 const MISSES: &[(&str, &str)] = &[
@@ -24,20 +24,21 @@ const MISSES: &[(&str, &str)] = &[
     ("pipe write + read, idle", NOT_ATTACHED),
     (
         "read 64 B, unmanaged, while a managed file is open for writing",
-        "An empty trampoline takes 168. The rest is the program's entry and exit and seven instructions: where the argument is\n\
-         (the kernel's BTF says so, at run time), the argument, the test, the answer.",
+        "An empty trampoline takes 168. The others are the program's entry and exit, and seven instructions. These find the\n\
+         argument (at the place that the kernel's BTF gives at run time), load it, test it and answer.",
     ),
     (
         "memory with 10,000 managed files",
-        "What is backed by the program's file is the difference of the two rows: code that was run once. Of the rest, measured\n\
-         apart on the fanotify backend: 1.4 MiB with one managed file, 9.7 MiB with 10,000, so that a file takes 0.9 KiB with what\n\
-         lies between. The daemon runs with the settings of its systemd unit, by which freed pages go back at once; by the\n\
-         allocator's own it would be 19.6 MiB.",
+        "The difference of the two rows is backed by the program's file: code that ran once. The other part was measured on the\n\
+         fanotify backend: 1.4 MiB with one managed file, 9.7 MiB with 10,000. So a file takes 0.9 KiB, with the gaps between\n\
+         allocations. By the settings of its systemd unit the daemon returns freed pages at once. With the allocator's own\n\
+         settings it would take 19.6 MiB.",
     ),
     (
         "write to verdict and record of drift, median",
-        "The first look meets the writer, who has the file still open; the second is due half a millisecond later, by a timer\n\
-         without the runtime's grain of a millisecond. The rest is work: two looks, who did it, the record with its sync.",
+        "At the first verification the writer still has the file open. The second one is due half a millisecond later, by a\n\
+         timer that is finer than the runtime's millisecond. The remaining time is work: two verifications, the actor, and the\n\
+         record with its sync.",
     ),
 ];
 
@@ -134,18 +135,19 @@ pub(super) fn write(report: &Report) -> Result<()> {
     let mut page = format!(
         "# What watching costs\n\n\
          Written by `cargo xtask bench --write-docs`; kernel {}, QEMU {}.\n\n\
-         Counted are executed instructions, in a virtual machine with one CPU whose nanoseconds are instructions\n\
-         (`-icount shift=0,sleep=off`): base, with Holdfast watching 10,000 files of 4 KiB, and base again, in one boot,\n\
-         on a tmpfs, without randomized addresses (`norandmaps`). The columns of what is added hold the difference to the first base; a row passes when it is within\n\
-         its budget plus 0.1 % of that base. The second base, after the daemon was stopped and its pins removed, differed from\n\
-         the first by {:.1} % at most in any row. The other watchers ran after that in the same boot: `inotify` is a process\n\
-         that watches all managed directories and reads the events; `auditd` is the rule that `auditctl -w` makes for them,\n\
-         with Debian's auditd behind it. Neither reads contents, compares or says who made a change in a form that survives\n\
-         the process.\n\n\
-         The rows with 100,000 inodes enrolled are of another boot, with 100,000 empty files and a base of its own: each of so\n\
-         many names makes the kernel's path lookups longer.\n\n\
-         \"All CPU work\" is everything that is not idle, of the writer, the kernel and the daemon, divided by the\n\
-         number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
+         The figures are executed instructions, in a virtual machine with one CPU whose nanoseconds are instructions\n\
+         (`-icount shift=0,sleep=off`). One boot measures three times: the base, with Holdfast watching 10,000 files of 4 KiB,\n\
+         and the base again. It uses a tmpfs, and does not randomize addresses (`norandmaps`). A figure with a sign, or 0, is the\n\
+         difference to the first base. A row passes if it is within its budget plus 0.1 % of that base. The second base, after\n\
+         the end of the daemon and the removal of its pins, differed from the first by {:.1} % at most in any row.\n\
+         \n\
+         The other watchers ran after that in the same boot. `inotify` is a process that watches all managed directories and\n\
+         reads the events. `auditd` is Debian's auditd with the rule that `auditctl -w` makes for them. Neither reads contents,\n\
+         compares, or names the actor of a change in a form that outlasts the process.\n\n\
+         The rows with 100,000 inodes enrolled come from another boot, with 100,000 empty files. It has a base of its own,\n\
+         because so many names make the kernel's path lookups longer.\n\n\
+         \"All CPU work\" is the time in which the CPU is not idle, for the writer, the kernel and the daemon. It is divided by\n\
+         the number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
          reads the configs has ended when memory is measured.\n\n{}",
         report.kernel,
         report.qemu,

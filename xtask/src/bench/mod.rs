@@ -1,8 +1,8 @@
 //! What watching costs, in executed instructions, and the budgets.
 //!
-//! In: a kernel series. Out: a table of each budget with base, Holdfast, pass or miss, and other watchers in the same setting; the
-//! same as JSON or as `docs/performance.md`. The guests have one CPU whose nanoseconds are executed instructions, so the numbers
-//! depend on the code and not on the machine. Rows that are compared with each other come from one boot.
+//! In: a kernel series. Out: a table of each budget with base, Holdfast, pass or miss, and other watchers in the same setting.
+//! The result can also be JSON or `docs/performance.md`. The guests have one CPU whose nanoseconds are executed instructions,
+//! so the numbers depend on the code and not on the machine. Rows that are compared with each other come from one boot.
 
 mod auditd;
 pub(crate) mod compare;

@@ -1,7 +1,7 @@
-//! The order of the modules, and that nothing runs back.
+//! The order of the modules.
 //!
-//! In: the table of `docs/architecture.md` and the sources of all crates. Out: every import from a module to one that
-//! stands below it in the table, and every circle between files.
+//! In: the table of `docs/architecture.md` and the sources of all crates. Out: every import from a module to one below it in
+//! the table, and every circle between files.
 
 mod circles;
 mod source;
@@ -32,7 +32,7 @@ const CRATES: [(&str, &str); 6] = [
 /// What is wrong with the modules of a crate.
 #[derive(Debug, PartialEq, Eq)]
 enum Fault {
-    /// A module takes something from one that stands below it.
+    /// A module takes something from one below it.
     Back { file: PathBuf, from: String, to: String, name: String },
     /// Files take from each other in a circle: each file with what it takes from the next.
     Circle(Vec<(PathBuf, String)>),
@@ -98,7 +98,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong in one crate, whose modules are to stand in this order.
+/// The faults of one crate, whose modules must have this order.
 fn faults(root: &Path, order: &[String]) -> Result<Vec<Fault>> {
     let modules = Crate::read(root)?;
     let imports = modules.imports();
@@ -113,10 +113,10 @@ fn faults(root: &Path, order: &[String]) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-/// An import that runs back.
+/// An import from a module below.
 fn back(modules: &Crate, import: &Import, order: &[String]) -> Option<Fault> {
     let file = modules.file(&import.from)?.to_owned();
-    // The root names its modules and hands them on.
+    // The root names its modules and re-exports them.
     let from = import.from.first()?;
     let Some(to) = import.to.first() else {
         return Some(Fault::Root { file, name: import.name.clone() });

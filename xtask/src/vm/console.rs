@@ -1,8 +1,8 @@
 //! Watching a running guest.
 //!
-//! Comes in: the console and the message port, byte by byte. Goes out: the messages, and how the guest ended. Every
-//! line is kept in a log, without the escape codes that firmware sends. The watch ends when a guest prints nothing for
-//! too long or takes too long in all; the caller then ends the emulator.
+//! In: the console and the message port, byte by byte. Out: the messages, and how the guest ended. A log keeps every line,
+//! without the escape codes of the firmware. The watch ends if a guest prints nothing for too long, or takes too long in all.
+//! The caller then ends the emulator.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -23,11 +23,11 @@ pub(crate) enum End {
     Panic(String),
     /// It ended before its scenario did.
     Died,
-    /// It printed nothing for this many seconds.
+    /// It printed nothing in this number of seconds.
     Silent(u64),
-    /// It was not done after this many seconds.
+    /// It had not ended after this number of seconds.
     TooLong(u64),
-    /// Its program runs and waits for a scenario, and the watch was to go no further.
+    /// Its program runs and waits for a scenario, and the watch ends here by request.
     Ready,
 }
 
@@ -70,8 +70,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) narrate: Option<fn(&str)>,
 }
 
-/// Follows a guest to its end. `hello` is called whenever the guest's program starts, after each boot, and gives whether
-/// the watch goes on. A guest that runs already has a `release`.
+/// Follows a guest to its end. `hello` is called when the guest's program starts, after each boot, and returns whether the
+/// watch continues. A guest that runs already has a `release`.
 pub(super) fn watch(
     machine: &mut Machine,
     watch: Watch<'_>,
@@ -133,8 +133,8 @@ pub(super) fn watch(
 }
 
 impl Seen {
-    /// Whether the guest is started once more: it never came up, or a later boot of it stood still before the scenario
-    /// began again. (With two CPUs the emulated timers lose a wake-up now and then.) A check that failed is never repeated.
+    /// Whether the guest starts once more: it never came up, or a later boot stopped before the scenario began again. (With two
+    /// CPUs the emulated timers sometimes lose a wake-up.) A check that failed is never repeated.
     pub(crate) fn is_worth_another_try(&self) -> bool {
         let failed = self.results.iter().any(|result| result.ending == Ending::Fail);
         !failed && (!self.begun || (self.booting && matches!(self.end, End::Silent(_))))

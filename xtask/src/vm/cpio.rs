@@ -1,11 +1,11 @@
 //! The archive that a kernel unpacks as its first root file system (cpio, format "newc").
 //!
-//! Comes in: paths with contents and modes. Goes out: the bytes. Parent folders are added by themselves, and
-//! everything belongs to root and has the same date, so that equal inputs give equal archives.
+//! In: paths with contents and modes. Out: the bytes. It adds parent folders. Everything belongs to root and has the same date,
+//! so that equal inputs give equal archives.
 
 use std::collections::BTreeMap;
 
-/// An archive that is being put together; entries come out sorted, so folders precede what is in them.
+/// An archive under construction. Its entries are sorted, so a folder precedes its contents.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     entries: BTreeMap<String, (u32, Vec<u8>)>,

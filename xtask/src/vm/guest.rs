@@ -1,7 +1,6 @@
-//! What a guest is made of: its kernel, its files, its disks and the emulator's command line.
+//! The parts of a guest: its kernel, its files, its disks and the emulator's command line.
 //!
-//! Comes in: a kernel, a scenario and files. Goes out: the first root file system and the command that starts QEMU. Nothing
-//! is started here.
+//! In: a kernel, a scenario and files. Out: the first root file system, and the command that starts QEMU. It starts nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,13 +19,13 @@ use crate::qemu::Qemu;
 
 /// Longest time without a line before a guest counts as stuck.
 pub(super) const SILENCE: Duration = Duration::from_mins(2);
-/// What the emulator can do, without a fifth level of page tables: a guest of a gigabyte has no use for it, and each
-/// walk through the tables is the emulator's work.
+/// All features of the emulator but a fifth level of page tables. A guest of a gigabyte does not need it, and each walk through
+/// the tables costs the emulator time.
 const CPU: &str = "max,la57=off";
 /// The order of security modules where a kernel's own does not end in `bpf`.
 const LSM_5_10: &str = "lsm=lockdown,yama,apparmor,bpf";
 
-/// Everything that guests are made of, ready for any number of boots at once.
+/// All parts of guests, ready for any number of boots at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts {
     qemu: Qemu,
@@ -38,8 +37,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Finds, fetches and builds them; root disks only for the guests that are asked for. The cache is closed before
-    /// the build, so that no other command waits for a compiler.
+    /// Finds, fetches and builds them; root disks only for the requested guests. It closes the cache before the build, so that
+    /// no other command waits for a compiler.
     pub(crate) fn ensure(cache: Cache, guests: &[Guest]) -> Result<Self> {
         Self::ensure_with(cache, guests, dist::Profile::Dev)
     }
@@ -146,7 +145,7 @@ impl Vm {
             .arg("-initrd")
             .arg(archive)
             .args(["-append", &self.command_line()]);
-        // A guest that reboots where its scenario does not ask for it has failed.
+        // A guest that reboots although its scenario does not ask for it has failed.
         if !self.scenario.reboots {
             command.arg("-no-reboot");
         }
@@ -180,7 +179,7 @@ impl Vm {
             words.push(LSM_5_10.to_owned());
         }
         if self.icount {
-            // Where a stack happens to lie makes a difference of thousands of instructions in an execution.
+            // The random place of a stack changes an execution by thousands of instructions.
             words.extend(["tsc=reliable", "clocksource=tsc", "norandmaps"].map(str::to_owned));
         }
         words.push(format!("hf.kernel={}", self.kernel.series));
@@ -194,7 +193,7 @@ impl Vm {
         words.join(" ")
     }
 
-    /// The first root file system: the whole bare guest, or what brings up the root disk.
+    /// The first root file system: the whole bare guest, or the program that mounts the root disk.
     pub(super) fn initramfs(&self, parts: &Parts) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::default();
         let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));

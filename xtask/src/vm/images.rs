@@ -1,7 +1,7 @@
 //! The contents of the guests' disks.
 //!
-//! Comes in: the cache. Goes out: an image of a Debian root with systemd, one empty image for each file system, and
-//! busybox. They are made once; guests write to them through snapshots that end with the guest.
+//! In: the cache. Out: an image of a Debian root with systemd, one empty image for each file system, and busybox. Each is made
+//! once. Guests write to them through snapshots that end with the guest.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ use crate::tools::Tree;
 const TOOLS: &[&str] = &["busybox-static", "mmdebstrap", "e2fsprogs", "xfsprogs", "btrfs-progs"];
 /// Release that the guest runs, whatever the machine runs.
 const GUEST_RELEASE: &str = "bookworm";
-/// What is in the Debian guest beside the essential packages.
+/// The packages of the Debian guest beside the essential ones.
 const GUEST_PACKAGES: &[&str] = &[
     "systemd",
     "systemd-sysv",
@@ -34,7 +34,7 @@ const GUEST_PACKAGES: &[&str] = &[
     "e2fsprogs",
     "util-linux",
 ];
-/// Counted up when the recipe of an image changes.
+/// Increase the number when the recipe of an image changes.
 const ROOT_RECIPE: &str = "2";
 /// Programs that systemd starts at each boot to make units of what these guests do not have: encrypted disks,
 /// hibernation, init scripts. An emulated guest is slow to start programs.

@@ -1,6 +1,6 @@
 //! Lines of the serial ports.
 //!
-//! Comes in: a stream of bytes. Goes out: its lines, without the escape codes that firmware sends.
+//! In: a stream of bytes. Out: its lines, without the escape codes that firmware sends.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::sync::mpsc::{Receiver, Sender, channel};

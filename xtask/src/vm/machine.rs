@@ -1,7 +1,7 @@
 //! A running emulator, with its console, its message port and its monitor.
 //!
-//! Comes in: a QEMU command line without the ports. Goes out: the lines of both serial ports, a way to send the guest a
-//! line, and the monitor. Dropping it ends the emulator, so that none is left behind whatever went wrong.
+//! In: a QEMU command line without the ports. Out: the lines of both serial ports, a way to send the guest a line, and the
+//! monitor. Dropping the value ends the emulator, also after an error.
 
 use std::io::Write as _;
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,7 +1,7 @@
 //! Virtual machines: one kernel with one guest that runs one scenario, from its boot or from a saved state.
 //!
-//! Comes in: a `Vm`. Goes out: the results of its scenario, or how it failed to give them; and a log of everything it
-//! printed in `target/vm-logs`. Nothing that a guest writes outlives it.
+//! In: a `Vm`. Out: the results of its scenario, or the failure; and a log of its output in `target/vm-logs`. Nothing that a
+//! guest writes remains after its end.
 
 pub(crate) mod console;
 mod cpio;

@@ -1,8 +1,8 @@
 //! The disk of an ostree host: a repository with two versions of a Debian tree, the first of them deployed.
 //!
-//! Comes in: the cache and two kernels. Goes out: an image whose root is an ostree sysroot, made by Debian's own ostree:
-//! the branch `os/v1` with one kernel, deployed, and the branch `os/v2` with another. It is made once, as root; guests
-//! write to it through snapshots that end with the guest.
+//! In: the cache and two kernels. Out: an image whose root is an ostree sysroot, made by Debian's own ostree. The branch
+//! `os/v1` has one kernel and is deployed; the branch `os/v2` has the other. It is made once, as root. Guests write to it
+//! through snapshots that end with the guest.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,16 +19,16 @@ use crate::cache::{Cache, Stamp, sha256_file};
 use crate::kernels::{self, Kernel};
 use crate::run::{output, say};
 
-/// What the tree has beside what the systemd guest has.
+/// The packages that the tree has beside those of the systemd guest.
 const PACKAGES: &[&str] = &["ostree", "ostree-boot", "kexec-tools"];
-/// Counted up when the recipe changes.
+/// Increase the number when the recipe changes.
 const RECIPE: &str = "4";
 const SIZE: u64 = 3 << 30;
 /// Modules without which the root disk cannot be mounted.
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
 /// The program that makes a deployment the root.
 const PREPARE_ROOT: &str = "usr/lib/ostree/ostree-prepare-root";
-/// What no program of the guest reads: half of the tree's files. ostree links each file at each deployment.
+/// Files that no program of the guest reads: half of the tree. ostree links each file at each deployment.
 const UNUSED: &[&str] = &[
     "usr/share/zoneinfo",
     "usr/share/perl",
@@ -100,7 +100,8 @@ fn chroot(root: &Path, line: &str) -> Result<String> {
     output(Command::new("chroot").arg(root).args(["/bin/sh", "-ec", line]))
 }
 
-/// Turns a Debian root into a tree as ostree needs it. What was in `/var` comes out beside it: that is the host's own.
+/// Turns a Debian root into a tree as ostree needs it. The contents of `/var` are moved beside the tree, because they belong to
+/// the host.
 fn lay_out(tree: &Path) -> Result<PathBuf> {
     fs::rename(tree.join("etc"), tree.join("usr/etc"))?;
     let var = tree.with_file_name("var");

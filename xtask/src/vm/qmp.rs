@@ -1,7 +1,7 @@
 //! QEMU's monitor: saving a running guest to a file, and loading it.
 //!
-//! Comes in: the connection that QEMU makes to our socket. Goes out: a file with the guest's memory and devices, or a
-//! guest that runs on from such a file. What is on the disks is not in the file.
+//! In: the connection that QEMU makes to our socket. Out: a file with the guest's memory and devices, or a guest that continues
+//! from such a file. The file does not contain the disks.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -37,7 +37,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Saves the guest, which stands still afterwards.
+    /// Saves the guest, which is paused afterwards.
     pub(super) fn save(&mut self, file: &Path) -> Result<()> {
         self.command("migrate-set-parameters", &json!({ "max-bandwidth": BANDWIDTH }))?;
         self.command("migrate", &json!({ "uri": uri(file) }))?;

@@ -1,7 +1,7 @@
 //! One run of a scenario, from a boot or from a saved guest.
 //!
-//! Comes in: a `Vm`. Goes out: the results of its scenario, or how it failed to give them; and a log of everything that the
-//! guest printed. A guest that never comes up is started once more, and that is counted. A guest that dies later has failed.
+//! In: a `Vm`. Out: the results of its scenario, or the failure; and a log of the guest's output. A guest that never comes up
+//! starts once more, and the result counts it. A guest that dies later has failed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use super::machine::Machine;
 use super::saved::Saved;
 use crate::run::say;
 
-/// What a run gave.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// What the guest reported, and how it ended.
     pub(crate) seen: Seen,
     /// The log of everything that it printed.
     pub(crate) log: PathBuf,
-    /// How often it had to be started again.
+    /// The number of times that it was started again.
     pub(crate) retries: u32,
     /// How long it took, the last time.
     pub(crate) took: Duration,

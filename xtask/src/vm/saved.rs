@@ -1,8 +1,7 @@
 //! A guest that is booted once and saved when its program waits for a scenario.
 //!
-//! Comes in: a run whose boot others share. Goes out: a folder with the guest's memory, its initramfs and, where it has
-//! one, its root disk; and guests that start from it. Each has copies of its own: they share nothing that one
-//! of them could change.
+//! In: a run whose boot others share. Out: a folder with the guest's memory, its initramfs and its root disk, if it has one;
+//! and guests that start from the folder. Each has copies of its own, so no guest changes the files of another.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -32,9 +31,9 @@ pub(crate) struct Saved {
     pub(super) release: String,
     /// The log of everything that the boot printed.
     log: PathBuf,
-    /// How often the guest had to be started again.
+    /// The number of times that the guest was started again.
     pub(crate) retries: u32,
-    /// How long booting and saving took.
+    /// The duration of boot and saving.
     pub(crate) took: Duration,
     /// Processor time of the emulator.
     pub(crate) cpu: Duration,
@@ -61,7 +60,7 @@ impl Saved {
         let image = parts.root(vm.scenario.guest);
         let disk = disk(folder.path());
         if let Some(image) = image {
-            // It keeps holes, which most of the image is.
+            // It keeps holes: most of the image is empty.
             output(Command::new("cp").arg("--sparse=always").arg(image).arg(&disk))?;
         }
         let sockets = tempfile::tempdir()?;

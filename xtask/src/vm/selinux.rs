@@ -1,7 +1,7 @@
 //! The disk of a host with SELinux: the Debian guest with Debian's policy, every file labelled by it.
 //!
-//! Comes in: the cache. Goes out: an image whose files carry their labels, so that a guest boots without a pass over all of
-//! them. It is made once, as root; guests write to it through snapshots that end with the guest.
+//! In: the cache. Out: an image whose files have their labels, so that a guest boots without a pass over all of them. It is
+//! made once, as root. Guests write to it through snapshots that end with the guest.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::apt::is_root;
 use crate::cache::{Cache, Stamp};
 use crate::run::{output, say};
 
-/// What the guest has beside what the systemd guest has: a policy and the programs that label.
+/// The packages that the guest has beside those of the systemd guest: a policy and the programs that label.
 const PACKAGES: &[&str] = &["selinux-policy-default", "policycoreutils", "selinux-utils"];
-/// Counted up when the recipe changes.
+/// Increase the number when the recipe changes.
 const RECIPE: &str = "1";
 const SIZE: u64 = 1 << 30;
-/// Labels everything below the root by the policy's own table. `-F`: whatever label the maker's machine left on it.
+/// Labels everything below the root by the policy's own table. `-F` also replaces labels that the building machine set.
 const LABEL: &str = "setfiles -F /etc/selinux/default/contexts/files/file_contexts /";
 
 /// The disk's image.

@@ -1,7 +1,7 @@
 //! The system bus of the host.
 //!
-//! In: the host's root. Out: connections to the bus below that root, and to no other bus: an apply to a mounted root must not
-//! restart units of the host that it runs on. Each call has a limit.
+//! In: the host's root. Out: connections to the bus below that root, and to no other bus. So an apply to a mounted root never
+//! restarts units of the host that it runs on. Each call has a limit.
 
 use crate::apply::act_error::SystemdError;
 use std::{

@@ -1,7 +1,7 @@
 //! `ostree` alone: branches or commits of its repository, and kernel arguments.
 //!
 //! In: a change. Out: the commands that stage it. `osImageURL` is a branch (`os/v2`), a commit, or a branch of a remote
-//! (`remote:os/v2`), which ostree pulls first. ostree merges `/etc` and writes the boot loader's entry when the host shuts down.
+//! (`remote:os/v2`), which it pulls first. `ostree` merges `/etc` and writes the boot loader's entry when the host shuts down.
 
 use super::{
     change::{changed_image, words},

@@ -161,7 +161,7 @@ impl NotedEnd {
     }
 
     /// Compares a log that ends with entry `last` (0 for none) with its note. A missing note that the log names is a shortfall,
-    /// and so is a damaged one: a process may have removed it to hide a cut.
+    /// and so is a damaged one. A process may have removed it to hide a cut.
     ///
     /// # Errors
     /// The note or the log cannot be read.
