@@ -137,9 +137,9 @@ fn a_declared_directory_may_be_a_mount_point_but_not_become_one() {
 
 /// A clock that the test advances.
 #[derive(Debug, Default)]
-struct Hand(AtomicU64);
+struct ManualClock(AtomicU64);
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::UNIX_EPOCH
     }
@@ -161,7 +161,7 @@ fn a_full_disk_loses_no_record() {
     }
     let root = tempfile::tempdir().unwrap();
     mount(Some("none"), root.path(), Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
-    let clock = Arc::new(Hand::default());
+    let clock = Arc::new(ManualClock::default());
     let build = BuildInfo {
         version: String::new(),
         commit: String::new(),

@@ -11,7 +11,7 @@ use crate::apt;
 use crate::cache::Cache;
 use crate::dist::root;
 use crate::run::{find_program, output};
-use crate::tools::Tree;
+use crate::tools::PackageTree;
 
 const PACKAGE: &str = "prometheus";
 const PROGRAM: &str = "promtool";
@@ -29,15 +29,15 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
-fn tree(cache: &Cache) -> Result<Tree> {
-    if let Some(tree) = Tree::cached(cache, PACKAGE) {
+fn tree(cache: &Cache) -> Result<PackageTree> {
+    if let Some(tree) = PackageTree::cached(cache, PACKAGE) {
         return Ok(tree);
     }
     let release = apt::codename()?;
-    Tree::make(cache, PACKAGE, &[&release], &release, &[PACKAGE])
+    PackageTree::make(cache, PACKAGE, &[&release], &release, &[PACKAGE])
 }
 
-fn promtool(tree: Option<&Tree>) -> Result<Command> {
+fn promtool(tree: Option<&PackageTree>) -> Result<Command> {
     let Some(tree) = tree else { return Ok(Command::new(PROGRAM)) };
     let program = tree.program(PROGRAM).with_context(|| format!("{PACKAGE} holds no {PROGRAM}"))?;
     Ok(tree.command(&program))

@@ -17,14 +17,14 @@ const STAMP: &str = "holdfast-stamp.json";
 
 /// What a cached folder was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stamp {
+pub(crate) struct CacheStamp {
     /// Version or fingerprint of the source.
     pub(crate) version: String,
     /// SHA-256, in hexadecimal, of each file that the folder was unpacked from, by file name.
     pub(crate) sha256: std::collections::BTreeMap<String, String>,
 }
 
-impl Stamp {
+impl CacheStamp {
     /// A stamp with no source files.
     pub(crate) fn of_version(version: &str) -> Self {
         Self { version: version.to_owned(), sha256: std::collections::BTreeMap::new() }
@@ -70,13 +70,17 @@ impl Cache {
     }
 
     /// The stamp of a completely made folder, if there is one.
-    pub(crate) fn stamp(&self, name: &str) -> Option<Stamp> {
+    pub(crate) fn stamp(&self, name: &str) -> Option<CacheStamp> {
         let text = fs::read(self.path(name).join(STAMP)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     /// Makes a folder again: `recipe` fills a temporary folder and gives the stamp. The folder then replaces the old one.
-    pub(crate) fn make(&self, name: &str, recipe: impl FnOnce(&Path) -> Result<Stamp>) -> Result<PathBuf> {
+    pub(crate) fn make(
+        &self,
+        name: &str,
+        recipe: impl FnOnce(&Path) -> Result<CacheStamp>,
+    ) -> Result<PathBuf> {
         let done = self.path(name);
         let temporary = self.path(&format!("tmp/{}", name.replace('/', "_")));
         remove_tree(&temporary)?;

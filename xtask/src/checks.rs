@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use crate::dist::{self, Profile};
 use crate::matrix::Selection;
-use crate::parts::Parts;
+use crate::parts::TestParts;
 use crate::run::{self, cargo, output, show};
 use crate::{alerts, cache::Cache, fuzz, kernels, reference, toolchain::EbpfToolchain, tools};
 
@@ -25,7 +25,7 @@ const CARGO_DENY: &str = "0.20.2";
 /// Runs the quick tests, and those on real kernels unless `quick`. A scenario runs only on the kernels where it finds most,
 /// unless kernels are given or the run is to be `full`.
 pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
-    let parts = Parts::new(dist::root().join("target/test-logs"))?;
+    let parts = TestParts::new(dist::root().join("target/test-logs"))?;
     if !quick {
         parts.run("kernels", all_kernels);
     }
@@ -43,7 +43,7 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
 }
 
 /// The lane of what is built by the development profile.
-fn workspace(parts: &Parts, quick: bool) {
+fn workspace(parts: &TestParts, quick: bool) {
     // A test resolves every field and hook against each kernel's BTF. Without the BTF it would pass untested.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     for (name, arguments) in [
@@ -59,7 +59,7 @@ fn workspace(parts: &Parts, quick: bool) {
 }
 
 /// The lane of everything else, each with a build folder of its own.
-fn others(parts: &Parts, quick: bool, profile: Profile) {
+fn others(parts: &TestParts, quick: bool, profile: Profile) {
     parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
         parts.run("programs for guests", || programs_for_guests(profile));

@@ -15,7 +15,7 @@ use crate::dist::{self, Profile};
 use crate::kernels;
 use crate::matrix::problems;
 use crate::run::say;
-use crate::vm::{Parts, Vm};
+use crate::vm::{GuestParts, Vm};
 
 /// Boots a kernel and prints the scenario's notes.
 pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
@@ -23,7 +23,7 @@ pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
     let (parts, kernel) = {
         let cache = Cache::open()?;
         let kernel = kernels::ensure(&cache, series)?;
-        (Parts::ensure(cache, &[scenario.guest])?, kernel)
+        (GuestParts::ensure(cache, &[scenario.guest])?, kernel)
     };
     let mut vm = Vm::new(kernel, scenario);
     vm.add_file(dist::build_holdfast(profile)?, HOLDFAST)?;

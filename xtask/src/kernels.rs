@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSection};
 
 use crate::apt::{self, Apt, Offer};
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, CacheStamp};
 use crate::run::say;
 
 /// Where the archive keeps one kernel series.
@@ -87,13 +87,13 @@ const RECIPE: &str = "recipe 3, version ";
 
 /// A kernel in the cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct CachedKernel {
     /// Its series, as on the command line.
     pub(crate) series: String,
     folder: PathBuf,
 }
 
-impl Kernel {
+impl CachedKernel {
     /// The bootable image.
     pub(crate) fn image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
@@ -111,13 +111,13 @@ pub(crate) fn series() -> impl Iterator<Item = &'static str> {
 }
 
 /// Finds a series in the cache or fetches its newest version.
-pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<Kernel> {
+pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<CachedKernel> {
     let Some(series) = MATRIX.iter().find(|series| series.name == name) else {
         let known: Vec<&str> = self::series().collect();
         bail!("no kernel series {name}: the matrix has {}", known.join(", "));
     };
     let folder_name = format!("kernels/{name}");
-    let kernel = Kernel { series: name.to_owned(), folder: cache.path(&folder_name) };
+    let kernel = CachedKernel { series: name.to_owned(), folder: cache.path(&folder_name) };
     if cache.stamp(&folder_name).is_some_and(|stamp| stamp.version.starts_with(RECIPE)) {
         return Ok(kernel);
     }
@@ -140,7 +140,7 @@ pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<Kernel> {
         debs.push(apt.download(&Offer { package, version: offer.version.clone() })?);
     }
     cache.make(&folder_name, |folder| {
-        let mut stamp = Stamp::of_version(&format!("{RECIPE}{}", offer.version));
+        let mut stamp = CacheStamp::of_version(&format!("{RECIPE}{}", offer.version));
         let tree = folder.join("tree");
         for deb in &debs {
             stamp.add_file(deb)?;

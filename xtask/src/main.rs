@@ -100,8 +100,8 @@ enum Command {
         #[arg(long, default_value = "6.12")]
         kernel: String,
         /// What to print.
-        #[arg(long, short, value_enum, default_value_t = bench::Output::Table)]
-        output: bench::Output,
+        #[arg(long, short, value_enum, default_value_t = bench::BenchFormat::Table)]
+        output: bench::BenchFormat,
         /// Write `docs/performance.md`.
         #[arg(long)]
         write_docs: bool,
@@ -172,7 +172,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
-            vm::Parts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux])?;
+            vm::GuestParts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux])?;
             run::say("setup", "everything is in place");
             Ok(())
         }

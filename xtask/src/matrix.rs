@@ -16,11 +16,11 @@ use vm_tests::scenarios::{Guest, SCENARIOS, Scenario};
 use crate::cache::Cache;
 use crate::coverage;
 use crate::dist;
-use crate::kernels::{self, Kernel};
+use crate::kernels::{self, CachedKernel};
 use crate::queue::{Next, Queue};
 use crate::run::{self, print, say};
-use crate::vm::console::End;
-use crate::vm::{Outcome, Parts, Saved, Vm};
+use crate::vm::console::GuestEnd;
+use crate::vm::{GuestParts, Outcome, Saved, Vm};
 
 /// How many guests run at once by default. A guest waits for disks and timers a fifth of its time, so that a
 /// third one keeps two cores busy.
@@ -92,10 +92,10 @@ impl Selection {
         };
         let (parts, kernels) = {
             let cache = Cache::open()?;
-            let kernels: Vec<Kernel> =
+            let kernels: Vec<CachedKernel> =
                 series.iter().map(|name| kernels::ensure(&cache, name)).collect::<Result<_>>()?;
             let guests: Vec<Guest> = scenarios.iter().map(|scenario| scenario.guest).collect();
-            (Parts::ensure(cache, &guests)?, kernels)
+            (GuestParts::ensure(cache, &guests)?, kernels)
         };
         let holdfast = if scenarios.iter().any(|s| s.needs_holdfast) {
             Some(dist::build_holdfast(self.profile)?)
@@ -140,7 +140,13 @@ impl Selection {
 }
 
 /// Makes a boot, or runs a scenario.
-fn step(next: Next<Vm, Saved>, queue: &Queue<Vm, Saved>, parts: &Parts, tally: &Mutex<Tally>, detail: bool) {
+fn step(
+    next: Next<Vm, Saved>,
+    queue: &Queue<Vm, Saved>,
+    parts: &GuestParts,
+    tally: &Mutex<Tally>,
+    detail: bool,
+) {
     // It is changed in single steps, so a worker that panicked left it whole.
     let tally = || tally.lock().unwrap_or_else(PoisonError::into_inner);
     match next {
@@ -251,15 +257,15 @@ pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
     let failed = results.iter().filter(|result| result.ending == Ending::Fail);
     let mut problems: Vec<String> = failed.map(|r| format!("{name}: {}: {}", r.name, r.detail)).collect();
     match &outcome.seen.end {
-        End::Done if results.iter().all(|result| result.ending == Ending::Skip) => {
+        GuestEnd::Done if results.iter().all(|result| result.ending == Ending::Skip) => {
             problems.push(format!("{name}: nothing was checked"));
         }
-        End::Done => {}
-        End::Panic(line) => problems.push(format!("{name}: the kernel panicked: {line}")),
-        End::Died => problems.push(format!("{name}: the guest ended before its scenario did")),
-        End::Silent(seconds) => problems.push(format!("{name}: no line for {seconds} s")),
-        End::Ready => problems.push(format!("{name}: its scenario was not started")),
-        End::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
+        GuestEnd::Done => {}
+        GuestEnd::Panic(line) => problems.push(format!("{name}: the kernel panicked: {line}")),
+        GuestEnd::Died => problems.push(format!("{name}: the guest ended before its scenario did")),
+        GuestEnd::Silent(seconds) => problems.push(format!("{name}: no line for {seconds} s")),
+        GuestEnd::Ready => problems.push(format!("{name}: its scenario was not started")),
+        GuestEnd::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
     }
     problems
 }
@@ -279,7 +285,7 @@ mod tests {
     use super::*;
     use crate::vm::console::Seen;
 
-    fn outcome(endings: &[Ending], end: End) -> Outcome {
+    fn outcome(endings: &[Ending], end: GuestEnd) -> Outcome {
         let results = endings
             .iter()
             .map(|&ending| ResultLine {
@@ -296,8 +302,8 @@ mod tests {
     #[test]
     fn the_error_at_the_end_names_the_failures_with_their_logs_and_nothing_that_passed() {
         let mut tally = Tally::default();
-        tally.count("good", Ok(outcome(&[Ending::Pass], End::Done)), false);
-        tally.count("bad", Ok(outcome(&[Ending::Pass], End::Died)), false);
+        tally.count("good", Ok(outcome(&[Ending::Pass], GuestEnd::Done)), false);
+        tally.count("bad", Ok(outcome(&[Ending::Pass], GuestEnd::Died)), false);
         let error = tally.finish().expect_err("one failed").to_string();
         assert_eq!(
             error,
@@ -307,11 +313,11 @@ mod tests {
 
     #[test]
     fn a_guest_passes_only_if_it_checked_something_finished_and_failed_nothing() {
-        assert!(problems("vm", &outcome(&[Ending::Pass, Ending::Skip], End::Done)).is_empty());
-        assert_eq!(problems("vm", &outcome(&[Ending::Pass, Ending::Fail], End::Done)).len(), 1);
-        assert_eq!(problems("vm", &outcome(&[Ending::Skip], End::Done)).len(), 1);
-        assert_eq!(problems("vm", &outcome(&[], End::Done)).len(), 1);
-        for end in [End::Died, End::Silent(1), End::TooLong(1), End::Panic("p".into())] {
+        assert!(problems("vm", &outcome(&[Ending::Pass, Ending::Skip], GuestEnd::Done)).is_empty());
+        assert_eq!(problems("vm", &outcome(&[Ending::Pass, Ending::Fail], GuestEnd::Done)).len(), 1);
+        assert_eq!(problems("vm", &outcome(&[Ending::Skip], GuestEnd::Done)).len(), 1);
+        assert_eq!(problems("vm", &outcome(&[], GuestEnd::Done)).len(), 1);
+        for end in [GuestEnd::Died, GuestEnd::Silent(1), GuestEnd::TooLong(1), GuestEnd::Panic("p".into())] {
             assert_eq!(problems("vm", &outcome(&[Ending::Pass], end)).len(), 1);
         }
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{Log, print, say, with_log};
+use crate::run::{ThreadLog, print, say, with_log};
 
 /// A part that ran.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ struct Part {
 
 /// The parts that ran. Threads may run parts beside each other.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct TestParts {
     folder: PathBuf,
     start: Instant,
     done: Mutex<Vec<Part>>,
 }
 
-impl Parts {
+impl TestParts {
     /// No part yet; logs of earlier runs are removed.
     pub(crate) fn new(folder: PathBuf) -> Result<Self> {
         crate::cache::remove_tree(&folder)?;
@@ -44,7 +44,7 @@ impl Parts {
         say("test", name);
         let start = Instant::now();
         let path = self.folder.join(format!("{}.log", name.replace(|c: char| !c.is_alphanumeric(), "-")));
-        let result = Log::create(path.clone()).and_then(|log| with_log(Some(log), work));
+        let result = ThreadLog::create(path.clone()).and_then(|log| with_log(Some(log), work));
         let part = Part { name, took: start.elapsed(), result, log: path };
         // One lock for all lines, so that those of two parts do not mix.
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,8 +110,8 @@ fn table(parts: &[(&str, Duration)], all: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn parts(folder: &Path) -> Parts {
-        Parts::new(folder.join("logs")).unwrap()
+    fn parts(folder: &Path) -> TestParts {
+        TestParts::new(folder.join("logs")).unwrap()
     }
 
     #[test]

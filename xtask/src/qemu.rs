@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::apt;
 use crate::cache::Cache;
 use crate::run::{find_program, output};
-use crate::tools::Tree;
+use crate::tools::PackageTree;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
@@ -26,14 +26,14 @@ const FIRMWARE: &[&str] = &["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe
 pub(crate) struct Qemu {
     program: PathBuf,
     /// Where it was unpacked, if it is not the machine's own.
-    tree: Option<Tree>,
+    tree: Option<PackageTree>,
 }
 
 impl Qemu {
     /// Finds or fetches one.
     pub(crate) fn ensure(cache: &Cache) -> Result<Self> {
         let machine = find_program(PROGRAM).map(|program| Self { program, tree: None });
-        let cached = Tree::cached(cache, FOLDER).and_then(Self::in_tree);
+        let cached = PackageTree::cached(cache, FOLDER).and_then(Self::in_tree);
         // Which libraries were unpacked depends on the machine, so a cache that moved may not run.
         if let Some(qemu) = machine.into_iter().chain(cached).find(Self::is_new_enough) {
             return Ok(qemu);
@@ -41,9 +41,9 @@ impl Qemu {
         let release = apt::codename()?;
         let backports = format!("{release}-backports");
         let tree = if release == "bookworm" {
-            Tree::make(cache, FOLDER, &[&release, &backports], &backports, &[PACKAGE])?
+            PackageTree::make(cache, FOLDER, &[&release, &backports], &backports, &[PACKAGE])?
         } else {
-            Tree::make(cache, FOLDER, &[&release], &release, &[PACKAGE])?
+            PackageTree::make(cache, FOLDER, &[&release], &release, &[PACKAGE])?
         };
         let fetched = Self::in_tree(tree).with_context(|| format!("{PACKAGE} holds no {PROGRAM}"))?;
         let version = fetched.version().context("the QEMU unpacked into the cache does not run")?;
@@ -53,7 +53,7 @@ impl Qemu {
         Ok(fetched)
     }
 
-    fn in_tree(tree: Tree) -> Option<Self> {
+    fn in_tree(tree: PackageTree) -> Option<Self> {
         Some(Self { program: tree.program(PROGRAM)?, tree: Some(tree) })
     }
 

@@ -18,7 +18,7 @@ pub(crate) enum Next<R, S> {
 
 /// A boot.
 #[derive(Debug)]
-enum Boot<S> {
+enum BootState<S> {
     /// Several runs need it.
     Shared,
     /// A worker makes it.
@@ -33,7 +33,7 @@ enum Boot<S> {
 struct State<R, S> {
     /// Runs with the names of their boots.
     waiting: VecDeque<(String, R)>,
-    boots: HashMap<String, Boot<S>>,
+    boots: HashMap<String, BootState<S>>,
 }
 
 /// The queue; workers share it.
@@ -48,7 +48,7 @@ impl<R: Clone, S> Queue<R, S> {
     pub(crate) fn new(runs: Vec<(String, R)>) -> Self {
         let mut boots = HashMap::new();
         for (name, _) in &runs {
-            boots.entry(name.clone()).and_modify(|boot| *boot = Boot::Shared).or_insert(Boot::Own);
+            boots.entry(name.clone()).and_modify(|boot| *boot = BootState::Shared).or_insert(BootState::Own);
         }
         Self { state: Mutex::new(State { waiting: runs.into(), boots }), changed: Condvar::new() }
     }
@@ -69,7 +69,7 @@ impl<R: Clone, S> Queue<R, S> {
 
     /// A boot was made. Without one each run that needs it boots for itself.
     pub(crate) fn made(&self, name: &str, saved: Option<S>) {
-        let boot = saved.map_or(Boot::Own, |saved| Boot::Saved(Arc::new(saved)));
+        let boot = saved.map_or(BootState::Own, |saved| BootState::Saved(Arc::new(saved)));
         self.lock().boots.insert(name.to_owned(), boot);
         self.changed.notify_all();
     }
@@ -82,15 +82,15 @@ impl<R: Clone, S> Queue<R, S> {
 
 impl<R: Clone, S> State<R, S> {
     fn next(&mut self) -> Option<Next<R, S>> {
-        let ready = |boot: Option<&Boot<S>>| !matches!(boot, Some(Boot::Making));
+        let ready = |boot: Option<&BootState<S>>| !matches!(boot, Some(BootState::Making));
         let at = self.waiting.iter().position(|(name, _)| ready(self.boots.get(name)))?;
         let name = self.waiting[at].0.clone();
         let saved = match self.boots.get_mut(&name) {
-            Some(boot @ Boot::Shared) => {
-                *boot = Boot::Making;
+            Some(boot @ BootState::Shared) => {
+                *boot = BootState::Making;
                 return Some(Next::Boot(self.waiting[at].1.clone()));
             }
-            Some(Boot::Saved(saved)) => Some(Arc::clone(saved)),
+            Some(BootState::Saved(saved)) => Some(Arc::clone(saved)),
             _ => None,
         };
         let (_, run) = self.waiting.remove(at)?;

@@ -20,17 +20,17 @@ const CAUSE_LINES: usize = 100;
 
 thread_local! {
     /// Where this thread writes what it would otherwise print.
-    static LOG: RefCell<Option<Arc<Log>>> = const { RefCell::new(None) };
+    static LOG: RefCell<Option<Arc<ThreadLog>>> = const { RefCell::new(None) };
 }
 
 /// Where a thread writes what it would otherwise print.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct ThreadLog {
     path: PathBuf,
     file: File,
 }
 
-impl Log {
+impl ThreadLog {
     /// An empty log.
     pub(crate) fn create(path: PathBuf) -> Result<Arc<Self>> {
         let file = File::options().create(true).append(true).open(&path);
@@ -53,7 +53,7 @@ pub(crate) fn written() -> Result<String> {
 }
 
 /// Runs work with a log; without one it prints.
-pub(crate) fn with_log<T>(log: Option<Arc<Log>>, work: impl FnOnce() -> T) -> T {
+pub(crate) fn with_log<T>(log: Option<Arc<ThreadLog>>, work: impl FnOnce() -> T) -> T {
     let before = LOG.replace(log);
     let done = work();
     LOG.set(before);
@@ -61,7 +61,7 @@ pub(crate) fn with_log<T>(log: Option<Arc<Log>>, work: impl FnOnce() -> T) -> T 
 }
 
 /// The log of this thread, for the threads that it starts.
-pub(crate) fn log() -> Option<Arc<Log>> {
+pub(crate) fn log() -> Option<Arc<ThreadLog>> {
     LOG.with_borrow(Clone::clone)
 }
 
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_program_that_fails_with_a_log_says_why_from_its_own_output_alone() {
         let folder = tempfile::tempdir().expect("a folder");
-        let log = Log::create(folder.path().join("log")).expect("a log");
+        let log = ThreadLog::create(folder.path().join("log")).expect("a log");
         let error = with_log(Some(log), || {
             print("error: of what ran before");
             show(Command::new("sh").args(["-c", "echo error: mine; exit 3"]))

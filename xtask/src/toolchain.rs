@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::apt::{self, Apt};
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, CacheStamp};
 use crate::run::{find_program, output, say};
 use crate::tools::cargo_tool;
 
@@ -97,7 +97,7 @@ fn fetch_debian_source(cache: &Cache, name: &str, version: &str) -> Result<()> {
     };
     let deb = apt.download(&offer)?;
     cache.make(name, |folder| {
-        let mut stamp = Stamp::of_version(&offer.version);
+        let mut stamp = CacheStamp::of_version(&offer.version);
         stamp.add_file(&deb)?;
         apt::unpack(&deb, folder)?;
         Ok(stamp)
@@ -126,7 +126,7 @@ fn link_source(cache: &Cache, sysroot: &Path, source: &Path) -> Result<Option<Pa
             }
         }
         symlink(source, folder.join(SOURCE))?;
-        Ok(Stamp::of_version(&rustc_version()?))
+        Ok(CacheStamp::of_version(&rustc_version()?))
     })?;
     let wrapper = shadow.join("rustc");
     let compiler = sysroot.join("bin/rustc");

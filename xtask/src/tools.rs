@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::apt::{self, Apt};
-use crate::cache::{Cache, Stamp, remove_tree};
+use crate::cache::{Cache, CacheStamp, remove_tree};
 use crate::run::{cargo, output, quiet, say, show};
 
 /// Folders of a tree that hold programs.
@@ -19,11 +19,11 @@ const LIBRARIES: &[&str] = &["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]
 
 /// An unpacked set of packages.
 #[derive(Debug, Clone)]
-pub(crate) struct Tree {
+pub(crate) struct PackageTree {
     root: PathBuf,
 }
 
-impl Tree {
+impl PackageTree {
     /// The tree in the cache, if it was completely made.
     pub(crate) fn cached(cache: &Cache, name: &str) -> Option<Self> {
         cache.stamp(name).map(|_| Self { root: cache.path(name) })
@@ -39,7 +39,7 @@ impl Tree {
     ) -> Result<Self> {
         let debs = Apt::with_suites(cache, suites)?.download_with_dependencies(packages, suite)?;
         let root = cache.make(name, |folder| {
-            let mut stamp = Stamp::of_version(suite);
+            let mut stamp = CacheStamp::of_version(suite);
             for deb in &debs {
                 stamp.add_file(deb)?;
                 apt::unpack(deb, folder)?;

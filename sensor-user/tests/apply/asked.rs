@@ -2,7 +2,7 @@
 
 use crate::{
     golden::json,
-    world::{NEW, Said, World},
+    world::{NEW, RunResult, World},
 };
 use std::{
     fs::{self, File},
@@ -17,8 +17,8 @@ fn unanswered(world: &World, arguments: &[&str]) -> Command {
     command
 }
 
-fn said(command: &mut Command) -> Said {
-    Said::of(command.output().unwrap())
+fn said(command: &mut Command) -> RunResult {
+    RunResult::of(command.output().unwrap())
 }
 
 /// Runs a command on a new terminal, and answers its question after `meanwhile`. Returns its exit code and the terminal's text.

@@ -1,6 +1,6 @@
 //! Files that others made as large as a disk, and devices: Holdfast names them and does not read them.
 
-use crate::world::{Said, World};
+use crate::world::{RunResult, World};
 use std::{
     fs::{self, File},
     process::{Command, Stdio},
@@ -9,7 +9,7 @@ use std::{
 const TERABYTE: u64 = 1 << 40;
 
 /// Runs a command with at most 4 GiB of address space.
-fn limited(command: &Command) -> Said {
+fn limited(command: &Command) -> RunResult {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "ulimit -v 4194304; exec \"$0\" \"$@\""])
@@ -20,7 +20,7 @@ fn limited(command: &Command) -> Said {
             shell.env(name, value);
         }
     }
-    Said::of(shell.stdin(Stdio::null()).output().unwrap())
+    RunResult::of(shell.stdin(Stdio::null()).output().unwrap())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The apply is killed, or its calls fail, at every single writing system call.
 
-use crate::world::{Said, Snapshot, World};
+use crate::world::{RunResult, Snapshot, World};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -9,12 +9,12 @@ use std::{
 };
 
 /// The states before and after the apply, without the day of the password, which is the same today.
-pub(crate) struct Ends {
+pub(crate) struct ApplyStates {
     pub(crate) old: Snapshot,
     pub(crate) new: Snapshot,
 }
 
-impl Ends {
+impl ApplyStates {
     pub(crate) fn new() -> Self {
         let world = World::old();
         let old = world.snapshot();
@@ -67,13 +67,13 @@ pub(crate) fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
     last.load(Ordering::Relaxed) - 1
 }
 
-pub(crate) fn met(said: &Said) -> bool {
+pub(crate) fn met(said: &RunResult) -> bool {
     said.err.contains("fault: ")
 }
 
 #[test]
 fn killed_at_any_call_the_next_start_finishes_or_restores_everything() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let calls = every(|number| {
         let world = World::old();
         let said = world.apply(&["new"], &format!("kill:{number}"));
@@ -116,7 +116,7 @@ fn killed_at_any_call_the_next_start_finishes_or_restores_everything() {
 
 #[test]
 fn killed_again_during_the_recovery_the_apply_still_ends() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     // A sample of both, so that each part of the first apply meets each part of the second.
     let mut deaths = 0;
     for first in (20..400).step_by(37) {
@@ -139,7 +139,7 @@ fn killed_again_during_the_recovery_the_apply_still_ends() {
 
 #[test]
 fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let calls = every(|number| {
         let world = World::old();
         let said = world.apply(&["new"], &format!("EIO:{number}"));
@@ -167,7 +167,7 @@ fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
 
 #[test]
 fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_the_apply_continue() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let calls = every(|number| {
         let world = World::old();
         let said = world.apply(&["new"], &format!("ENOSPC:{number}"));
@@ -229,7 +229,7 @@ fn lines(journal: &[u8]) -> usize {
 
 #[test]
 fn an_apply_whose_config_is_lost_rolls_back() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let mut met_both = [false; 2];
     for number in (60..).step_by(23) {
         let world = World::old();

@@ -1,8 +1,8 @@
 //! Another process writes to a target of an apply, between any two of its calls.
 
 use crate::{
-    faults::{Ends, every, met},
-    world::{Said, Snapshot, World},
+    faults::{ApplyStates, every, met},
+    world::{RunResult, Snapshot, World},
 };
 use nix::{
     sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
@@ -79,7 +79,7 @@ fn others(mut snapshot: Snapshot, target: &str) -> Snapshot {
 }
 
 /// Output of an apply in which another process made a change right before a call, if the apply reached that call.
-fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> Said {
+fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> RunResult {
     let child = world
         .command(&[config], &format!("stop:{call}"))
         .stdout(Stdio::piped())
@@ -90,16 +90,16 @@ fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> S
         meanwhile();
         kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
     }
-    Said::of(child.wait_with_output().unwrap())
+    RunResult::of(child.wait_with_output().unwrap())
 }
 
-fn text(said: &Said) -> String {
+fn text(said: &RunResult) -> String {
     format!("{}{}", said.out, said.err)
 }
 
 #[test]
 fn a_change_of_another_process_between_any_two_calls_stays_and_all_other_paths_are_old_or_new() {
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let calls = every(|number| {
         let turn = usize::try_from(number).unwrap();
         let deed = [Deed::Write, Deed::RenameOver, Deed::Remove][turn % 3];
@@ -140,7 +140,7 @@ const SETTING: [&str; 4] = ["(fchown)", "(fchmod)", "(fsetxattr)", "(fremovexatt
 #[test]
 fn a_directory_that_another_process_changes_is_left_and_named() {
     const TARGET: &str = "/etc/app";
-    let ends = Ends::new();
+    let ends = ApplyStates::new();
     let (left, overwritten) = (AtomicU64::new(0), AtomicU64::new(0));
     let calls = every(|number| {
         let is_mode = number % 2 == 0;
@@ -359,7 +359,7 @@ fn while_an_apply_is_held_no_other_begins_and_a_dry_run_only_reports_it() {
     }
     assert_eq!((world.snapshot(), world.contents()), before, "another command wrote beside it");
     kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
-    let said = Said::of(child.wait_with_output().unwrap());
+    let said = RunResult::of(child.wait_with_output().unwrap());
     assert_eq!(said.code, Some(0), "{}", text(&said));
     assert!(!world.has_journal());
 }

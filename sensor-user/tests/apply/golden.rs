@@ -1,17 +1,17 @@
 //! The output of `apply`, `rollback` and `history`: golden for people, by their schemas for programs.
 
-use crate::world::{Said, World};
+use crate::world::{RunResult, World};
 use serde_json::Value;
 use std::fs;
 
 /// Output, progress and exit code as one text.
-fn golden(said: &Said) -> String {
+fn golden(said: &RunResult) -> String {
     let code = said.code.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
     format!("{}--- stderr\n{}--- exit {code}", said.out, said.err)
 }
 
 /// The output as JSON, which must match a schema of `docs/schemas`.
-pub(crate) fn json(said: &Said, schema: &str) -> Value {
+pub(crate) fn json(said: &RunResult, schema: &str) -> Value {
     let path = format!("{}/../docs/schemas/{schema}.schema.json", env!("CARGO_MANIFEST_DIR"));
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let value: Value =
@@ -93,7 +93,7 @@ fn an_unreadable_history_is_a_failure_and_not_an_empty_one() {
 #[test]
 fn json_output_matches_its_schema_and_repeats_no_field() {
     let world = World::new();
-    let history = |said: &Said| json(said, "history");
+    let history = |said: &RunResult| json(said, "history");
     assert_eq!(history(&world.run(&["history", "-o", "json"], ""))["current"], Value::Null);
     let applied = json(&world.apply(&["old", "-o", "json"], ""), "apply");
     assert_eq!((&applied["result"], &applied["id"]), (&"done".into(), &1.into()));

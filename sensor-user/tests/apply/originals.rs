@@ -1,6 +1,6 @@
 //! What an apply restores when nothing is declared any more, and a disk without room for the declared files.
 
-use crate::world::{Said, World};
+use crate::world::{RunResult, World};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
@@ -241,7 +241,7 @@ fn a_file_system_with_too_few_inodes_is_reported_before_anything_is_written() {
             .arg(&small)
             .arg(apply.get_program())
             .args(apply.get_args());
-        let said = Said::of(within.output().unwrap());
+        let said = RunResult::of(within.output().unwrap());
         assert_eq!(said.code, Some(code), "{inodes}: {}{}", said.out, said.err);
         let reported = said.err.contains("inodes free, and 3 are needed");
         assert_eq!(reported, code != 0, "{inodes}: {}", said.err);

@@ -10,7 +10,7 @@ use std::{
 
 /// A declaration of one path. The host has files of its own at some of these paths.
 #[derive(Debug, Clone)]
-enum Said {
+enum PathDeclaration {
     Nothing,
     File { content: u8, mode: u32, owner: u32 },
     Link { target: u8 },
@@ -18,7 +18,7 @@ enum Said {
 }
 
 #[derive(Debug, Clone)]
-enum Unit {
+enum UnitDeclaration {
     Nothing,
     Masked,
     /// The host's own file.
@@ -33,12 +33,12 @@ enum Unit {
 }
 
 #[derive(Debug, Clone)]
-struct Config {
-    paths: Vec<Said>,
+struct GeneratedConfig {
+    paths: Vec<PathDeclaration>,
     below: Option<u8>,
     /// A file in each path that is declared as a directory.
     inside: bool,
-    units: Vec<Unit>,
+    units: Vec<UnitDeclaration>,
     keys: Vec<bool>,
 }
 
@@ -66,32 +66,33 @@ const KEYS: [&str; 2] = [
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb second",
 ];
 
-fn said() -> impl Strategy<Value = Said> {
+fn said() -> impl Strategy<Value = PathDeclaration> {
     let mode = || prop_oneof![Just(0o644_u32), Just(0o600), Just(0o755)];
     prop_oneof![
-        2 => Just(Said::Nothing),
+        2 => Just(PathDeclaration::Nothing),
         4 => (0_u8..3, mode(), prop_oneof![Just(0_u32), Just(1000)])
-            .prop_map(|(content, mode, owner)| Said::File { content, mode, owner }),
-        1 => (0_u8..2).prop_map(|target| Said::Link { target }),
-        1 => prop_oneof![Just(0o755_u32), Just(0o700)].prop_map(|mode| Said::Directory { mode }),
+            .prop_map(|(content, mode, owner)| PathDeclaration::File { content, mode, owner }),
+        1 => (0_u8..2).prop_map(|target| PathDeclaration::Link { target }),
+        1 => prop_oneof![Just(0o755_u32), Just(0o700)].prop_map(|mode| PathDeclaration::Directory { mode }),
     ]
 }
 
 /// The possible declarations of this unit. Only a unit that has a file can be enabled. A masked template, or one whose
 /// file is removed, has no instance to enable.
-fn unit(number: usize) -> BoxedStrategy<Unit> {
+fn unit(number: usize) -> BoxedStrategy<UnitDeclaration> {
     let content = || {
         (0_u8..3, proptest::option::of(any::<bool>()), any::<bool>())
-            .prop_map(|(text, enabled, dropin)| Unit::Content { text, enabled, dropin })
+            .prop_map(|(text, enabled, dropin)| UnitDeclaration::Content { text, enabled, dropin })
     };
-    let bare = || any::<bool>().prop_map(|enabled| Unit::Bare { enabled });
+    let bare = || any::<bool>().prop_map(|enabled| UnitDeclaration::Bare { enabled });
     match UNITS[number] {
         "one.service" | "masked.service" => {
-            prop_oneof![Just(Unit::Nothing), Just(Unit::Masked), content()].boxed()
+            prop_oneof![Just(UnitDeclaration::Nothing), Just(UnitDeclaration::Masked), content()].boxed()
         }
-        "many@.service" => prop_oneof![Just(Unit::Nothing), bare(), content()].boxed(),
-        "many@x.service" => prop_oneof![Just(Unit::Nothing), bare()].boxed(),
-        _ => prop_oneof![Just(Unit::Nothing), Just(Unit::Masked), bare(), content()].boxed(),
+        "many@.service" => prop_oneof![Just(UnitDeclaration::Nothing), bare(), content()].boxed(),
+        "many@x.service" => prop_oneof![Just(UnitDeclaration::Nothing), bare()].boxed(),
+        _ => prop_oneof![Just(UnitDeclaration::Nothing), Just(UnitDeclaration::Masked), bare(), content()]
+            .boxed(),
     }
 }
 
@@ -107,12 +108,12 @@ fn install(unit: &str, text: u8) -> String {
     }
 }
 
-fn config() -> impl Strategy<Value = Config> {
+fn config() -> impl Strategy<Value = GeneratedConfig> {
     let paths = proptest::collection::vec(said(), PATHS.len());
     let units = (0..UNITS.len()).map(unit).collect::<Vec<_>>();
     let keys = proptest::collection::vec(any::<bool>(), KEYS.len());
     let below = (proptest::option::of(0_u8..2), any::<bool>());
-    (paths, below, units, keys).prop_map(|(paths, (below, inside), units, keys)| Config {
+    (paths, below, units, keys).prop_map(|(paths, (below, inside), units, keys)| GeneratedConfig {
         paths,
         below,
         inside,
@@ -121,25 +122,25 @@ fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-impl Config {
+impl GeneratedConfig {
     /// The part of a manifest below `config`.
     fn manifest(&self) -> String {
         let (mut files, mut links, mut directories) = (String::new(), String::new(), String::new());
         let paths = self.paths.iter().zip(PATHS);
         for (said, path) in paths {
             match said {
-                Said::Nothing => {}
-                Said::File { content, mode, owner } => writeln!(
+                PathDeclaration::Nothing => {}
+                PathDeclaration::File { content, mode, owner } => writeln!(
                     files,
                     "      - {{path: {path}, mode: {mode}, overwrite: true, user: {{id: {owner}}}, \
                      contents: {{source: 'data:,content-{content}'}}}}"
                 )
                 .unwrap(),
-                Said::Link { target } => {
+                PathDeclaration::Link { target } => {
                     writeln!(links, "      - {{path: {path}, target: to-{target}, overwrite: true}}")
                         .unwrap();
                 }
-                Said::Directory { mode } => {
+                PathDeclaration::Directory { mode } => {
                     writeln!(directories, "      - {{path: {path}, mode: {mode}, overwrite: true}}").unwrap();
                     if self.inside {
                         writeln!(files, "      - {{path: {path}/in, contents: {{source: 'data:,in'}}}}")
@@ -171,17 +172,17 @@ impl Config {
         for (name, section) in sections.iter().filter(|(_, section)| !section.is_empty()) {
             write!(text, "      {name}:\n{section}").unwrap();
         }
-        if self.units.iter().any(|unit| !matches!(unit, Unit::Nothing)) {
+        if self.units.iter().any(|unit| !matches!(unit, UnitDeclaration::Nothing)) {
             text.push_str("    systemd:\n      units:\n");
         }
         for (unit, name) in self.units.iter().zip(UNITS) {
             match unit {
-                Unit::Nothing => {}
-                Unit::Masked => writeln!(text, "      - {{name: {name}, mask: true}}").unwrap(),
-                Unit::Bare { enabled } => {
+                UnitDeclaration::Nothing => {}
+                UnitDeclaration::Masked => writeln!(text, "      - {{name: {name}, mask: true}}").unwrap(),
+                UnitDeclaration::Bare { enabled } => {
                     writeln!(text, "      - {{name: {name}, enabled: {enabled}}}").unwrap();
                 }
-                Unit::Content { text: number, enabled, dropin } => {
+                UnitDeclaration::Content { text: number, enabled, dropin } => {
                     writeln!(text, "      - name: {name}").unwrap();
                     if let Some(enabled) = enabled {
                         writeln!(text, "        enabled: {enabled}").unwrap();
@@ -274,7 +275,7 @@ fn without_shadow(mut snapshot: Snapshot) -> Snapshot {
 }
 
 /// Applies the first config, then the second, rolls back, and removes all declarations.
-fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> {
+fn there_and_back(first: &GeneratedConfig, second: &GeneratedConfig) -> Result<(), TestCaseError> {
     let world = host();
     let fresh = without_shadow(world.snapshot());
     world.config("first", &first.manifest());
@@ -307,20 +308,20 @@ fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> 
 
 #[test]
 fn links_of_units_in_the_install_section_of_another_unit_are_restored() {
-    let nothing = Config {
-        paths: vec![Said::Nothing; PATHS.len()],
+    let nothing = GeneratedConfig {
+        paths: vec![PathDeclaration::Nothing; PATHS.len()],
         below: None,
         inside: false,
-        units: vec![Unit::Nothing; UNITS.len()],
+        units: vec![UnitDeclaration::Nothing; UNITS.len()],
         keys: vec![false; KEYS.len()],
     };
-    let content = |text, enabled| Unit::Content { text, enabled, dropin: false };
+    let content = |text, enabled| UnitDeclaration::Content { text, enabled, dropin: false };
     let (mut first, mut second) = (nothing.clone(), nothing);
     first.units[3] = content(0, Some(false));
     first.units[4] = content(0, None);
     second.units[4] = content(0, None);
     second.units[5] = content(2, None);
-    second.units[6] = Unit::Bare { enabled: false };
+    second.units[6] = UnitDeclaration::Bare { enabled: false };
     there_and_back(&first, &second).unwrap();
 }
 

@@ -37,7 +37,7 @@ fn drift(world: &World) {
     world.write("/home/core/.ssh/authorized_keys", OTHER_KEY);
 }
 
-fn repair(world: &World, fault: &str) -> crate::world::Said {
+fn repair(world: &World, fault: &str) -> crate::world::RunResult {
     world.run(&["repair", "--all", "--yes"], fault)
 }
 

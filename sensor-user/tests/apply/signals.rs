@@ -2,7 +2,7 @@
 
 use crate::{
     faults::every,
-    world::{Said, World},
+    world::{RunResult, World},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -39,7 +39,7 @@ fn hanging_up(command: &Command) -> Command {
 }
 
 /// An apply that gets signals right before a call, each after it noticed the one before. `None` if it has no such call.
-fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<Said> {
+fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<RunResult> {
     let mut command = hanging_up(&world.command(&["new"], &format!("wait:{call}")));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -53,7 +53,7 @@ fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<S
     }
     drop(child.stdin.take());
     lines.read_to_string(&mut err).unwrap();
-    let mut said = Said::of(child.wait_with_output().unwrap());
+    let mut said = RunResult::of(child.wait_with_output().unwrap());
     said.err = err;
     met.then_some(said)
 }

@@ -213,7 +213,7 @@ fn a_config_that_this_node_cannot_have_is_refused_whatever_was_applied_before() 
     // On the real host; the command reads only its kind.
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
     command.arg("apply").arg(&large).arg("--current").arg(&large).arg("--dry-run");
-    let said = crate::world::Said::of(command.arg("--state").arg(world.state()).output().unwrap());
+    let said = crate::world::RunResult::of(command.arg("--state").arg(world.state()).output().unwrap());
     assert_eq!(said.code, Some(4), "{}{}", said.out, said.err);
     assert!(said.out.contains("needs a node of architecture aarch64"), "{}", said.out);
 }

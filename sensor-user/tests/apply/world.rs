@@ -101,13 +101,13 @@ pub(crate) struct World {
     directory: TempDir,
 }
 
-pub(crate) struct Said {
+pub(crate) struct RunResult {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl RunResult {
     pub(crate) fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
@@ -197,12 +197,12 @@ impl World {
     }
 
     /// Runs a command with a fault: `apply` with the name of a config and more options.
-    pub(crate) fn run(&self, arguments: &[&str], fault: &str) -> Said {
-        Said::of(self.prepare(arguments, fault).output().unwrap())
+    pub(crate) fn run(&self, arguments: &[&str], fault: &str) -> RunResult {
+        RunResult::of(self.prepare(arguments, fault).output().unwrap())
     }
 
-    pub(crate) fn apply(&self, arguments: &[&str], fault: &str) -> Said {
-        Said::of(self.command(arguments, fault).output().unwrap())
+    pub(crate) fn apply(&self, arguments: &[&str], fault: &str) -> RunResult {
+        RunResult::of(self.command(arguments, fault).output().unwrap())
     }
 
     /// The command of [`World::apply`].
@@ -227,7 +227,7 @@ impl World {
 
     /// Finishes or undoes an interrupted apply.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn resume(&self, fault: &str) -> Said {
+    pub(crate) fn resume(&self, fault: &str) -> RunResult {
         self.run(&["apply", "--resume", "--no-acts"], fault)
     }
 

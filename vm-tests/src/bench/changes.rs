@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::files::Target;
+use super::files::BenchFile;
 use super::usage::Busy;
 use crate::guest::wait;
 
@@ -28,8 +28,8 @@ const SINGLE: usize = 100;
 
 /// Measures the changes in all three ways.
 pub(super) fn measure() -> Result<BTreeMap<String, f64>> {
-    let target = Target::new(0);
-    let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
+    let target = BenchFile::new(0);
+    let targets: Vec<BenchFile> = (0..TURN_FILES).map(BenchFile::new).collect();
     // The single changes come first: frequent writers in the other two may make a watcher attach more.
     let single = all_work(SINGLE, APART, |_| target.rewrite())?;
     let turns = all_work(TURNS, Duration::ZERO, |turn| targets[turn % TURN_FILES].rewrite())?;

@@ -76,12 +76,12 @@ fn make_with(count: usize, content: impl Fn(usize) -> String) -> Result<()> {
 
 /// A managed file and its declared first 64 bytes.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct BenchFile {
     path: PathBuf,
     start: String,
 }
 
-impl Target {
+impl BenchFile {
     /// The file with a number.
     pub(super) fn new(number: usize) -> Self {
         let mut start = content(number);

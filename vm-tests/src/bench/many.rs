@@ -13,7 +13,7 @@ use super::changes::QUIET;
 use super::operations::measure;
 use super::stage::{LOG, SETTLE, UNMANAGED, one, prepare};
 use super::{files, usage};
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 
@@ -43,7 +43,8 @@ fn run(context: &mut Context) -> Result<()> {
     wait::pause(SETTLE);
     opens(context, "many, base")?;
     context.note("starting");
-    let agent = Agent::spawn(&["--standalone", "--config", files::CONFIGS, "--verify-every", "36000"])?;
+    let agent =
+        RunningDaemon::spawn(&["--standalone", "--config", files::CONFIGS, "--verify-every", "36000"])?;
     verified(context, &agent)?;
     wait::pause(QUIET);
     let data = json!({ "bytes": usage::map_memory(agent.pid())?, "enrolled": FILES });
@@ -60,7 +61,7 @@ fn opens(context: &mut Context, stage: &str) -> Result<()> {
 }
 
 /// Waits for the end of the first verification, and reports that it waits.
-fn verified(context: &mut Context, agent: &Agent) -> Result<()> {
+fn verified(context: &mut Context, agent: &RunningDaemon) -> Result<()> {
     let is_end = |record: &Value| record["kind"] == "gap" && record["detail"]["until"].is_string();
     for _ in 0..LIMIT.as_secs() / APART.as_secs() {
         wait::pause(APART);

@@ -19,11 +19,11 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use serde_json::{Value, json};
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 use changes::{APART, QUIET, TURN_FILES};
-use files::Target;
+use files::BenchFile;
 use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};
 use usage::Busy;
 
@@ -82,7 +82,7 @@ fn idle(context: &mut Context, stage: &str) -> Result<()> {
 fn ours(context: &mut Context) -> Result<()> {
     context.note("ours: starting");
     let (began, busy) = (Instant::now(), Busy::start()?);
-    let mut agent = Agent::start(&["--standalone", "--config", files::CONFIGS])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", files::CONFIGS])?;
     let pid = agent.pid();
     // All work, also that of the process that reads the configs.
     let (wall, all, before) = (began.elapsed(), busy.nanoseconds()?, usage::cpu_time(pid)?);
@@ -119,14 +119,14 @@ fn memory(context: &mut Context, name: &str, pid: u32) -> Result<()> {
 }
 
 /// The time from before a write to the verdict's record in the log, for drift and recovery in turns.
-fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
+fn latency(context: &mut Context, agent: &mut RunningDaemon) -> Result<()> {
     context.note("ours: from write to verdict");
     let inotify = Inotify::init(InitFlags::empty())?;
     inotify.add_watch(LOG, AddWatchFlags::IN_MODIFY)?;
     let before = agent.records()?.len();
     let mut times: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
     for turn in 0..TIMED {
-        let target = Target::new(turn / 2);
+        let target = BenchFile::new(turn / 2);
         wait::pause(APART);
         let start = Instant::now();
         if turn % 2 == 0 {
@@ -152,12 +152,12 @@ fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
 
 /// Reads and writes of unmanaged files while a managed file is open for writing. `before`: how many links the daemon holds
 /// otherwise.
-fn writers(context: &mut Context, agent: &Agent, before: usize) -> Result<()> {
+fn writers(context: &mut Context, agent: &RunningDaemon, before: usize) -> Result<()> {
     context.note("ours: with a managed file open for writing");
     wait::until("the end of hooks that earlier writers left", Duration::from_mins(2), || {
         Ok((usage::links(agent.pid())? == before).then_some(()))
     })?;
-    let held = Target::new(1).hold()?;
+    let held = BenchFile::new(1).hold()?;
     // The hooks are links that the daemon holds.
     wait::until("the hooks on reads and writes", Duration::from_secs(10), || {
         Ok((usage::links(agent.pid())? >= before + 2).then_some(()))
@@ -171,9 +171,9 @@ fn writers(context: &mut Context, agent: &Agent, before: usize) -> Result<()> {
 }
 
 /// Changes as fast as one CPU makes them.
-fn burst(context: &mut Context, agent: &Agent) -> Result<()> {
+fn burst(context: &mut Context, agent: &RunningDaemon) -> Result<()> {
     context.note("ours: burst");
-    let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
+    let targets: Vec<BenchFile> = (0..TURN_FILES).map(BenchFile::new).collect();
     let before = usage::cpu_time(agent.pid())?;
     let start = Instant::now();
     for turn in 0..BURST {

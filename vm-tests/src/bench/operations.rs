@@ -38,7 +38,7 @@ const EXECUTIONS: usize = 201;
 const FILES: usize = 16;
 
 /// The objects that the operations use.
-struct Stage {
+struct BenchObjects {
     files: Vec<PathBuf>,
     open: File,
     reader: PipeReader,
@@ -48,7 +48,7 @@ struct Stage {
     buffer: [u8; 64],
 }
 
-impl Stage {
+impl BenchObjects {
     fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let files: Vec<PathBuf> = (0..FILES).map(|number| folder.join(format!("file-{number}"))).collect();
@@ -131,7 +131,7 @@ pub fn main(arguments: &[String]) -> Result<()> {
         println!("{}", serde_json::to_string(&super::changes::measure()?)?);
         return Ok(());
     }
-    let mut stage = Stage::new(Path::new(folder))?;
+    let mut stage = BenchObjects::new(Path::new(folder))?;
     let mut measured = BTreeMap::new();
     for operation in operations {
         measured.insert(operation, stage.measure(operation).with_context(|| operation.clone())?);

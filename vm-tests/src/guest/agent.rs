@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// A running daemon.
 #[derive(Debug)]
-pub struct Agent {
+pub struct RunningDaemon {
     child: Child,
     log: PathBuf,
 }
@@ -50,7 +50,7 @@ fn repeat(from: PipeReader, mut to: File) {
     }
 }
 
-impl Agent {
+impl RunningDaemon {
     /// Starts `holdfast agent` with more arguments. It does not wait until the daemon is ready.
     pub fn spawn(arguments: &[&str]) -> Result<Self> {
         let output = File::options().create(true).append(true).open(OUTPUT)?;
@@ -129,7 +129,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for RunningDaemon {
     fn drop(&mut self) {
         // The calls fail if the daemon has ended already.
         let _ = self.child.kill();

@@ -20,7 +20,7 @@ use zerocopy::FromBytes as _;
 
 use super::restarts;
 use super::simple::{self, is_drift};
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, page, shell, status, wait};
 
 const DIRECTORY: &str = "/etc/blindness";
@@ -33,12 +33,12 @@ const LIMIT: Duration = Duration::from_mins(1);
 const FLOOD: usize = 3000;
 
 /// A node whose daemon writes the canary often and verifies rarely.
-struct Node {
+struct CanaryNode {
     files: Vec<PathBuf>,
-    agent: Agent,
+    agent: RunningDaemon,
 }
 
-impl Node {
+impl CanaryNode {
     fn start(more: &[&str]) -> Result<Self> {
         let files = simple::files(Path::new(DIRECTORY), 8, Path::new(CONFIG))?;
         let node = Self { files, agent: agent(more)? };
@@ -61,15 +61,15 @@ fn compliant() -> Result<()> {
 }
 
 /// Starts the daemon with more arguments, and waits for its start record.
-fn agent(more: &[&str]) -> Result<Agent> {
+fn agent(more: &[&str]) -> Result<RunningDaemon> {
     let mut arguments = vec!["--standalone", "--config", CONFIG, "--canary-every", "1"];
     arguments.extend(more);
-    Agent::start(&arguments)
+    RunningDaemon::start(&arguments)
 }
 
 /// All checks that need no special boot.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    let mut node = Node::start(&["--verify-every", "3"])?;
+    let mut node = CanaryNode::start(&["--verify-every", "3"])?;
     context.check("anonymous_mmap", anonymous(&mut node));
     match ftrace(&mut node) {
         Ok(Some(printed)) => context.check("ftrace_enabled", Ok(printed)),
@@ -83,7 +83,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     node.agent.stop()?;
 
     // From here on the daemon verifies only at its start and after events and gaps.
-    let mut node = Node::start(&["--verify-every", "3600"])?;
+    let mut node = CanaryNode::start(&["--verify-every", "3600"])?;
     context.check("one_writer_fills_no_ring", one_writer(&mut node));
     context.check("full_ring", full_ring(&mut node));
     let (files, agent) = (node.files, node.agent);
@@ -99,7 +99,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         }
     };
     context.check("pins_removed", unpinned(&files, agent));
-    let mut node = Node::start(&["--verify-every", "3600"])?;
+    let mut node = CanaryNode::start(&["--verify-every", "3600"])?;
     let (printed, agent) = restarted(node.agent, "lsm", &node.files, |_| Ok(()))?;
     context.check("restarts", Ok(printed));
     node.agent = agent;
@@ -108,7 +108,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("ftrace_enabled_held_open", switched_off_and_on(&mut node, Path::new(FTRACE)));
     context.check("ftrace_enabled_elsewhere", switched_by_another_procfs(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
-    let Node { files, agent } = node;
+    let CanaryNode { files, agent } = node;
     let before = agent.records()?.len();
     agent.stop()?;
     match started_blind(files, before) {
@@ -123,7 +123,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 /// Starts the daemon while nothing is attached and the programs are switched off. It never reports the node as
 /// compliant, and detects changes as before once they are on again. `None` if this kernel refuses to switch them off.
 fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
-    let backend = |agent: &Agent| -> Result<String> {
+    let backend = |agent: &RunningDaemon| -> Result<String> {
         let records = agent.records()?;
         let start = records.iter().rfind(|record| record["kind"] == "start").context("no start record")?;
         Ok(start["detail"]["backend"].to_string())
@@ -134,7 +134,7 @@ fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
         return Ok(None);
     }
     change(&files[1])?;
-    let mut node = Node { files, agent: agent(&["--verify-every", "3"])? };
+    let mut node = CanaryNode { files, agent: agent(&["--verify-every", "3"])? };
     ensure!(!backend(&node.agent)?.contains("fanotify"), "it gave the programs up");
     let file = node.files[1].clone();
     node.agent.wait_for("the gap", before, |record| record["detail"]["reason"] == "ftrace-disabled")?;
@@ -148,7 +148,7 @@ fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
 pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
     let list = fs::read_to_string("/sys/kernel/security/lsm")?;
     ensure!(!list.trim().split(',').any(|name| name == "bpf"), "bpf is active: {list}");
-    let mut node = Node::start(&["--verify-every", "3600"])?;
+    let mut node = CanaryNode::start(&["--verify-every", "3600"])?;
     context.check("backend", backend(&node));
     context.check("drift", drift(&mut node));
     context.check("anonymous_mmap", anonymous(&mut node));
@@ -166,11 +166,11 @@ pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
 
 /// Restarts the daemon three times, after `prepare`.
 fn restarted(
-    agent: Agent,
+    agent: RunningDaemon,
     backend: &str,
     files: &[PathBuf],
     prepare: impl Fn(usize) -> Result<()>,
-) -> Result<(String, Agent)> {
+) -> Result<(String, RunningDaemon)> {
     let start = |round| {
         prepare(round)?;
         self::agent(&["--verify-every", "3600"])
@@ -178,7 +178,7 @@ fn restarted(
     restarts::three_times(agent, backend, files, start, |agent, file| drift_of(agent, file).map(drop))
 }
 
-fn backend(node: &Node) -> Result<String> {
+fn backend(node: &CanaryNode) -> Result<String> {
     let records = node.agent.records()?;
     let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
     ensure!(start["detail"]["backend"] == "fentry", "{start}");
@@ -186,7 +186,7 @@ fn backend(node: &Node) -> Result<String> {
 }
 
 /// Changes a file by a shell; returns the change's record.
-fn drift_of(agent: &mut Agent, file: &Path) -> Result<Value> {
+fn drift_of(agent: &mut RunningDaemon, file: &Path) -> Result<Value> {
     let skip = agent.records()?.len();
     let pid = change(file)?;
     let record = agent.wait_for("drift", skip, |record| is_drift(record, file))?;
@@ -206,7 +206,7 @@ fn change(file: &Path) -> Result<u32> {
     Ok(pid)
 }
 
-fn drift(node: &mut Node) -> Result<String> {
+fn drift(node: &mut CanaryNode) -> Result<String> {
     let file = node.files[0].clone();
     let record = drift_of(&mut node.agent, &file)?;
     node.restore()?;
@@ -214,7 +214,7 @@ fn drift(node: &mut Node) -> Result<String> {
 }
 
 /// For anonymous memory some hooks get a null pointer. With and without the hooks on reads and writes.
-fn anonymous(node: &mut Node) -> Result<String> {
+fn anonymous(node: &mut CanaryNode) -> Result<String> {
     let map = || -> Result<()> {
         for pages in 1..200 {
             let region = vm_memory::MmapRegion::<()>::new(pages * 4096).context("map")?;
@@ -234,7 +234,7 @@ fn anonymous(node: &mut Node) -> Result<String> {
 /// Holds the switch of the programs open. Meanwhile, and within one interval of the canary, it switches them off,
 /// changes a file and switches them on again. No program saw the change, so the daemon must not have reported the file
 /// as compliant.
-fn switched_off_and_on(node: &mut Node, path: &Path) -> Result<String> {
+fn switched_off_and_on(node: &mut CanaryNode, path: &Path) -> Result<String> {
     let skip = node.agent.records()?.len();
     let switch = OpenOptions::new().write(true).open(path)?;
     node.agent.wait_for("the gap", skip, |record| {
@@ -264,7 +264,7 @@ fn switched_off_and_on(node: &mut Node, path: &Path) -> Result<String> {
 }
 
 /// The same through another mount of procfs, whose inode for the tunable is another one.
-fn switched_by_another_procfs(node: &mut Node) -> Result<String> {
+fn switched_by_another_procfs(node: &mut CanaryNode) -> Result<String> {
     const ELSEWHERE: &str = "/run/procfs";
     fs::create_dir_all(ELSEWHERE)?;
     shell(&format!("mount -t proc proc {ELSEWHERE}"))?;
@@ -274,7 +274,7 @@ fn switched_by_another_procfs(node: &mut Node) -> Result<String> {
 }
 
 /// A second daemon ends at once and names the first one. The first one keeps detecting.
-fn second(node: &mut Node) -> Result<String> {
+fn second(node: &mut CanaryNode) -> Result<String> {
     let pid = node.agent.pid();
     for more in [&[][..], &["--listen", "none", "--state", "/run/other", "--run", "/run/other"]] {
         let arguments = ["agent", "--standalone", "--config", CONFIG];
@@ -289,7 +289,7 @@ fn second(node: &mut Node) -> Result<String> {
 }
 
 /// Switches the programs off without the daemon, if the kernel permits it: otherwise `None`.
-fn ftrace(node: &mut Node) -> Result<Option<String>> {
+fn ftrace(node: &mut CanaryNode) -> Result<Option<String>> {
     let skip = node.agent.records()?.len();
     let off = OpenOptions::new().write(true).open(FTRACE)?.write_all(b"0\n");
     let is_off = fs::read_to_string(FTRACE)?.trim() == "0";
@@ -311,7 +311,7 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
 
 /// While the programs are off, the daemon still finds a changed file. When the file is restored, it is still not
 /// compliant. Then the programs are switched on, the gap closes, and a change has its actor.
-fn detects_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Result<()> {
+fn detects_again(node: &mut CanaryNode, file: &Path, skip: usize, reason: &str) -> Result<()> {
     node.agent.wait_for("drift found blindly", skip, |record| is_drift(record, file))?;
     fs::write(file, simple::CONTENT)?;
     status::wait_for("unknown", LIMIT)?;
@@ -329,7 +329,7 @@ fn detects_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Res
 
 /// If one process writes to a file again and again before the next verification, the programs report each of its
 /// operations once.
-fn one_writer(node: &mut Node) -> Result<String> {
+fn one_writer(node: &mut CanaryNode) -> Result<String> {
     const OPERATIONS: &[&str] = &["open-write", "set-attributes", "release"];
     let file = node.files[0].clone();
     let before = (events(OPERATIONS)?, lost()?, node.agent.records()?.len());
@@ -350,7 +350,7 @@ fn one_writer(node: &mut Node) -> Result<String> {
 }
 
 /// The programs report the changes of a process again after it has executed another program, with that program.
-fn executes_another(node: &mut Node) -> Result<()> {
+fn executes_another(node: &mut CanaryNode) -> Result<()> {
     let file = node.files[1].clone();
     let skip = node.agent.records()?.len();
     shell("cp /bin/busybox /run/tee")?;
@@ -376,7 +376,7 @@ fn lost() -> Result<f64> {
 }
 
 /// Stops the daemon, fills the ring, then changes every file.
-fn full_ring(node: &mut Node) -> Result<String> {
+fn full_ring(node: &mut CanaryNode) -> Result<String> {
     let skip = node.agent.records()?.len();
     node.agent.signal(Signal::SIGSTOP)?;
     for n in 0..FLOOD {
@@ -398,7 +398,7 @@ fn full_ring(node: &mut Node) -> Result<String> {
 }
 
 /// Kills the daemon, changes a file, starts it again: the daemon reports the change with its actor.
-fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
+fn killed(files: &[PathBuf], agent: RunningDaemon) -> Result<(String, RunningDaemon)> {
     agent.kill()?;
     let pid = change(&files[2])?;
     // More records than the ring holds: the new daemon's canary finds no room before the daemon has read the ring.
@@ -431,7 +431,7 @@ fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
 }
 
 /// Starts the daemon. Its newest start record must say whether it adopted the pinned programs.
-fn started_again(adopted: bool) -> Result<Agent> {
+fn started_again(adopted: bool) -> Result<RunningDaemon> {
     let agent = agent(&["--verify-every", "3600"])?;
     let records = agent.records()?;
     let mut starts = records.iter().filter(|record| record["kind"] == "start");
@@ -443,7 +443,7 @@ fn started_again(adopted: bool) -> Result<Agent> {
 }
 
 /// Stops the daemon, removes its pins, changes a file, starts it again: a gap opens, and the daemon finds the change.
-fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
+fn unpinned(files: &[PathBuf], agent: RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     agent.stop()?;
     remove_pins(Path::new(PINS))?;
@@ -464,7 +464,7 @@ fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
 /// Removes a file's entry from the programs' map without the daemon, then changes the file: no hook reports it. After
 /// the next canary the daemon finds the change all the same, and from then on the programs report changes of the file
 /// again.
-fn removed_entry(node: &mut Node) -> Result<String> {
+fn removed_entry(node: &mut CanaryNode) -> Result<String> {
     let skip = node.agent.records()?.len();
     let file = node.files[5].clone();
     remove_entry(fs::metadata(&file)?.ino())?;

@@ -17,7 +17,7 @@ use sensor_common::record::ChangeRecord;
 use serde_json::json;
 
 use super::simple;
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, status, wait};
 
@@ -50,7 +50,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let directory = place.join("burst");
     let config = Path::new("/run/burst.json");
     simple::files(&directory, FILES, config)?;
-    let mut agent = Agent::start(&["--standalone", "--config", "/run/burst.json"])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", "/run/burst.json"])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
     status::wait_for("compliant", LIMIT)?;
 

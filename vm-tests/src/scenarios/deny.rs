@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::deny_node::{FILE, POLICY, refused};
 use super::{deny_actors, deny_ways, watched};
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::command::CONSENT;
 use crate::guest::disks::{FileSystem, find};
 use crate::guest::files::load_module;
@@ -53,8 +53,13 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     )?;
     fs::write("/run/deny.yaml", CONFIG)?;
     fs::write("/run/policy.yaml", POLICY)?;
-    let mut agent =
-        Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
+    let mut agent = RunningDaemon::start(&[
+        "--standalone",
+        "--config",
+        "/run/deny.yaml",
+        "--policy",
+        "/run/policy.yaml",
+    ])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
     for (name, command, operation) in [
         ("write", format!("echo drift >> {FILE}"), "open-write"),
@@ -101,7 +106,7 @@ fn subvolumes() -> Result<Option<String>> {
     fs::write("/run/deny.yaml", CONFIG.replace(FILE, &one))?;
     fs::write("/run/policy.yaml", POLICY.replace(FILE, &one))?;
     // A state directory of its own, because otherwise the config applied last would be used.
-    let mut agent = Agent::start(&[
+    let mut agent = RunningDaemon::start(&[
         "--standalone",
         "--config",
         "/run/deny.yaml",
@@ -146,7 +151,7 @@ fn subvolumes() -> Result<Option<String>> {
 
 /// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next
 /// start restores the file, under the deny rules that stayed in the kernel.
-fn interrupted(mut agent: Agent) -> Result<String> {
+fn interrupted(mut agent: RunningDaemon) -> Result<String> {
     const OTHER: &str = "/srv/first/a";
     let config = |content: &str| {
         let other = format!(
@@ -175,8 +180,13 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     let written = shell(&format!("echo drift >> {FILE}"));
     ensure!(written.is_err(), "the deny rule ended with the daemon");
     ensure!(!by_process(pid, &format!("echo drift >> {FILE}"))?, "the dead daemon's number may write");
-    let mut agent =
-        Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
+    let mut agent = RunningDaemon::start(&[
+        "--standalone",
+        "--config",
+        "/run/deny.yaml",
+        "--policy",
+        "/run/policy.yaml",
+    ])?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     ensure!(fs::read_to_string(FILE)? == "whole\n", "the protected file was not given back");
     ensure!(!Path::new("/var/lib/holdfast/apply/journal").exists(), "the journal is still open");
@@ -209,8 +219,8 @@ fn missing_pins() -> Result<String> {
     Ok(String::new())
 }
 
-fn started() -> Result<Agent> {
-    Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])
+fn started() -> Result<RunningDaemon> {
+    RunningDaemon::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])
 }
 
 /// Whether a line of shell succeeds in a process with this number, which no process has now.
@@ -225,11 +235,11 @@ fn by_process(pid: u32, line: &str) -> Result<bool> {
 }
 
 /// Changes the file under the revert rule; expects drift with an actor, the declared state, and recovery.
-fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
+fn reverted(agent: &mut RunningDaemon, command: &str) -> Result<String> {
     const FILE: &str = "/etc/deny/reverted.conf";
     let before = agent.records()?.len();
     shell(command)?;
-    let find = |agent: &mut Agent, kind: &str| {
+    let find = |agent: &mut RunningDaemon, kind: &str| {
         agent.wait_for(kind, before, |record| record["kind"] == kind && record["path"] == FILE)
     };
     let drift = find(agent, "drift")?;
@@ -242,7 +252,7 @@ fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
     Ok(done["detail"]["actions"].to_string())
 }
 
-fn others(agent: &mut Agent) -> Result<String> {
+fn others(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell("echo drift >> /etc/deny/open.conf")?;
     agent.wait_for("drift", before, |record| {
@@ -251,7 +261,7 @@ fn others(agent: &mut Agent) -> Result<String> {
     Ok(String::new())
 }
 
-fn allowed(agent: &mut Agent) -> Result<String> {
+fn allowed(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("/run/allowed/busybox chmod 640 {FILE}"))?;
     let record =
@@ -261,7 +271,7 @@ fn allowed(agent: &mut Agent) -> Result<String> {
 }
 
 /// What an allowed actor puts in the place of a protected file is protected before the daemon has received the event.
-fn replaced(agent: &mut Agent) -> Result<String> {
+fn replaced(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     let new = format!("{FILE}.new");
     shell(&format!("echo content > {new} && chmod 644 {new}"))?;
@@ -277,7 +287,7 @@ fn replaced(agent: &mut Agent) -> Result<String> {
 }
 
 /// A failed rename leaves no rule on the object that it would have moved.
-fn not_replaced(agent: &mut Agent) -> Result<String> {
+fn not_replaced(agent: &mut RunningDaemon) -> Result<String> {
     let new = format!("{FILE}.new");
     shell(&format!("echo content > {new} && chmod 644 {new}"))?;
     // After the hook, the kernel refuses to rename a mount point.
@@ -296,7 +306,7 @@ fn not_replaced(agent: &mut Agent) -> Result<String> {
 }
 
 /// The actor that replaces a file and the actor that changes the new one at once are distinguished.
-fn distinguished(agent: &mut Agent) -> Result<String> {
+fn distinguished(agent: &mut RunningDaemon) -> Result<String> {
     const FILE: &str = "/etc/deny/open.conf";
     let before = agent.records()?.len();
     shell("echo content > /etc/deny/open.new && chmod 644 /etc/deny/open.new")?;
@@ -327,7 +337,7 @@ fn try_apply(program: &str, content: &str) -> Result<(Option<i32>, String)> {
 }
 
 /// A copy of the program is not the daemon's own. The rule refuses it, and the apply rolls back.
-fn another(agent: &mut Agent) -> Result<String> {
+fn another(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     fs::copy(HOLDFAST, "/run/another-holdfast")?;
     let (code, text) = try_apply("/run/another-holdfast", "evil")?;
@@ -344,12 +354,12 @@ fn another(agent: &mut Agent) -> Result<String> {
 }
 
 /// The daemon has started to use the new config after an apply, and has verified everything.
-fn started_anew(agent: &mut Agent, before: usize) -> Result<()> {
+fn started_anew(agent: &mut RunningDaemon, before: usize) -> Result<()> {
     agent.wait_for("the daemon to begin again", before, |record| record["kind"] == "start")?;
     status::wait_for("compliant", Duration::from_mins(1)).map(drop)
 }
 
-fn apply(agent: &mut Agent) -> Result<String> {
+fn apply(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     let (code, text) = try_apply(HOLDFAST, "applied")?;
     ensure!(code == Some(0), "{code:?}: {text}");
@@ -361,7 +371,7 @@ fn apply(agent: &mut Agent) -> Result<String> {
 }
 
 /// Rolls back to the config before, which must exist.
-fn rollback(agent: &mut Agent) -> Result<String> {
+fn rollback(agent: &mut RunningDaemon) -> Result<String> {
     let (code, text) = try_apply(HOLDFAST, "second")?;
     ensure!(code == Some(0), "{code:?}: {text}");
     let before = agent.records()?.len();
@@ -377,7 +387,7 @@ fn rollback(agent: &mut Agent) -> Result<String> {
 }
 
 /// `repair` restores what an allowed actor changed, if the result is what the daemon expects.
-fn repair(agent: &mut Agent) -> Result<String> {
+fn repair(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     let config = "/var/lib/holdfast/apply/current";
     fs::write("/run/evil.yaml", CONFIG.replacen("content%0A", "evil%0A", 1))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::deny_node::{FILE, POLICY, refused};
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{shell, status, wait};
 
 /// The kernel identifies allowed units and users. The programs report a unit's control group when it is created. Meanwhile no canary
@@ -25,7 +25,7 @@ pub(super) fn by_group_and_login() -> Result<String> {
     fs::write("/run/policy.yaml", policy)?;
     shell("cp /bin/busybox /srv/first/busybox")?;
     shell("echo 'keeper:x:4321:4321::/:/bin/sh' >> /etc/passwd")?;
-    let mut agent = Agent::start(&[
+    let mut agent = RunningDaemon::start(&[
         "--standalone",
         "--config",
         "/run/deny.yaml",
@@ -78,7 +78,7 @@ pub(super) fn by_group_and_login() -> Result<String> {
 
 /// After an update of the allowed program, the rule refuses processes that still run the old one. It also refuses a file that gets
 /// the old one's inode number. Meanwhile no canary event arrives that would make the daemon look for it.
-fn updated_program(agent: &mut Agent) -> Result<()> {
+fn updated_program(agent: &mut RunningDaemon) -> Result<()> {
     const PROGRAM: &str = "/srv/first/busybox";
     shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
     let old = fs::metadata(PROGRAM)?.ino();
@@ -104,7 +104,7 @@ fn updated_program(agent: &mut Agent) -> Result<()> {
 
 /// In its own mount namespace a process can put any program at the allowed path. The rule still treats it as another
 /// program.
-pub(super) fn mounted_over(agent: &mut Agent) -> Result<String> {
+pub(super) fn mounted_over(agent: &mut RunningDaemon) -> Result<String> {
     const PROGRAMS: &str = "/etc/deny/program.conf";
     shell("cp /bin/busybox /run/other-busybox")?;
     let change = |path: &str| format!("/run/allowed/busybox chmod 600 {path}");

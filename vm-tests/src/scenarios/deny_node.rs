@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::shell;
 
 pub(super) const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
@@ -26,7 +26,7 @@ spec:
 
 pub(super) const FILE: &str = "/etc/deny/protected.conf";
 
-pub(super) fn refused(agent: &mut Agent, command: &str, operation: &str) -> Result<String> {
+pub(super) fn refused(agent: &mut RunningDaemon, command: &str, operation: &str) -> Result<String> {
     let before = agent.records()?.len();
     let content = fs::read_to_string(FILE)?;
     match shell(command) {

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use serde_json::Value;
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, shell, status, wait};
 
 /// The protection of every path below: a rule of its own. All rules allow one user, and the third also requires a
@@ -243,8 +243,13 @@ pub(super) fn check(context: &mut Context) -> Result<()> {
     shell("rm -rf /var/lib/holdfast/apply")?;
     fs::write("/run/ways.yaml", config())?;
     fs::write("/run/ways-policy.yaml", POLICY)?;
-    let mut agent =
-        Agent::start(&["--standalone", "--config", "/run/ways.yaml", "--policy", "/run/ways-policy.yaml"])?;
+    let mut agent = RunningDaemon::start(&[
+        "--standalone",
+        "--config",
+        "/run/ways.yaml",
+        "--policy",
+        "/run/ways-policy.yaml",
+    ])?;
     // The last daemon's things were compliant. Some of these are missing.
     status::wait_for("drifted", LIMIT)?;
     let before = agent.records()?.len();
@@ -303,7 +308,7 @@ fn is_eperm(error: &anyhow::Error) -> bool {
 }
 
 /// Expects `EPERM`, and one record with an actor. `refusals`: how many there were, including this one.
-fn refused(agent: &mut Agent, way: &Way, refusals: &mut usize, uid: Option<u32>) -> Result<String> {
+fn refused(agent: &mut RunningDaemon, way: &Way, refusals: &mut usize, uid: Option<u32>) -> Result<String> {
     let before = agent.records()?.len();
     let done = match uid {
         Some(uid) => as_user(uid, || way.tried.run()),
@@ -326,7 +331,7 @@ fn refused(agent: &mut Agent, way: &Way, refusals: &mut usize, uid: Option<u32>)
     Ok(format!("{operation} by {}", record["actor"]["exe"]))
 }
 
-fn one_record_each(agent: &Agent, before: usize, refusals: usize) -> Result<String> {
+fn one_record_each(agent: &RunningDaemon, before: usize, refusals: usize) -> Result<String> {
     let records = agent.records()?;
     let denied: Vec<&Value> =
         records.iter().skip(before).filter(|record| record["kind"] == "denied").collect();
@@ -352,7 +357,7 @@ fn unprotected() -> Result<String> {
 
 /// If one rule below allows an actor, the actor may create what that rule protects, but not move what another rule
 /// protects as well.
-fn half_allowed(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
+fn half_allowed(agent: &mut RunningDaemon, refusals: &mut usize) -> Result<String> {
     let find = |name| WAYS.iter().find(|way| way.name == name).context("no such way");
     as_user(HALF, || shell("echo x > /etc/ways/a/absent.conf && rm /etc/ways/a/absent.conf").map(drop))?;
     refused(agent, find("rename_ancestor")?, refusals, Some(HALF))
@@ -366,7 +371,7 @@ fn another_namespace() -> Result<String> {
 }
 
 /// A mount that propagates to the host is refused.
-fn propagated(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
+fn propagated(agent: &mut RunningDaemon, refusals: &mut usize) -> Result<String> {
     let reported = (ABSENT, Some("/etc/ways/a"));
     let way = way("shared", Call(mount_in_namespace), &["mount"], reported, "umount -l /etc/ways/a");
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>)?;
@@ -433,7 +438,7 @@ fn becomes_protected(path: &str) -> Result<()> {
 }
 
 /// The pinned programs keep refusing.
-fn without_the_daemon(agent: Agent) -> Result<String> {
+fn without_the_daemon(agent: RunningDaemon) -> Result<String> {
     // What an allowed actor created again is protected after the daemon has seen it. Undoing one attempt below may
     // touch the path of another, so all attempts are made one after the other.
     let mut last = "";

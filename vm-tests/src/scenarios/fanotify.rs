@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::restarts;
 use super::simple::{self, is_drift};
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, shell, status};
 
@@ -49,7 +49,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         status::wait_for("compliant", LIMIT)?;
         Ok(agent)
     };
-    let edit = |agent: &mut Agent, file: &Path| {
+    let edit = |agent: &mut RunningDaemon, file: &Path| {
         changed(agent, file, &format!("echo drift >> {}", file.display()), "content").map(drop)
     };
     let (printed, agent) = restarts::three_times(agent, "fanotify", &files, start_compliant, edit)?;
@@ -58,12 +58,12 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-fn start() -> Result<Agent> {
-    Agent::start(&["--standalone", "--config", CONFIG, "--verify-every", "3600"])
+fn start() -> Result<RunningDaemon> {
+    RunningDaemon::start(&["--standalone", "--config", CONFIG, "--verify-every", "3600"])
 }
 
 /// The log, the metrics, the status and `doctor` name fanotify.
-fn names_backend(agent: &Agent) -> Result<String> {
+fn names_backend(agent: &RunningDaemon) -> Result<String> {
     let records = agent.records()?;
     let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
     ensure!(start["detail"]["backend"] == "fanotify", "{start}");
@@ -80,7 +80,7 @@ fn names_backend(agent: &Agent) -> Result<String> {
 }
 
 /// A shell makes the change and stays until it is reported, because fanotify reports only process ids.
-fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<String> {
+fn changed(agent: &mut RunningDaemon, file: &Path, command: &str, kind: &str) -> Result<String> {
     let skip = agent.records()?.len();
     let mut shell = Command::new("/bin/sh")
         .args(["-c", &format!("{{ {command}; }} && read line")])
@@ -104,7 +104,7 @@ fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<
 }
 
 /// Restores everything; the drift ends.
-fn restored(agent: &mut Agent, files: &[PathBuf], file: &Path) -> Result<()> {
+fn restored(agent: &mut RunningDaemon, files: &[PathBuf], file: &Path) -> Result<()> {
     let skip = agent.records()?.len();
     shell(&format!(
         "if [ -d {MOUNT}/away ]; then mv {MOUNT}/away {MOUNT}/files; fi; rm -f {MOUNT}/files/*.away"
@@ -122,7 +122,7 @@ fn restored(agent: &mut Agent, files: &[PathBuf], file: &Path) -> Result<()> {
 }
 
 /// The next daemon finds what happened while no daemon ran, without an actor.
-fn stopped(agent: Agent, files: &[PathBuf]) -> Result<String> {
+fn stopped(agent: RunningDaemon, files: &[PathBuf]) -> Result<String> {
     let skip = agent.records()?.len();
     agent.stop()?;
     shell(&format!("echo drift >> {}", files[0].display()))?;

@@ -67,12 +67,12 @@ pub(super) fn found() -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// The two states of the disk that the configs declare.
-pub(super) struct Ends {
+pub(super) struct DeclaredStates {
     pub(super) old: BTreeMap<PathBuf, String>,
     new: BTreeMap<PathBuf, String>,
 }
 
-impl Ends {
+impl DeclaredStates {
     /// Everything is old or everything is new, as the current config says, and `check` agrees.
     pub(super) fn check(&self, what: &str) -> Result<&'static str> {
         let found = found()?;
@@ -153,13 +153,13 @@ pub(super) fn backing(bytes: u64) -> Result<()> {
     copy.sync_all().context("the copy of the disk")
 }
 
-pub(super) fn ends() -> Result<Ends> {
+pub(super) fn ends() -> Result<DeclaredStates> {
     let old = found()?;
     apply('n', false)?;
     let new = found()?;
     apply('o', false)?;
     ensure!(found()? == old, "not even without a fault it goes back: {:?}", found()?);
-    Ok(Ends { old, new })
+    Ok(DeclaredStates { old, new })
 }
 
 /// Fills a file system except for so many KiB.

@@ -18,7 +18,7 @@ use sensor_common::limits::RING_BYTES;
 use sensor_common::record::ChangeRecord;
 use serde_json::Value;
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, page, shell, status, wait};
 
 /// Argument of a process that is refused.
@@ -97,7 +97,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     fs::write("/run/flood-policy.yaml", POLICY)?;
     let arguments = ["--standalone", "--config", "/run/flood.yaml", "--policy", "/run/flood-policy.yaml"];
     let mut agent =
-        Agent::start(&[&arguments[..], &["--canary-every", "1", "--verify-every", "3600"]].concat())?;
+        RunningDaemon::start(&[&arguments[..], &["--canary-every", "1", "--verify-every", "3600"]].concat())?;
     status::wait_for("compliant", LIMIT)?;
     wait::until("the first gap to close", LIMIT, || {
         let records = agent.records()?;
@@ -152,7 +152,7 @@ fn flooder(attempts: usize) -> Result<()> {
 }
 
 /// More attempts than the ring holds, and then an edit by root, whose record has its actor.
-fn without_a_reader(agent: &mut Agent) -> Result<String> {
+fn without_a_reader(agent: &mut RunningDaemon) -> Result<String> {
     let lost = lost()?;
     agent.signal(Signal::SIGSTOP)?;
     let flooded = flooder(ATTEMPTS);
@@ -165,7 +165,7 @@ fn without_a_reader(agent: &mut Agent) -> Result<String> {
     Ok(format!("{ATTEMPTS} refused opens and as many mounts"))
 }
 
-fn edit(agent: &mut Agent) -> Result<String> {
+fn edit(agent: &mut RunningDaemon) -> Result<String> {
     let skip = agent.records()?.len();
     let pid = change()?;
     named(agent, skip, pid)
@@ -180,7 +180,7 @@ fn change() -> Result<u32> {
 }
 
 /// Expects drift by this process, and restores the file.
-fn named(agent: &mut Agent, skip: usize, pid: u32) -> Result<String> {
+fn named(agent: &mut RunningDaemon, skip: usize, pid: u32) -> Result<String> {
     let record =
         agent.wait_for("drift", skip, |record| record["kind"] == "drift" && record["path"] == EDITED)?;
     ensure!(record["actor"]["pid"] == pid && record["operation"] != "sweep", "{pid} did it, but: {record}");
@@ -201,7 +201,7 @@ fn mounts() -> Result<f64> {
 }
 
 /// Peak of the daemon's memory since the last reset, in bytes.
-fn peak(agent: &Agent) -> Result<u64> {
+fn peak(agent: &RunningDaemon) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
@@ -214,7 +214,7 @@ fn within(found: u64, room: u64) -> Result<String> {
 }
 
 /// The attempts with an entry of their own and those that the metric counts are all attempts.
-fn counted(agent: &Agent, skip: usize, attempts: usize) -> Result<String> {
+fn counted(agent: &RunningDaemon, skip: usize, attempts: usize) -> Result<String> {
     let attempts = f64::from(u32::try_from(attempts)?);
     let recorded = || -> Result<f64> {
         let records = agent.records()?;

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::simple;
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -33,7 +33,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         shell(&format!("chmod 644 {}", file.display()))?;
     }
     fs::write("/run/groups-policy.yaml", POLICY)?;
-    let start = || Agent::start(&["--standalone", "--config", CONFIG, "--policy", "/run/groups-policy.yaml"]);
+    let start =
+        || RunningDaemon::start(&["--standalone", "--config", CONFIG, "--policy", "/run/groups-policy.yaml"]);
     // Programs that still use the earlier hierarchy would read other numbers.
     let agent = start()?;
     status::wait_for("compliant", LIMIT)?;
@@ -63,7 +64,7 @@ fn group(container: &str) -> String {
 }
 
 /// A process in a container's group writes; then the process and the group are removed.
-fn is_named(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
+fn is_named(agent: &mut RunningDaemon, file: &Path, container: &str) -> Result<String> {
     let before = agent.records()?.len();
     let (group, shown) = (group(container), file.display());
     agent.signal(Signal::SIGSTOP)?;
@@ -80,7 +81,7 @@ fn is_named(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
     Ok(actor.to_string())
 }
 
-fn allowed(agent: &mut Agent, file: &Path) -> Result<String> {
+fn allowed(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
     let before = agent.records()?.len();
     let change = format!("chmod 600 {}", file.display());
     ensure!(shell(&change).is_err(), "an actor without a rule was not refused");

@@ -12,7 +12,7 @@ use nix::mount::umount;
 use serde_json::{Value, json};
 
 use super::simple::{CONTENT, is_drift};
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::fuse::Foreign;
 use crate::guest::{Context, page, shell, status, wait};
 
@@ -63,12 +63,12 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-fn agent() -> Result<Agent> {
-    Agent::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3"])
+fn agent() -> Result<RunningDaemon> {
+    RunningDaemon::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3"])
 }
 
 /// Changes a file on the node's own disk and restores it: drift with its actor.
-fn sees(agent: &mut Agent) -> Result<()> {
+fn sees(agent: &mut RunningDaemon) -> Result<()> {
     let skip = agent.records()?.len();
     changed(agent, LOCAL)?;
     fs::write(LOCAL, CONTENT)?;
@@ -77,7 +77,7 @@ fn sees(agent: &mut Agent) -> Result<()> {
 }
 
 /// Changes a file by a shell: drift with that shell as its actor.
-fn changed(agent: &mut Agent, path: &str) -> Result<()> {
+fn changed(agent: &mut RunningDaemon, path: &str) -> Result<()> {
     let skip = agent.records()?.len();
     let mut child = Command::new("/bin/sh").args(["-c", "echo drift >> \"$0\"", path]).spawn()?;
     let pid = child.id();
@@ -88,7 +88,7 @@ fn changed(agent: &mut Agent, path: &str) -> Result<()> {
 }
 
 /// The daemon reports changes by this kernel on such a file system, although another process observes it.
-fn from_here(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
+fn from_here(agent: &mut RunningDaemon, foreign: &Foreign) -> Result<String> {
     let skip = agent.records()?.len();
     changed(agent, HANGING)?;
     foreign.set(CONTENT);
@@ -103,7 +103,7 @@ fn is_gap(record: &Value, path: &str, is_over: bool) -> bool {
 }
 
 /// Waits for the gap of one path. No other thing may have one.
-fn gap_of(agent: &mut Agent, skip: usize, path: &str) -> Result<()> {
+fn gap_of(agent: &mut RunningDaemon, skip: usize, path: &str) -> Result<()> {
     agent.wait_for("the gap", skip, |record| is_gap(record, path, false))?;
     let records = agent.records()?;
     let mut others = records.iter().skip(skip).filter(|record| record["detail"]["reason"] == REASON);
@@ -117,7 +117,7 @@ fn gap_of(agent: &mut Agent, skip: usize, path: &str) -> Result<()> {
     Ok(())
 }
 
-fn hangs(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
+fn hangs(agent: &mut RunningDaemon, foreign: &Foreign) -> Result<String> {
     agent.wait_for("its verification", 0, |record| record["detail"]["reason"] == "foreign-file-system")?;
     status::wait_for("unknown", LIMIT)?;
     ensure!(!status::drifted()?.iter().any(|path| path == HANGING), "it was not read");
@@ -130,13 +130,13 @@ fn hangs(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
 }
 
 /// With a process that cannot be killed.
-fn stops(agent: Agent) -> Result<String> {
+fn stops(agent: RunningDaemon) -> Result<String> {
     let status = agent.stop()?;
     ensure!(status.success(), "{status}");
     Ok(status.to_string())
 }
 
-fn starts(agent: &mut Agent) -> Result<String> {
+fn starts(agent: &mut RunningDaemon) -> Result<String> {
     let starts = |record: &Value| record["kind"] == "start";
     let skip = agent.records()?.iter().rposition(starts).context("no start record")?;
     sees(agent)?;
@@ -154,7 +154,7 @@ fn check() -> Result<String> {
     Ok(printed.replace('\n', "; "))
 }
 
-fn answers(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
+fn answers(agent: &mut RunningDaemon, foreign: &Foreign) -> Result<String> {
     let skip = agent.records()?.len();
     foreign.set("two");
     foreign.answer();
@@ -165,7 +165,7 @@ fn answers(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
     Ok("the gap closed, and what changed meanwhile was found".to_owned())
 }
 
-fn covered(agent: &mut Agent) -> Result<String> {
+fn covered(agent: &mut RunningDaemon) -> Result<String> {
     let skip = agent.records()?.len();
     let over = PathBuf::from(OVER);
     let foreign = Foreign::mount_hanging(&over)?;

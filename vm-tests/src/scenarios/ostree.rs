@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
 use super::apply::{history, holdfast, result};
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
 use defaults::{default_is_back, other_default};
@@ -160,7 +160,7 @@ fn waits() -> Result<String> {
     let printed = check(0, "waits: kernel argument run=1: set for the next boot")?;
     let (explained, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
     ensure!(explained.contains("waits: kernel argument run=1"), "{explained}");
-    let agent = Agent::start(&["--standalone", "--config", CURRENT])?;
+    let agent = RunningDaemon::start(&["--standalone", "--config", CURRENT])?;
     let status = status::wait_for("compliant", Duration::from_mins(1))?;
     ensure!(status["waiting"][0]["argument"] == "run=1", "{status:#}");
     let (status, _) = holdfast(0, &["status"])?;
@@ -353,7 +353,8 @@ fn put_again() -> Result<String> {
 /// The daemon finds the same, and reports it as drift of the declared things.
 fn daemon() -> Result<String> {
     let state = "/run/holdfast-scenario";
-    let mut agent = Agent::start(&["--standalone", "--state", state, "--config", "/root/other.yaml"])?;
+    let mut agent =
+        RunningDaemon::start(&["--standalone", "--state", state, "--config", "/root/other.yaml"])?;
     let mut texts = Vec::new();
     for (kind, path) in [("kernel-argument", "/proc/cmdline"), ("os-image", "/run/ostree-booted")] {
         let record = agent.wait_for(kind, 0, |record| {

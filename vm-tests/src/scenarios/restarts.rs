@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::simple;
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{status, wait};
 
 /// Seconds after each start at which a file is edited. Programs of an earlier daemon may still run at the first time,
@@ -25,12 +25,12 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Kills the daemon, stops it and kills it again. After each start it edits files, which must be compliant before. The
 /// daemon must report each edit; `edit` returns an error otherwise.
 pub(super) fn three_times(
-    mut agent: Agent,
+    mut agent: RunningDaemon,
     backend: &str,
     files: &[PathBuf],
-    start: impl Fn(usize) -> Result<Agent>,
-    edit: impl Fn(&mut Agent, &Path) -> Result<()>,
-) -> Result<(String, Agent)> {
+    start: impl Fn(usize) -> Result<RunningDaemon>,
+    edit: impl Fn(&mut RunningDaemon, &Path) -> Result<()>,
+) -> Result<(String, RunningDaemon)> {
     for (round, edits) in EDITS.into_iter().enumerate() {
         let before = agent.records()?.len();
         if round == 1 {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, page, shell, status};
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
@@ -34,7 +34,7 @@ const FILE: &str = "/etc/thread/managed.conf";
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell(&format!("mkdir -p /etc/thread && echo content > {FILE} && chmod 644 {FILE}"))?;
     fs::write("/run/thread.yaml", CONFIG)?;
-    let mut agent = Agent::start(&["--standalone", "--config", "/run/thread.yaml"])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", "/run/thread.yaml"])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
 
     context.check("edit", edit(&mut agent));
@@ -52,11 +52,11 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-fn find(agent: &mut Agent, skip: usize, kind: &str) -> Result<Value> {
+fn find(agent: &mut RunningDaemon, skip: usize, kind: &str) -> Result<Value> {
     agent.wait_for(kind, skip, |record| record["kind"] == kind && record["path"] == FILE)
 }
 
-fn edit(agent: &mut Agent) -> Result<String> {
+fn edit(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("echo drift >> {FILE}"))?;
     let record = find(agent, before, "drift")?;
@@ -66,13 +66,13 @@ fn edit(agent: &mut Agent) -> Result<String> {
     Ok(record.to_string())
 }
 
-fn restore(agent: &mut Agent) -> Result<String> {
+fn restore(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("echo content > {FILE}"))?;
     Ok(find(agent, before, "recovered")?.to_string())
 }
 
-fn replace(agent: &mut Agent) -> Result<String> {
+fn replace(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("echo content > {FILE}.new && chmod 644 {FILE}.new && mv {FILE}.new {FILE}"))?;
     let record = find(agent, before, "touched")?;
@@ -81,7 +81,7 @@ fn replace(agent: &mut Agent) -> Result<String> {
     Ok(record.to_string())
 }
 
-fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Result<String> {
+fn change(agent: &mut RunningDaemon, command: &str, kind: &str, operation: &str) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("{command} {FILE}"))?;
     let record = find(agent, before, "drift")?;
@@ -92,7 +92,7 @@ fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Resu
 }
 
 /// One process writes and keeps the file open, another appends: both are actors.
-fn all_actors(agent: &mut Agent) -> Result<String> {
+fn all_actors(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     let mut held = fs::OpenOptions::new().append(true).open(FILE)?;
     held.write_all(b"one\n")?;
@@ -114,7 +114,7 @@ fn all_actors(agent: &mut Agent) -> Result<String> {
 
 /// A user's failed attempt beside root's edit does not make the user an actor, although the hooks run before the kernel
 /// checks ownership.
-fn refused_attempt(agent: &mut Agent) -> Result<String> {
+fn refused_attempt(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     agent.signal(Signal::SIGSTOP)?;
     let done = fs::write(FILE, "drift\n").map_err(Into::into).and_then(|()| {

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::simple::{self, is_drift};
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, shell, status, wait};
 
 const PINS: &str = "/sys/fs/bpf/holdfast";
@@ -40,8 +40,16 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 }
 
 /// The daemon verifies only at its start and after events and gaps.
-fn start() -> Result<Agent> {
-    Agent::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3600"])
+fn start() -> Result<RunningDaemon> {
+    RunningDaemon::start(&[
+        "--standalone",
+        "--config",
+        CONFIG,
+        "--canary-every",
+        "1",
+        "--verify-every",
+        "3600",
+    ])
 }
 
 /// The directories of pins with their names.
@@ -76,7 +84,7 @@ fn programs() -> Result<usize> {
 }
 
 /// Stops the daemon, renames pins with these prefixes as another version's, changes a file and starts the daemon again.
-fn upgraded(agent: Agent, file: &Path, kinds: &[&str]) -> Result<(Result<String>, Agent)> {
+fn upgraded(agent: RunningDaemon, file: &Path, kinds: &[&str]) -> Result<(Result<String>, RunningDaemon)> {
     let before = agent.records()?.len();
     agent.stop()?;
     let mut moved = Vec::new();
@@ -100,7 +108,7 @@ const MANY: usize = 16_400;
 const WORDS: u32 = 1 << 15;
 
 /// Reloads a config that the maps are too small for, changes a file after the daemon has ended, and starts it again.
-fn outgrown(agent: Agent, file: &Path) -> Result<(Result<String>, Agent)> {
+fn outgrown(agent: RunningDaemon, file: &Path) -> Result<(Result<String>, RunningDaemon)> {
     let before = agent.records()?.len();
     let declared = fs::read(CONFIG)?;
     let many = Path::new("/etc/outgrown");
@@ -131,7 +139,12 @@ fn outgrown(agent: Agent, file: &Path) -> Result<(Result<String>, Agent)> {
     Ok((result, agent))
 }
 
-fn replaced(agent: &mut Agent, before: usize, file: &Path, moved: &[(PathBuf, PathBuf)]) -> Result<String> {
+fn replaced(
+    agent: &mut RunningDaemon,
+    before: usize,
+    file: &Path,
+    moved: &[(PathBuf, PathBuf)],
+) -> Result<String> {
     let since = |kind: &str| -> Result<Value> {
         let records = agent.records()?;
         let found = records.into_iter().skip(before).rfind(|record| record["kind"] == kind);

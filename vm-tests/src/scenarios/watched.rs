@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::command::CONSENT;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, shell, status, wait};
@@ -49,7 +49,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         shell(&format!("chmod 666 {path}"))?;
     }
     fs::write(CONFIG, config(OLD, "one").replace("420", "438"))?;
-    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
     done(&mut agent, &apply(&["--current", CONFIG])?)?;
 
@@ -91,13 +91,13 @@ fn apply(more: &[&str]) -> Result<ExitAndOutput> {
 }
 
 /// The apply succeeded, and the daemon uses the new config.
-fn done(agent: &mut Agent, (code, text): &ExitAndOutput) -> Result<()> {
+fn done(agent: &mut RunningDaemon, (code, text): &ExitAndOutput) -> Result<()> {
     ensure!(*code == Some(0), "{code:?}: {text}");
     settled(agent, "compliant")
 }
 
 /// The daemon uses the current config, and has verified everything.
-fn settled(agent: &mut Agent, verdict: &str) -> Result<()> {
+fn settled(agent: &mut RunningDaemon, verdict: &str) -> Result<()> {
     let current = fs::canonicalize("/var/lib/holdfast/apply/current")?;
     let things = |path: &Path| -> Result<usize> { Ok(fs::read_to_string(path)?.matches("path:").count()) };
     let manifest = fs::read_dir(&current)?.next().context("no manifest")??.path();
@@ -111,7 +111,7 @@ fn settled(agent: &mut Agent, verdict: &str) -> Result<()> {
 }
 
 /// Everything is written, and the log has no entry about it.
-fn own(agent: &mut Agent) -> Result<String> {
+fn own(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     fs::write(CONFIG, config(NEW, "two"))?;
     done(agent, &apply(&[])?)?;
@@ -153,7 +153,7 @@ fn alice(line: &str) -> Result<()> {
 }
 
 /// The drift of a path, with alice as its actor.
-fn drift(agent: &mut Agent, before: usize, path: &str) -> Result<Value> {
+fn drift(agent: &mut RunningDaemon, before: usize, path: &str) -> Result<Value> {
     let record =
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == path)?;
     let actor = &record["actor"];
@@ -164,7 +164,7 @@ fn drift(agent: &mut Agent, before: usize, path: &str) -> Result<Value> {
 }
 
 /// Alice writes to a path that only the new config declares. The apply is undone and names her.
-fn foreign(agent: &mut Agent, content: &'static str, new: &str) -> Result<String> {
+fn foreign(agent: &mut RunningDaemon, content: &'static str, new: &str) -> Result<String> {
     let before = agent.records()?.len();
     fs::write(CONFIG, config(&[OLD, &[new]].concat(), content))?;
     let apply = held()?;
@@ -186,7 +186,7 @@ fn foreign(agent: &mut Agent, content: &'static str, new: &str) -> Result<String
 }
 
 /// Alice writes to a path that the old config declares as well. It stays drifted after the apply is undone.
-fn foreign_old(agent: &mut Agent) -> Result<String> {
+fn foreign_old(agent: &mut RunningDaemon) -> Result<String> {
     const FILE: &str = "/srv/second/old";
     let before = agent.records()?.len();
     shell(&format!("chmod 644 {FILE}"))?;
@@ -206,7 +206,7 @@ fn foreign_old(agent: &mut Agent) -> Result<String> {
 }
 
 /// The daemon restores by itself what a killed apply left.
-fn abandoned(agent: &mut Agent) -> Result<String> {
+fn abandoned(agent: &mut RunningDaemon) -> Result<String> {
     let before = OLD.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
     fs::write(CONFIG, config(NEW, "killed"))?;
     let mut apply = held()?;
@@ -226,12 +226,12 @@ fn abandoned(agent: &mut Agent) -> Result<String> {
 }
 
 /// A daemon that starts during an apply watches what the apply writes.
-fn restarted(agent: Agent) -> Result<String> {
+fn restarted(agent: RunningDaemon) -> Result<String> {
     const FILE: &str = "/srv/second/five";
     fs::write(CONFIG, config(&[OLD, &[FILE]].concat(), "five"))?;
     let apply = held()?;
     agent.kill()?;
-    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
     status::wait_for("compliant", LIMIT)?;
     let before = agent.records()?.len();
     alice(&format!("echo evil > {FILE}"))?;

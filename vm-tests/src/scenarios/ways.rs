@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use nix::mount::{MsFlags, mount, umount};
 use serde_json::Value;
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::fuse::Foreign;
 use crate::guest::{Context, shell, status, wait};
 
@@ -57,7 +57,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     fs::write("/etc/systemd/system/x.service", UNIT_FILE)?;
     shell("chmod 644 /etc/systemd/system/x.service")?;
     fs::write(CONFIG, config(&[LINKED, OVER], UNIT))?;
-    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
     status::wait_for("compliant", LIMIT)?;
 
@@ -71,7 +71,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-fn drift(agent: &mut Agent, skip: usize, path: &str, kind: &str) -> Result<Value> {
+fn drift(agent: &mut RunningDaemon, skip: usize, path: &str, kind: &str) -> Result<Value> {
     let record = agent.wait_for(&format!("drift of {path}"), skip, |record| {
         record["kind"] == "drift" && record["path"] == path
     })?;
@@ -81,7 +81,7 @@ fn drift(agent: &mut Agent, skip: usize, path: &str, kind: &str) -> Result<Value
 }
 
 /// The table of mounts has the real path, and the config another one.
-fn mount_over_real(agent: &mut Agent) -> Result<String> {
+fn mount_over_real(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     mount(Some("tmpfs"), "/srv/real", Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     let record = drift(agent, before, LINKED, "missing")?;
@@ -91,7 +91,7 @@ fn mount_over_real(agent: &mut Agent) -> Result<String> {
 }
 
 /// A mount point that is not UTF-8, and then a mount over a managed thing.
-fn no_text(agent: &mut Agent) -> Result<String> {
+fn no_text(agent: &mut RunningDaemon) -> Result<String> {
     let strange = Path::new(OsStr::from_bytes(b"/tmp/\xff"));
     fs::create_dir(strange)?;
     mount(Some("tmpfs"), strange, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
@@ -106,7 +106,7 @@ fn no_text(agent: &mut Agent) -> Result<String> {
 }
 
 /// A new undeclared directory with a link in it, and then another directory in its place.
-fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
+fn enabled_elsewhere(agent: &mut RunningDaemon) -> Result<String> {
     let wants = "/etc/systemd/system/other.target.wants";
     let mut operations = Vec::new();
     for _ in 0..2 {
@@ -137,7 +137,7 @@ fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
 /// The path to a thing ends behind a link at a missing name. Then more of the path is created, and at last the thing.
 fn come_behind_a_link(skip: usize) -> Result<String> {
     fs::write(CONFIG, config(&[LINKED, DEEP], ""))?;
-    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
     drift(&mut agent, skip, DEEP, "missing")?;
     shell(&format!("umask 022; mkdir -p /srv/real/comes/later && printf one > {DEEP}"))?;
     let recovered = |record: &Value| record["kind"] == "recovered" && record["path"] == DEEP;
@@ -154,7 +154,7 @@ fn come_behind_a_link(skip: usize) -> Result<String> {
 fn foreign(skip: usize) -> Result<String> {
     let foreign = Foreign::mount(Path::new(PLACE), "one")?;
     fs::write(CONFIG, config(&[FOREIGN], ""))?;
-    let mut agent = Agent::start(&["--standalone", "--config", CONFIG, "--verify-every", "3"])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG, "--verify-every", "3"])?;
     let is_gap =
         |record: &Value| record["kind"] == "gap" && record["detail"]["reason"] == "foreign-file-system";
     agent.wait_for("the gap", skip, is_gap)?;

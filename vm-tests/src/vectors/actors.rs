@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::vector::{Does, Expected, Target, Vector, Who};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector};
 
 const OPEN: &[&str] = &["file_open", "file_permission"];
 const TRUNCATE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
@@ -22,23 +22,23 @@ pub(super) const VECTORS: &[Vector] = &[
         OPEN,
         Does::Shell("sh -c 'sh -c \"echo drift >> \\\"$F\\\"; true\"; true'"),
     )
-    .by(Who::Child),
+    .by(ExpectedActor::Child),
     Vector::file("V86b", "program that a shell starts", TRUNCATE, Does::Shell("cp /proc/version \"$F\"; true"))
-        .by(Who::Child),
+        .by(ExpectedActor::Child),
     Vector::file(
         "V86c",
         "double fork: the writer belongs to init",
         OPEN,
         Does::Shell("(sh -c 'sleep 1; echo drift >> \"$1\"' orphan \"$F\" &) &"),
     )
-    .by(Who::Orphan),
+    .by(ExpectedActor::Orphan),
     Vector::file(
         "V86d",
         "two programs executed after the change, by the same process",
         OPEN,
         Does::Shell("echo drift >> \"$F\"; exec sh -c 'exec sh -c true'"),
     )
-    .by(Who::Called("echo drift")),
+    .by(ExpectedActor::Called("echo drift")),
     Vector::file(
         "V86e",
         "from a control group that is removed at once",
@@ -48,18 +48,18 @@ pub(super) const VECTORS: &[Vector] = &[
              echo $$ > $G/cgroup.procs; rmdir $U",
         ),
     )
-    .by(Who::Unit("brief-")),
+    .by(ExpectedActor::Unit("brief-")),
     Vector::file("V92a", "a managed program is executed", EXEC, Does::Call(execute))
-        .on(Target::Program)
-        .expecting(Expected::Exec)
-        .by(Who::Child),
+        .on(StartState::Program)
+        .expecting(ExpectedReport::Exec)
+        .by(ExpectedActor::Child),
     Vector::file("V92b", "a managed script is executed", EXEC, Does::Call(execute))
-        .on(Target::Script)
-        .expecting(Expected::Exec)
-        .by(Who::Child),
+        .on(StartState::Script)
+        .expecting(ExpectedReport::Exec)
+        .by(ExpectedActor::Child),
     Vector::file("V92c", "a managed script becomes the process", EXEC, Does::Shell("exec \"$F\""))
-        .on(Target::Script)
-        .expecting(Expected::Exec),
+        .on(StartState::Script)
+        .expecting(ExpectedReport::Exec),
 ];
 
 fn execute(path: &Path) -> Result<()> {

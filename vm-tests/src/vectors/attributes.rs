@@ -11,18 +11,18 @@ use anyhow::Result;
 use rustix::fs::{IFlags, XattrFlags};
 
 use super::narrow;
-use super::vector::{Does, Expected, Target, Vector};
+use super::vector::{Does, ExpectedReport, StartState, Vector};
 use crate::guest::disks::FileSystem;
 
 const SETATTR: &[&str] = &["inode_setattr"];
 const ACL: &[&str] = &["inode_set_acl", "inode_setxattr"];
-const MODE: Expected = Expected::Drift("mode");
-const OWNER: Expected = Expected::Drift("owner");
-const XATTR: Expected = Expected::Drift("xattr");
+const MODE: ExpectedReport = ExpectedReport::Drift("mode");
+const OWNER: ExpectedReport = ExpectedReport::Drift("owner");
+const XATTR: ExpectedReport = ExpectedReport::Drift("xattr");
 /// File systems on a disk. tmpfs has no `user.` attributes before 6.6.
 const ON_DISK: &[FileSystem] = &[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
 
-/// Name of the extended attribute of [`Target::FileWithXattr`].
+/// Name of the extended attribute of [`StartState::FileWithXattr`].
 pub(crate) const UNDECLARED: &str = "security.undeclared";
 /// Name of the extended attribute that holds an access control list.
 pub(crate) const ACL_NAME: &str = "system.posix_acl_access";
@@ -33,7 +33,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V41b", "fchmod(2)", SETATTR, Does::Call(fchmod)).expecting(MODE),
     Vector::file("V41c", "setuid bit", SETATTR, Does::Call(|path| chmod(path, 0o4644))).expecting(MODE),
     Vector::file("V41d", "chmod of a managed directory", SETATTR, Does::Call(|path| chmod(path, 0o700)))
-        .on(Target::Directory)
+        .on(StartState::Directory)
         .expecting(MODE),
     Vector::file("V42a", "chown(2)", SETATTR, Does::Call(|path| Ok(chown(path, Some(1000), None)?)))
         .expecting(OWNER),
@@ -50,12 +50,12 @@ pub(super) const VECTORS: &[Vector] = &[
         SETATTR,
         Does::Call(|path| Ok(lchown(path, Some(1000), None)?)),
     )
-    .on(Target::Link)
+    .on(StartState::Link)
     .expecting(OWNER),
-    Vector::file("V43", "utimensat(2)", SETATTR, Does::Call(back_date)).expecting(Expected::Touched),
+    Vector::file("V43", "utimensat(2)", SETATTR, Does::Call(back_date)).expecting(ExpectedReport::Touched),
     Vector::file("V43b", "utimensat(2) of a managed link", SETATTR, Does::Call(back_date_link))
-        .on(Target::Link)
-        .expecting(Expected::Touched),
+        .on(StartState::Link)
+        .expecting(ExpectedReport::Touched),
     Vector::file("V44a", "user attribute", &["inode_setxattr"], Does::Call(|path| set(path, "user.x", b"1")))
         .expecting(XATTR)
         .only(ON_DISK),
@@ -65,7 +65,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_setxattr"],
         Does::Call(|path| set(path, "trusted.x", b"1")),
     )
-    .expecting(Expected::Touched)
+    .expecting(ExpectedReport::Touched)
     // tmpfs has no time for it before 6.1. Without one nothing shows that the file was touched.
     .only(ON_DISK),
     Vector::file(
@@ -76,7 +76,7 @@ pub(super) const VECTORS: &[Vector] = &[
     )
     .expecting(XATTR),
     Vector::file("V44d", "attribute of a managed link", &["inode_setxattr"], Does::Call(set_on_link))
-        .on(Target::Link)
+        .on(StartState::Link)
         .expecting(XATTR),
     Vector::file("V44c", "file capabilities", &["inode_setxattr"], Does::Call(capabilities)).expecting(XATTR),
     Vector::file("V45a", "access control list set", ACL, Does::Call(|path| set(path, ACL_NAME, &acl())))
@@ -87,18 +87,18 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_remove_acl", "inode_removexattr"],
         Does::Call(|path| Ok(rustix::fs::removexattr(path, ACL_NAME)?)),
     )
-    .on(Target::FileWithAcl)
-    .expecting(Expected::Recovered),
+    .on(StartState::FileWithAcl)
+    .expecting(ExpectedReport::Recovered),
     Vector::file(
         "V47",
         "attribute removed",
         &["inode_removexattr"],
         Does::Call(|path| Ok(rustix::fs::removexattr(path, UNDECLARED)?)),
     )
-    .on(Target::FileWithXattr)
-    .expecting(Expected::Recovered),
+    .on(StartState::FileWithXattr)
+    .expecting(ExpectedReport::Recovered),
     Vector::file("V49", "chattr +i", &["file_ioctl", "inode_file_setattr"], Does::Call(immutable))
-        .expecting(Expected::Drift("attribute"))
+        .expecting(ExpectedReport::Drift("attribute"))
         .only(ON_DISK),
     Vector::file(
         "V49d",
@@ -106,7 +106,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_ioctl_compat", "file_ioctl", "inode_file_setattr"],
         Does::Call(narrow::immutable),
     )
-    .expecting(Expected::Drift("attribute"))
+    .expecting(ExpectedReport::Drift("attribute"))
     .only(ON_DISK),
     Vector::not_performed(
         "V49c",

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
-use super::vector::{Does, Expected, Target, Vector, Who};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector};
 use crate::guest::disks::FileSystem;
 use crate::guest::files::load_module;
 use crate::guest::run;
@@ -19,13 +19,13 @@ use crate::guest::run;
 /// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V68", "raw write to the block device", &[], Does::Call(raw_write))
-        .expecting(Expected::TamperThenDrift("content"))
-        .by(Who::NoActor)
+        .expecting(ExpectedReport::TamperThenDrift("content"))
+        .by(ExpectedActor::NoActor)
         // Btrfs verifies its checksums, so the file would be unreadable.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::file("V68b", "the same through a new device node", &[], Does::Call(raw_write_by_own_node))
-        .expecting(Expected::TamperThenDrift("content"))
-        .by(Who::NoActor)
+        .expecting(ExpectedReport::TamperThenDrift("content"))
+        .by(ExpectedActor::NoActor)
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
     Vector::file(
@@ -34,9 +34,9 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_open", "file_permission"],
         Does::Call(by_loop),
     )
-    .expecting(Expected::TamperThenDrift("content"))
-    .on(Target::Blocks)
-    .by(Who::Device),
+    .expecting(ExpectedReport::TamperThenDrift("content"))
+    .on(StartState::Blocks)
+    .by(ExpectedActor::Device),
     Vector::not_performed(
         "V69b",
         "tables of the device mapper",
@@ -51,9 +51,9 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_open"],
         Does::Shell("sync; swapon \"$F\" && swapoff \"$F\""),
     )
-    .on(Target::Swap)
-    .expecting(Expected::Nothing)
-    .by(Who::Child)
+    .on(StartState::Swap)
+    .expecting(ExpectedReport::Nothing)
+    .by(ExpectedActor::Child)
     .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed(
         "V75",

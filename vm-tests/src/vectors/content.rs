@@ -18,8 +18,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use super::raw::{Program, Value};
-use super::vector::{Does, Target, Vector, Who, elsewhere};
+use super::raw::{RawProgram, Value};
+use super::vector::{Does, ExpectedActor, StartState, Vector, elsewhere};
 use crate::guest::page;
 use crate::guest::wait::pause;
 
@@ -49,12 +49,12 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V04", "ftruncate(2)", &["inode_setattr", "file_open"], Does::Call(ftruncate)),
     Vector::file("V05a", "fallocate, punch a hole", OPEN, Does::Call(punch)),
     Vector::file("V05b", "fallocate, zero a range", OPEN, Does::Call(zero)),
-    Vector::file("V05c", "fallocate, collapse a range", OPEN, Does::Call(collapse)).on(Target::Blocks),
-    Vector::file("V05d", "fallocate, insert a range", OPEN, Does::Call(insert)).on(Target::Blocks),
+    Vector::file("V05c", "fallocate, collapse a range", OPEN, Does::Call(collapse)).on(StartState::Blocks),
+    Vector::file("V05d", "fallocate, insert a range", OPEN, Does::Call(insert)).on(StartState::Blocks),
     Vector::file("V08", "sendfile(2) into the file", OPEN, Does::Call(sendfile)),
     Vector::file("V09", "splice(2) from a pipe", OPEN, Does::Call(splice)),
     Vector::file("V10a", "copy_file_range(2)", OPEN, Does::Call(copy_range)),
-    Vector::file("V13", "aio, io_submit(2)", OPEN, Does::Call(aio)).by(Who::Child),
+    Vector::file("V13", "aio, io_submit(2)", OPEN, Does::Call(aio)).by(ExpectedActor::Child),
     Vector::file("V14", "io_uring write", OPEN, Does::Call(uring)),
     Vector::file("V17", "io_uring, SQPOLL thread writes", OPEN, Does::Call(uring_thread)),
     Vector::file(
@@ -64,8 +64,8 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Early(opened_before),
     ),
     Vector::file("V23", "descriptor passed by SCM_RIGHTS", &["file_permission"], Does::Call(pass))
-        .by(Who::Child),
-    Vector::file("V30", "open_by_handle_at(2)", OPEN, Does::Call(by_handle)).by(Who::Child),
+        .by(ExpectedActor::Child),
+    Vector::file("V30", "open_by_handle_at(2)", OPEN, Does::Call(by_handle)).by(ExpectedActor::Child),
 ];
 
 /// Waits until the daemon has handled the earlier operations, so that the next one has a record of its own.
@@ -198,7 +198,7 @@ fn aio(path: &Path) -> Result<()> {
     const IO_SUBMIT: u32 = 209;
     /// `IOCB_CMD_PWRITE`, in the low half of the word whose high half is the descriptor.
     const PWRITE: u64 = 1;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let (path, text) = (program.path(path), program.data(b"drift"));
     let aio_context = program.words(&[0]);
     // struct iocb (linux/aio_abi.h): data, key, opcode and descriptor, buffer, length, offset, reserved, flags
@@ -220,7 +220,7 @@ fn by_handle(path: &Path) -> Result<()> {
     const OPEN_BY_HANDLE_AT: u32 = 304;
     const HERE: u64 = (-100i64).cast_unsigned();
     const HANDLE_BYTES: u32 = 128;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let directory = program.path(path.parent().context("a path with a directory")?);
     let (path, text, mount) = (program.path(path), program.data(b"drift"), program.words(&[0]));
     let handle = program.words(&[HANDLE_BYTES.into()]);

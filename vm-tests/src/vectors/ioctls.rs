@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::content;
-use super::raw::{Program, Value};
-use super::vector::{Does, Expected, Target, Vector, Who};
+use super::raw::{RawProgram, Value};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector};
 use crate::guest::disks::FileSystem;
 use crate::guest::page;
 
@@ -29,7 +29,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_ioctl"],
         Does::Call(swap_boot),
     )
-    .by(Who::Child)
+    .by(ExpectedActor::Child)
     .only(&[FileSystem::Ext4]),
     Vector::file(
         "V55",
@@ -37,12 +37,12 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_ioctl", "file_permission"],
         Does::Call(write_encoded),
     )
-    .by(Who::Child)
+    .by(ExpectedActor::Child)
     .only(&[FileSystem::Btrfs]),
     Vector::file("V56", "the subvolume that holds it removed", &[], Does::Call(remove_subvolume))
-        .on(Target::FileInSubvolume)
-        .expecting(Expected::Drift("missing"))
-        .by(Who::NoActor)
+        .on(StartState::FileInSubvolume)
+        .expecting(ExpectedReport::Drift("missing"))
+        .by(ExpectedActor::NoActor)
         .only(&[FileSystem::Btrfs]),
     Vector::not_performed(
         "V56b",
@@ -86,7 +86,7 @@ const IOCTL: u32 = 16;
 const READ_WRITE: u64 = 2;
 
 /// Opens the file, and makes an ioctl on it long after.
-fn ioctl(program: &mut Program, path: &Path, command: u64, argument: u64) {
+fn ioctl(program: &mut RawProgram, path: &Path, command: u64, argument: u64) {
     let path = program.path(path);
     let opened = program.call(OPEN, &[path.into(), READ_WRITE.into()]);
     program.pause(content::HANDLED_SECONDS);
@@ -96,7 +96,7 @@ fn ioctl(program: &mut Program, path: &Path, command: u64, argument: u64) {
 fn swap_boot(path: &Path) -> Result<()> {
     /// `_IO('f', 17)` (fs/ext4/ext4.h).
     const SWAP_BOOT: u64 = 0x6611;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     ioctl(&mut program, path, SWAP_BOOT, 0);
     program.run()
 }
@@ -112,7 +112,7 @@ fn write_encoded(path: &Path) -> Result<()> {
     const ENCODED_WRITE: u64 = 0x4080_9440;
     const DECODED: u64 = 4096;
     const ZLIB: u64 = 1;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let text = program.data(&ENCODED);
     let vector = program.words(&[text, ENCODED.len() as u64]);
     // Vector and its count, offset, flags, length, decoded length and offset, compression; reserved.
@@ -127,7 +127,7 @@ fn write_encoded(path: &Path) -> Result<()> {
 fn on_subvolume(command: u64, subvolume: &Path) -> Result<()> {
     /// `struct btrfs_ioctl_vol_args`: a descriptor, and a name with its terminating zero.
     const ARGUMENTS: usize = 4096;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let directory = program.path(subvolume.parent().context("a path with a directory")?);
     let mut arguments = vec![0; 8];
     arguments.extend(subvolume.file_name().context("a path with a name")?.as_encoded_bytes());

@@ -13,8 +13,8 @@ use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use super::content::{HANDLED_SECONDS, wait_until_handled};
-use super::raw::{Program, Value};
-use super::vector::{Does, Vector, Who};
+use super::raw::{RawProgram, Value};
+use super::vector::{Does, ExpectedActor, Vector};
 use crate::guest::disks::FileSystem;
 
 /// The file is open for writing long before, so that no other hook reports the stores.
@@ -25,19 +25,19 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V19a", "store through a shared mapping", MAP, Does::Call(store)),
     Vector::file("V19b", "store long after the mapping, file closed", MAP, Does::Call(store_late)),
     Vector::file("V19c", "store through a mapping made before the start", &[], Does::Early(mapped_before))
-        .by(Who::NoActor),
+        .by(ExpectedActor::NoActor),
     Vector::file(
         "V20",
         "mprotect(2) of a read-only shared mapping",
         &["file_mprotect"],
         Does::Call(unprotect),
     )
-    .by(Who::Child),
+    .by(ExpectedActor::Child),
     Vector::file("V26", "/proc/PID/mem into a shared mapping", MAP, Does::Call(by_proc_mem)),
     Vector::file("V27", "process_vm_writev(2) into a shared mapping", MAP, Does::Call(write_memory))
-        .by(Who::Child),
+        .by(ExpectedActor::Child),
     Vector::file("V28", "a direct read into a shared mapping", MAP, Does::Call(read_into))
-        .by(Who::Child)
+        .by(ExpectedActor::Child)
         // tmpfs has no direct I/O before 6.6.
         .only(&[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs]),
     Vector::not_performed(
@@ -95,7 +95,7 @@ const READ_WRITE: u64 = 2;
 const PAGE: u64 = 4096;
 
 /// Opens the file, and long after maps its first page, shared, with a protection.
-fn map_page(program: &mut Program, path: &Path, protection: u64) -> Value {
+fn map_page(program: &mut RawProgram, path: &Path, protection: u64) -> Value {
     const MMAP: u32 = 9;
     const SHARED: u64 = 1;
     let path = program.path(path);
@@ -110,7 +110,7 @@ const WRITABLE: u64 = 3;
 
 fn unprotect(path: &Path) -> Result<()> {
     const MPROTECT: u32 = 10;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let page = map_page(&mut program, path, READABLE);
     program.pause(HANDLED_SECONDS);
     let _: Value = program.call(MPROTECT, &[page, PAGE.into(), WRITABLE.into()]);
@@ -121,7 +121,7 @@ fn unprotect(path: &Path) -> Result<()> {
 fn write_memory(path: &Path) -> Result<()> {
     const GETPID: u32 = 39;
     const PROCESS_VM_WRITEV: u32 = 311;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let text = program.data(b"drift");
     let (local, remote) = (program.words(&[text, 5]), program.words(&[0, 5]));
     let page = map_page(&mut program, path, WRITABLE);
@@ -145,7 +145,7 @@ fn read_into(path: &Path) -> Result<()> {
     let source = super::vector::elsewhere(path)?;
     std::fs::write(&source, &content)?;
     File::open(&source)?.sync_all()?;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let page = map_page(&mut program, path, WRITABLE);
     let source = program.path(&source);
     let source = program.call(OPEN, &[source.into(), DIRECT.into()]);

@@ -24,7 +24,7 @@ mod vector;
 pub use hooks::operations_of;
 pub use numbers::NUMBERS;
 pub(crate) use vector::declared_content;
-pub use vector::{Does, Expected, REFUSED, Target, Vector, Who};
+pub use vector::{Does, ExpectedActor, ExpectedReport, REFUSED, StartState, Vector};
 
 /// The whole table, in the order of its families.
 pub fn all() -> impl Iterator<Item = &'static Vector> {
@@ -61,7 +61,7 @@ mod tests {
     fn only_a_vector_with_hooks_names_an_actor() {
         for vector in all().filter(|vector| vector.is_performed()) {
             let swept = vector.hooks.is_empty();
-            let has_no_actor = vector.who == Who::NoActor;
+            let has_no_actor = vector.who == ExpectedActor::NoActor;
             assert_eq!(swept, has_no_actor, "{}: hooks {:?}, who {:?}", vector.id, vector.hooks, vector.who);
         }
     }

@@ -12,12 +12,12 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
-use super::raw::{Program, Value};
-use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::raw::{RawProgram, Value};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector, elsewhere};
 use crate::guest::wait;
 
-const OVER: Expected = Expected::Drift("mount-over");
-const MISSING: Expected = Expected::Drift("missing");
+const OVER: ExpectedReport = ExpectedReport::Drift("mount-over");
+const MISSING: ExpectedReport = ExpectedReport::Drift("missing");
 /// The open truncates the file, and a write follows.
 const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 
@@ -33,34 +33,34 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V59", "open_tree(2) and move_mount(2) over it", &["move_mount"], Does::Call(move_over))
         .expecting(OVER),
     Vector::file("V60", "mount_setattr(2) of the mount that holds it", &[], Does::Call(set_mount_attributes))
-        .on(Target::FileInMount)
-        .expecting(Expected::Nothing)
-        .by(Who::NoActor),
+        .on(StartState::FileInMount)
+        .expecting(ExpectedReport::Nothing)
+        .by(ExpectedActor::NoActor),
     Vector::file(
         "V60b",
         "its directory mounted again with other owners (idmap)",
         &["move_mount"],
         Does::Call(mount_with_other_owners),
     )
-    .expecting(Expected::Drift("owner"))
-    .by(Who::Child),
+    .expecting(ExpectedReport::Drift("owner"))
+    .by(ExpectedActor::Child),
     Vector::file("V60c", "other owners (idmap) for the mount that holds it", &[], Does::Call(other_owners))
-        .on(Target::FileInMount)
-        .expecting(Expected::Drift("owner"))
-        .by(Who::NoActor),
+        .on(StartState::FileInMount)
+        .expecting(ExpectedReport::Drift("owner"))
+        .by(ExpectedActor::NoActor),
     Vector::file("V61", "remounted read-only", &["sb_mount"], Does::Call(remount))
-        .on(Target::FileInMount)
-        .expecting(Expected::Nothing),
+        .on(StartState::FileInMount)
+        .expecting(ExpectedReport::Nothing),
     Vector::file("V62a", "umount of the over-mount", &["sb_umount"], Does::Call(unmount_file))
-        .on(Target::FileMountedOver)
-        .expecting(Expected::Recovered),
+        .on(StartState::FileMountedOver)
+        .expecting(ExpectedReport::Recovered),
     Vector::file(
         "V62b",
         "umount of the file system that holds it",
         &["sb_umount"],
         Does::Call(unmount_directory),
     )
-    .on(Target::FileInMount)
+    .on(StartState::FileInMount)
     .expecting(MISSING),
     Vector::file(
         "V64",
@@ -68,7 +68,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["sb_mount"],
         Does::Shell("unshare -m sh -c 'mount --bind /proc/version \"$F\"'"),
     )
-    .expecting(Expected::Nothing),
+    .expecting(ExpectedReport::Nothing),
     Vector::file(
         "V64b",
         "pivot_root(2) in a private mount namespace",
@@ -79,7 +79,7 @@ pub(super) const VECTORS: &[Vector] = &[
              /mnt && mkdir /mnt/old && pivot_root /mnt /mnt/old'\"",
         ),
     )
-    .expecting(Expected::Nothing),
+    .expecting(ExpectedReport::Nothing),
     Vector::file("V67", "edited through a bind mount of its directory", REWRITE, Does::Call(alias)),
     Vector::file(
         "V67b",
@@ -141,7 +141,7 @@ const MOUNT_SETATTR: u32 = 442;
 fn set_mount_attributes(path: &Path) -> Result<()> {
     /// `MOUNT_ATTR_NOSUID`.
     const NO_SUID: u64 = 2;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let directory = program.path(directory(path)?);
     // struct mount_attr: set, clear, propagation, user namespace
     let attributes = program.words(&[NO_SUID, 0, 0, 0]);
@@ -180,7 +180,7 @@ impl Owners {
     }
 
     /// Calls `mount_setattr` for the object of a descriptor, or for the mount at a path.
-    fn call(&self, program: &mut Program, mount: Value, path: &Path) {
+    fn call(&self, program: &mut RawProgram, mount: Value, path: &Path) {
         /// `MOUNT_ATTR_IDMAP`.
         const ID_MAP: u64 = 0x10_0000;
         const EMPTY_PATH: u64 = 0x1000;
@@ -217,7 +217,7 @@ fn mount_with_other_owners(path: &Path) -> Result<()> {
     const CLONE: u64 = 1;
     const FROM_EMPTY_PATH: u64 = 4;
     let owners = Owners::new()?;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let (directory, empty) = (program.path(directory(path)?), program.data(&[0]));
     let tree = program.call(OPEN_TREE, &[HERE.into(), directory.into(), CLONE.into()]);
     owners.call(&mut program, tree, Path::new(""));
@@ -229,7 +229,7 @@ fn mount_with_other_owners(path: &Path) -> Result<()> {
 /// An attached mount cannot be mapped: the kernel would have to find its users.
 fn other_owners(path: &Path) -> Result<()> {
     let owners = Owners::new()?;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     owners.call(&mut program, HERE.into(), directory(path)?);
     offered(program.run())
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 
-use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector, elsewhere};
 
 const RENAME: &[&str] = &["inode_rename"];
 const UNLINK: &[&str] = &["inode_unlink"];
@@ -19,13 +19,13 @@ const UNLINK: &[&str] = &["inode_unlink"];
 const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 /// A new file. The daemon may verify it before all of its content is written.
 const RECREATE: &[&str] = &["inode_create", "inode_unlink", "file_permission"];
-const MISSING: Expected = Expected::Drift("missing");
-const TYPE: Expected = Expected::Drift("type");
-const UNEXPECTED: Expected = Expected::Drift("unexpected");
+const MISSING: ExpectedReport = ExpectedReport::Drift("missing");
+const TYPE: ExpectedReport = ExpectedReport::Drift("type");
+const UNEXPECTED: ExpectedReport = ExpectedReport::Drift("unexpected");
 
 /// A vector in a closed directory.
 const fn closed(id: &'static str, name: &'static str, hooks: &'static [&'static str], does: Does) -> Vector {
-    Vector::file(id, name, hooks, does).on(Target::ClosedDirectory).expecting(UNEXPECTED)
+    Vector::file(id, name, hooks, does).on(StartState::ClosedDirectory).expecting(UNEXPECTED)
 }
 
 /// The vectors of this family.
@@ -44,10 +44,10 @@ pub(super) const VECTORS: &[Vector] = &[
         RENAME,
         Does::Shell("echo x > \"$D/new\" && mv \"$D/new\" \"$F\"; true"),
     )
-    .by(Who::Child),
+    .by(ExpectedActor::Child),
     Vector::file("V33c", "rename it away", RENAME, Does::Call(rename_away)).expecting(MISSING),
     Vector::file("V33d", "rename over it, the same content", RENAME, Does::Call(rename_same))
-        .expecting(Expected::Touched),
+        .expecting(ExpectedReport::Touched),
     Vector::file(
         "V33e",
         "rename over it, then write to the new one",
@@ -67,7 +67,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V37a", "unlink", UNLINK, Does::Call(|path| Ok(fs::remove_file(path)?))).expecting(MISSING),
     Vector::file("V37b", "unlink, then other content", RECREATE, Does::Call(recreate)),
     Vector::file("V37c", "unlink, then the same content", RECREATE, Does::Call(recreate_same))
-        .expecting(Expected::Touched),
+        .expecting(ExpectedReport::Touched),
     Vector::file(
         "V37d",
         "the directory removed with it",
@@ -81,7 +81,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_rmdir"],
         Does::Call(|path| Ok(fs::remove_dir(path)?)),
     )
-    .on(Target::Directory)
+    .on(StartState::Directory)
     .expecting(MISSING),
     Vector::file(
         "V38h",
@@ -103,24 +103,24 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_symlink", "inode_rename"],
         Does::Call(relink),
     )
-    .on(Target::Link)
-    .expecting(Expected::Drift("link-target")),
+    .on(StartState::Link)
+    .expecting(ExpectedReport::Drift("link-target")),
     Vector::file(
         "V38k",
         "missing file created",
         &["inode_create", "file_permission"],
         Does::Call(create_declared),
     )
-    .on(Target::AbsentFile)
-    .expecting(Expected::Recovered),
+    .on(StartState::AbsentFile)
+    .expecting(ExpectedReport::Recovered),
     Vector::file(
         "V38l",
         "missing directory and file created",
         &["inode_mkdir", "inode_create", "file_permission"],
         Does::Call(create_directory),
     )
-    .on(Target::AbsentDirectory)
-    .expecting(Expected::Recovered),
+    .on(StartState::AbsentDirectory)
+    .expecting(ExpectedReport::Recovered),
     closed(
         "V38a",
         "file created in a closed directory",

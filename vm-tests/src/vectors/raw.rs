@@ -34,12 +34,12 @@ impl From<u64> for Value {
 
 /// A program under construction.
 #[derive(Debug, Default)]
-pub(super) struct Program {
+pub(super) struct RawProgram {
     code: Vec<u8>,
     data: Vec<u8>,
 }
 
-impl Program {
+impl RawProgram {
     /// Puts bytes into memory; returns their address.
     pub(super) fn data(&mut self, bytes: &[u8]) -> u64 {
         let at = DATA + self.data.len() as u64;
@@ -222,7 +222,7 @@ mod tests {
         fs::create_dir_all(&directory).expect("a directory");
         let file = directory.join("file");
         fs::write(&file, "0123456789").expect("a file");
-        let mut program = Program::default();
+        let mut program = RawProgram::default();
         let (path, text) = (program.path(&file), program.data(b"drift"));
         let opened = program.call(OPEN, &[path.into(), 1.into(), 0.into()]);
         let _: Value = program.call(PWRITE, &[opened, text.into(), 5.into(), 2.into()]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     /// Executes the program. Returns its exit status, and the content of the file that it writes.
-    fn executed(name: &str, program: Program, file: &Path) -> (Option<i32>, Vec<u8>) {
+    fn executed(name: &str, program: RawProgram, file: &Path) -> (Option<i32>, Vec<u8>) {
         let built = std::env::temp_dir().join(format!("raw-{name}-{}", std::process::id()));
         fs::write(&built, program.elf()).expect("the program");
         fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
@@ -251,7 +251,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("raw-output-{}", std::process::id()));
         fs::write(&file, "").expect("a file");
         for (result, status) in [(0i32, 0), (-(nix::Error::EXDEV as i32), nix::Error::EXDEV as i32)] {
-            let mut program = Program::default();
+            let mut program = RawProgram::default();
             let path = program.path(&file);
             let (distance, source, place) =
                 (program.words(&[8]), program.words(&[7, 8]), program.words(&[0, 0]));
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_first_call_that_fails_ends_it_with_its_error() {
-        let mut program = Program::default();
+        let mut program = RawProgram::default();
         let path = program.path(Path::new("/nowhere/at/all"));
         let _: Value = program.call(OPEN, &[path.into(), 0.into()]);
         let built = std::env::temp_dir().join(format!("raw-fails-{}", std::process::id()));

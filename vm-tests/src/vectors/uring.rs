@@ -7,14 +7,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::raw::{Program, Value};
-use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::raw::{RawProgram, Value};
+use super::vector::{Does, ExpectedActor, ExpectedReport, StartState, Vector, elsewhere};
 
-const UNEXPECTED: Expected = Expected::Drift("unexpected");
+const UNEXPECTED: ExpectedReport = ExpectedReport::Drift("unexpected");
 
 /// A vector in a closed directory.
 const fn closed(id: &'static str, name: &'static str, hooks: &'static [&'static str], does: Does) -> Vector {
-    Vector::file(id, name, hooks, does).on(Target::ClosedDirectory).expecting(UNEXPECTED).by(Who::Worker)
+    Vector::file(id, name, hooks, does)
+        .on(StartState::ClosedDirectory)
+        .expecting(UNEXPECTED)
+        .by(ExpectedActor::Worker)
 }
 
 /// The vectors of this family.
@@ -25,7 +28,7 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_permission", "file_open"],
         Does::Call(write_async),
     )
-    .by(Who::Worker),
+    .by(ExpectedActor::Worker),
     Vector::file(
         "V15a",
         "io_uring open with O_TRUNC",
@@ -34,17 +37,17 @@ pub(super) const VECTORS: &[Vector] = &[
             request(path, |request| Request { operation: OPEN, length: 0, flags: TRUNCATE, ..request })
         }),
     )
-    .by(Who::Worker),
+    .by(ExpectedActor::Worker),
     Vector::file("V15b", "io_uring rename over it", &["inode_rename"], Does::Call(rename_over))
-        .by(Who::Worker),
+        .by(ExpectedActor::Worker),
     Vector::file(
         "V15c",
         "io_uring unlink",
         &["inode_unlink"],
         Does::Call(|path| request(path, |request| Request { operation: UNLINK, length: 0, ..request })),
     )
-    .expecting(Expected::Drift("missing"))
-    .by(Who::Worker),
+    .expecting(ExpectedReport::Drift("missing"))
+    .by(ExpectedActor::Worker),
     closed(
         "V15d",
         "io_uring link into a closed directory",
@@ -110,7 +113,7 @@ impl Request {
 }
 
 /// Creates the rings, submits the request and waits for its end. `descriptor` is the result of an earlier call.
-fn submit(program: &mut Program, request: Request, descriptor: Option<Value>) {
+fn submit(program: &mut RawProgram, request: Request, descriptor: Option<Value>) {
     const MMAP: u32 = 9;
     const SETUP: u32 = 425;
     const ENTER: u32 = 426;
@@ -147,14 +150,14 @@ fn offered(done: Result<()>) -> Result<()> {
 }
 
 fn request(path: &Path, of: impl FnOnce(Request) -> Request) -> Result<()> {
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let path = program.path(path);
     submit(&mut program, of(Request::on(path)), None);
     offered(program.run())
 }
 
 fn two_paths(operation: u8, one: &Path, other: &Path) -> Result<()> {
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let (one, other) = (program.path(one), program.path(other));
     // The field that holds a length in other requests holds the second path's directory.
     let request = Request { operation, other, length: HERE, ..Request::on(one) };
@@ -174,7 +177,7 @@ fn rename_over(path: &Path) -> Result<()> {
 fn write_async(path: &Path) -> Result<()> {
     const OPEN_CALL: u32 = 2;
     const WRITE_ONLY: u64 = 1;
-    let mut program = Program::default();
+    let mut program = RawProgram::default();
     let (path, text) = (program.path(path), program.data(b"drift"));
     let opened = program.call(OPEN_CALL, &[path.into(), WRITE_ONLY.into()]);
     program.pause(2);

@@ -13,7 +13,7 @@ pub const REFUSED: i32 = 77;
 
 /// The managed thing, and its state before the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum StartState {
     /// A compliant file.
     File,
     /// A file of several blocks.
@@ -46,7 +46,7 @@ pub enum Target {
     AbsentDirectory,
 }
 
-impl Target {
+impl StartState {
     /// Whether the thing differs from its declaration before the change.
     pub fn begins_drifted(self) -> bool {
         matches!(
@@ -83,7 +83,7 @@ pub enum Does {
 
 /// What Holdfast must report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedReport {
     /// Drift with a difference of this kind.
     Drift(&'static str),
     /// The thing changed and is compliant.
@@ -98,7 +98,7 @@ pub enum Expected {
     Nothing,
 }
 
-impl Expected {
+impl ExpectedReport {
     /// Kind of the expected record.
     pub fn record(self) -> Option<&'static str> {
         match self {
@@ -121,7 +121,7 @@ impl Expected {
 
 /// The actor that Holdfast must name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum ExpectedActor {
     /// The performing process.
     Doer,
     /// A process that has the performing one among its ancestors.
@@ -150,13 +150,13 @@ pub struct Vector {
     /// Hooks that see the change, the most specific first. Without any, only a sweep finds it.
     pub hooks: &'static [&'static str],
     /// The thing that changes.
-    pub target: Target,
+    pub target: StartState,
     /// How the change is made.
     pub does: Does,
     /// What Holdfast must report.
-    pub expected: Expected,
+    pub expected: ExpectedReport,
     /// The actor that Holdfast must name.
-    pub who: Who,
+    pub who: ExpectedActor,
     /// File systems on which the vector runs; empty means all.
     pub only: &'static [FileSystem],
 }
@@ -173,10 +173,10 @@ impl Vector {
             id,
             name,
             hooks,
-            target: Target::File,
+            target: StartState::File,
             does,
-            expected: Expected::Drift("content"),
-            who: Who::Doer,
+            expected: ExpectedReport::Drift("content"),
+            who: ExpectedActor::Doer,
             only: &[],
         }
     }
@@ -191,17 +191,17 @@ impl Vector {
         Self::file(id, name, hooks, Does::NotPerformed(reason))
     }
 
-    pub(super) const fn expecting(mut self, expected: Expected) -> Self {
+    pub(super) const fn expecting(mut self, expected: ExpectedReport) -> Self {
         self.expected = expected;
         self
     }
 
-    pub(super) const fn on(mut self, target: Target) -> Self {
+    pub(super) const fn on(mut self, target: StartState) -> Self {
         self.target = target;
         self
     }
 
-    pub(super) const fn by(mut self, who: Who) -> Self {
+    pub(super) const fn by(mut self, who: ExpectedActor) -> Self {
         self.who = who;
         self
     }

@@ -10,23 +10,23 @@ use anyhow::{Context, Result};
 use crate::apt;
 use crate::cache::Cache;
 use crate::run::output;
-use crate::tools::Tree;
+use crate::tools::PackageTree;
 use crate::vm::Vm;
 
 const PROGRAMS: [&str; 2] = ["auditd", "auditctl"];
 const LIBRARIES: &str = "/lib/x86_64-linux-gnu";
 
 /// Unpacks it, once.
-pub(super) fn ensure(cache: &Cache) -> Result<Tree> {
-    if let Some(tree) = Tree::cached(cache, "auditd") {
+pub(super) fn ensure(cache: &Cache) -> Result<PackageTree> {
+    if let Some(tree) = PackageTree::cached(cache, "auditd") {
         return Ok(tree);
     }
     let release = apt::codename()?;
-    Tree::make(cache, "auditd", &[&release], &release, &["auditd"])
+    PackageTree::make(cache, "auditd", &[&release], &release, &["auditd"])
 }
 
 /// Gives it to a guest.
-pub(super) fn add(tree: &Tree, vm: &mut Vm) -> Result<()> {
+pub(super) fn add(tree: &PackageTree, vm: &mut Vm) -> Result<()> {
     for name in PROGRAMS {
         let program = tree.program(name).with_context(|| format!("the package auditd holds no {name}"))?;
         for line in output(tree.command("ldd".as_ref()).arg(&program))?.lines() {

@@ -10,7 +10,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::output::Output;
+use super::output::BenchFormat;
 use crate::dist;
 use crate::run::{cargo, output, say};
 
@@ -26,7 +26,7 @@ const HEADING: &str = "\n## What comparing two configs costs\n";
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Row {
+struct Measurement {
     case: String,
     files: u64,
     changes: u64,
@@ -34,14 +34,14 @@ struct Row {
     plan_nanoseconds: f64,
 }
 
-impl Row {
+impl Measurement {
     fn milliseconds(&self) -> f64 {
         self.compare_nanoseconds / 1e6
     }
 }
 
 /// Measures, prints, writes the section if asked to; fails when the budget is missed.
-pub(crate) fn run(format: Output, write_docs: bool) -> Result<()> {
+pub(crate) fn run(format: BenchFormat, write_docs: bool) -> Result<()> {
     say("bench", "comparing configs; a minute or two");
     let mut command = cargo();
     command
@@ -49,8 +49,8 @@ pub(crate) fn run(format: Output, write_docs: bool) -> Result<()> {
         .current_dir(dist::root());
     let rows = parse(&output(&mut command)?)?;
     match format {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
-        Output::Table => print!("{}", table(&rows)),
+        BenchFormat::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
+        BenchFormat::Table => print!("{}", table(&rows)),
     }
     if write_docs {
         let place = dist::root().join("docs/performance.md");
@@ -74,12 +74,12 @@ fn without(page: &str) -> &str {
     page.find(HEADING).map_or(page, |start| &page[..start])
 }
 
-fn parse(text: &str) -> Result<Vec<Row>> {
+fn parse(text: &str) -> Result<Vec<Measurement>> {
     text.lines().map(|line| serde_json::from_str(line).context("what the example prints")).collect()
 }
 
 /// The rows over their budget, and the cases that grow faster than the configs.
-fn misses(rows: &[Row]) -> Vec<String> {
+fn misses(rows: &[Measurement]) -> Vec<String> {
     let mut missed = Vec::new();
     for row in rows.iter().filter(|row| row.files == BUDGET_FILES && row.case != DECODED) {
         if row.milliseconds() > BUDGET_MILLISECONDS {
@@ -96,7 +96,7 @@ fn misses(rows: &[Row]) -> Vec<String> {
     missed
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Measurement]) -> String {
     let mut out = String::new();
     for row in rows {
         let (compare, plan) = (row.milliseconds(), row.plan_nanoseconds / 1e6);
@@ -110,7 +110,7 @@ fn table(rows: &[Row]) -> String {
     out
 }
 
-fn section(rows: &[Row]) -> String {
+fn section(rows: &[Measurement]) -> String {
     let mut out = format!(
         "{HEADING}\nWritten by `cargo xtask bench --compare --write-docs`. Both rendered configs are in memory, with\n\
          files of 4 KiB. The figures are CPU time, the cheapest of 25 runs, so that other work of the machine has little\n\
@@ -133,8 +133,8 @@ fn section(rows: &[Row]) -> String {
     );
     let cases: Vec<&str> = ["all differ", "identical", DECODED].into_iter().collect();
     for case in cases {
-        let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == case).collect();
-        let list = |value: &dyn Fn(&Row) -> String| {
+        let of_case: Vec<&Measurement> = rows.iter().filter(|row| row.case == case).collect();
+        let list = |value: &dyn Fn(&Measurement) -> String| {
             of_case.iter().map(|row| value(row)).collect::<Vec<_>>().join(", ")
         };
         let _ = write!(
@@ -152,9 +152,9 @@ fn section(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    fn row(case: &str, files: u64, milliseconds: f64) -> Row {
+    fn row(case: &str, files: u64, milliseconds: f64) -> Measurement {
         let nanoseconds = milliseconds * 1e6;
-        Row {
+        Measurement {
             case: case.to_owned(),
             files,
             changes: 0,

@@ -9,7 +9,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::output::Report;
-use super::rows::{PEERS, Row, Unit};
+use super::rows::{MeasureUnit, PEERS, Row};
 use crate::dist;
 use crate::run::say;
 
@@ -58,11 +58,11 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// A number with thousands apart; its sign where it is a difference.
-fn number(value: f64, unit: Unit, difference: bool) -> String {
+fn number(value: f64, unit: MeasureUnit, difference: bool) -> String {
     let text = match unit {
-        Unit::Instructions => apart(&format!("{:.0}", value.abs().round())),
-        Unit::Mebibytes => format!("{value:.1} MiB"),
-        Unit::Milliseconds => format!("{value:.2} ms"),
+        MeasureUnit::Instructions => apart(&format!("{:.0}", value.abs().round())),
+        MeasureUnit::Mebibytes => format!("{value:.1} MiB"),
+        MeasureUnit::Milliseconds => format!("{value:.2} ms"),
     };
     match difference {
         true if value.abs().round() == 0.0 => "0".to_owned(),
@@ -170,18 +170,18 @@ mod tests {
 
     #[test]
     fn numbers_are_written_as_people_read_them() {
-        assert_eq!(number(1_234_567.4, Unit::Instructions, false), "1,234,567");
-        assert_eq!(number(999.6, Unit::Instructions, true), "+1,000");
-        assert_eq!(number(-0.4, Unit::Instructions, true), "0");
-        assert_eq!(number(-12.0, Unit::Instructions, true), "-12");
-        assert_eq!(number(19.96, Unit::Mebibytes, false), "20.0 MiB");
+        assert_eq!(number(1_234_567.4, MeasureUnit::Instructions, false), "1,234,567");
+        assert_eq!(number(999.6, MeasureUnit::Instructions, true), "+1,000");
+        assert_eq!(number(-0.4, MeasureUnit::Instructions, true), "0");
+        assert_eq!(number(-12.0, MeasureUnit::Instructions, true), "-12");
+        assert_eq!(number(19.96, MeasureUnit::Mebibytes, false), "20.0 MiB");
     }
 
     #[test]
     fn a_row_over_its_budget_is_explained_also_where_it_passes() {
         let row = |name, ours, pass| Row {
             name,
-            unit: Unit::Instructions,
+            unit: MeasureUnit::Instructions,
             base: Some(1_418.0),
             ours,
             budget: Some(190.0),

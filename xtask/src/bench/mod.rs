@@ -20,9 +20,9 @@ use crate::dist::{self, OBJECT_VARIABLE, Profile};
 use crate::kernels;
 use crate::qemu::Qemu;
 use crate::run::say;
-use crate::vm::console::End;
-use crate::vm::{Parts, Vm};
-pub(crate) use output::Output;
+use crate::vm::console::GuestEnd;
+use crate::vm::{GuestParts, Vm};
+pub(crate) use output::BenchFormat;
 use output::Report;
 use rows::Measured;
 
@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     /// Kernel series.
     pub(crate) kernel: String,
     /// What to print.
-    pub(crate) output: Output,
+    pub(crate) output: BenchFormat,
     /// Whether to write the page.
     pub(crate) write_docs: bool,
     /// Measure only the rows with 100,000 inodes enrolled.
@@ -49,7 +49,7 @@ impl Bench {
             let qemu = Qemu::ensure(&cache)?.version()?;
             let kernel = kernels::ensure(&cache, &self.kernel)?;
             let auditd = auditd::ensure(&cache)?;
-            (Parts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
+            (GuestParts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
         };
         let object = dist::build_ebpf(Profile::Release)?;
         // The bench does not use the program in `target/dist`, which a debug build may replace meanwhile.
@@ -78,8 +78,8 @@ impl Bench {
             rows: if self.only_many { rows::many(&measured)? } else { rows::rows(&measured)? },
         };
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-            Output::Table => print!("{}", docs::table(&report.rows)),
+            BenchFormat::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+            BenchFormat::Table => print!("{}", docs::table(&report.rows)),
         }
         if self.write_docs {
             docs::write(&report)?;
@@ -89,7 +89,7 @@ impl Bench {
 }
 
 /// Boots a guest and adds what it measured; gives the release of its kernel.
-fn boot(vm: &Vm, parts: &Parts, measured: &mut Measured) -> Result<String> {
+fn boot(vm: &Vm, parts: &GuestParts, measured: &mut Measured) -> Result<String> {
     let outcome = vm.run(parts, None)?;
     for result in outcome.seen.results {
         if result.ending == Ending::Fail {
@@ -97,7 +97,7 @@ fn boot(vm: &Vm, parts: &Parts, measured: &mut Measured) -> Result<String> {
         }
         measured.add(result.name, result.data);
     }
-    if outcome.seen.end != End::Done {
+    if outcome.seen.end != GuestEnd::Done {
         bail!("the guest ended with {:?}; log: {}", outcome.seen.end, outcome.log.display());
     }
     outcome.seen.release.context("a guest that is done has said its release")

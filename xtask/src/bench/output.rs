@@ -7,7 +7,7 @@ use super::rows::Row;
 
 /// How the result is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub(crate) enum BenchFormat {
     /// For people.
     Table,
     /// For programs.

@@ -31,7 +31,7 @@ impl Measured {
 /// The unit of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Unit {
+pub(crate) enum MeasureUnit {
     /// Executed instructions.
     Instructions,
     /// MiB.
@@ -46,7 +46,7 @@ pub(crate) struct Row {
     /// The operation, or the property, that was measured.
     pub(crate) name: &'static str,
     /// The unit.
-    pub(crate) unit: Unit,
+    pub(crate) unit: MeasureUnit,
     /// The figure without any watcher, for rows that have one.
     pub(crate) base: Option<f64>,
     /// What Holdfast adds to the base, or uses in all.
@@ -96,15 +96,22 @@ const CHANGES: [(&str, &str, &str, Option<f64>); 4] = [
 ];
 
 /// Name of the row, measurement, field, unit, divisor, at most.
-type Quantity = (&'static str, &'static str, &'static str, Unit, f64, Option<f64>);
+type Quantity = (&'static str, &'static str, &'static str, MeasureUnit, f64, Option<f64>);
 
 const OTHERS: [Quantity; 12] = [
-    ("memory with 10,000 managed files", "memory at start", "resident_kib", Unit::Mebibytes, KIB, Some(20.0)),
+    (
+        "memory with 10,000 managed files",
+        "memory at start",
+        "resident_kib",
+        MeasureUnit::Mebibytes,
+        KIB,
+        Some(20.0),
+    ),
     (
         "of that not backed by the program's file",
         "memory at start",
         "anonymous_kib",
-        Unit::Mebibytes,
+        MeasureUnit::Mebibytes,
         KIB,
         None,
     ),
@@ -112,17 +119,17 @@ const OTHERS: [Quantity; 12] = [
         "memory of the daemon at its highest, while starting",
         "memory at start",
         "peak_kib",
-        Unit::Mebibytes,
+        MeasureUnit::Mebibytes,
         KIB,
         None,
     ),
-    ("memory after all that follows", "memory at end", "resident_kib", Unit::Mebibytes, KIB, None),
-    ("kernel maps with 10,000 managed files", "map memory", "", Unit::Mebibytes, KIB * KIB, None),
+    ("memory after all that follows", "memory at end", "resident_kib", MeasureUnit::Mebibytes, KIB, None),
+    ("kernel maps with 10,000 managed files", "map memory", "", MeasureUnit::Mebibytes, KIB * KIB, None),
     (
         "all CPU work until the programs are attached and the files known",
         "start",
         "cpu_ns",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         None,
     ),
@@ -130,7 +137,7 @@ const OTHERS: [Quantity; 12] = [
         "CPU of the first verification of 10,000 files",
         "first verification",
         "",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         Some(2_000.0),
     ),
@@ -138,7 +145,7 @@ const OTHERS: [Quantity; 12] = [
         "write to verdict and record of drift, median",
         "drift latency",
         "median_ns",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         Some(2.0),
     ),
@@ -146,7 +153,7 @@ const OTHERS: [Quantity; 12] = [
         "write to verdict and record of drift, p99",
         "drift latency",
         "p99_ns",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         Some(10.0),
     ),
@@ -154,7 +161,7 @@ const OTHERS: [Quantity; 12] = [
         "write to verdict and record of recovery, median",
         "recovered latency",
         "median_ns",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         Some(2.0),
     ),
@@ -162,11 +169,18 @@ const OTHERS: [Quantity; 12] = [
         "write to verdict and record of recovery, p99",
         "recovered latency",
         "p99_ns",
-        Unit::Milliseconds,
+        MeasureUnit::Milliseconds,
         NS,
         Some(10.0),
     ),
-    ("100,000 changes of 1,000 managed files on one CPU", "burst", "wall_ns", Unit::Milliseconds, NS, None),
+    (
+        "100,000 changes of 1,000 managed files on one CPU",
+        "burst",
+        "wall_ns",
+        MeasureUnit::Milliseconds,
+        NS,
+        None,
+    ),
 ];
 
 const KIB: f64 = 1024.0;
@@ -209,7 +223,7 @@ pub(crate) fn many(measured: &Measured) -> Result<Vec<Row>> {
     let bytes = measured.number("many, maps", "bytes")?;
     rows.push(Row {
         name: "kernel maps with 100,000 inodes enrolled",
-        unit: Unit::Mebibytes,
+        unit: MeasureUnit::Mebibytes,
         base: None,
         ours: bytes / KIB / KIB,
         budget: None,
@@ -249,7 +263,7 @@ fn added(name: &'static str, bases: [f64; 2], ours: f64, budget: Option<f64>) ->
     let pass = budget.map(|budget| added <= budget + noise);
     Row {
         name,
-        unit: Unit::Instructions,
+        unit: MeasureUnit::Instructions,
         base: Some(base),
         ours: added,
         budget,

@@ -31,7 +31,7 @@ const CRATES: [(&str, &str); 6] = [
 
 /// What is wrong with the modules of a crate.
 #[derive(Debug, PartialEq, Eq)]
-enum Fault {
+enum LayerFault {
     /// A module takes something from one below it.
     Back { file: PathBuf, from: String, to: String, name: String },
     /// Files take from each other in a circle: each file with what it takes from the next.
@@ -44,7 +44,7 @@ enum Fault {
     Missing(String),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Back { file, from, to, name } => {
@@ -99,32 +99,35 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// The faults of one crate, whose modules must have this order.
-fn faults(root: &Path, order: &[String]) -> Result<Vec<Fault>> {
+fn faults(root: &Path, order: &[String]) -> Result<Vec<LayerFault>> {
     let modules = Crate::read(root)?;
     let imports = modules.imports();
     let mut faults = Vec::new();
     let present = modules.top_level();
     faults.extend(
-        present.iter().filter(|m| !order.iter().any(|o| o == *m)).map(|m| Fault::Unnamed((*m).to_owned())),
+        present
+            .iter()
+            .filter(|m| !order.iter().any(|o| o == *m))
+            .map(|m| LayerFault::Unnamed((*m).to_owned())),
     );
-    faults.extend(order.iter().filter(|o| !present.contains(&o.as_str())).cloned().map(Fault::Missing));
+    faults.extend(order.iter().filter(|o| !present.contains(&o.as_str())).cloned().map(LayerFault::Missing));
     faults.extend(imports.iter().filter_map(|import| back(&modules, import, order)));
-    faults.extend(circles::circles(&modules, &imports).into_iter().map(Fault::Circle));
+    faults.extend(circles::circles(&modules, &imports).into_iter().map(LayerFault::Circle));
     Ok(faults)
 }
 
 /// An import from a module below.
-fn back(modules: &Crate, import: &Import, order: &[String]) -> Option<Fault> {
+fn back(modules: &Crate, import: &Import, order: &[String]) -> Option<LayerFault> {
     let file = modules.file(&import.from)?.to_owned();
     // The root names its modules and re-exports them.
     let from = import.from.first()?;
     let Some(to) = import.to.first() else {
-        return Some(Fault::Root { file, name: import.name.clone() });
+        return Some(LayerFault::Root { file, name: import.name.clone() });
     };
     let place = |module: &String| order.iter().position(|name| name == module);
     match (place(from), place(to)) {
         (Some(from_place), Some(to_place)) if from_place < to_place => {
-            Some(Fault::Back { file, from: from.clone(), to: to.clone(), name: import.name.clone() })
+            Some(LayerFault::Back { file, from: from.clone(), to: to.clone(), name: import.name.clone() })
         }
         _ => None,
     }

@@ -50,7 +50,7 @@ fn an_import_that_runs_back_is_a_fault_in_a_use_in_a_path_and_in_a_macro() {
             a_crate(&[ROOT, ("low.rs", text), ("high.rs", "pub fn f() {} pub struct S;")]);
         let faults = faults(&root, &order(&["low", "high"])).unwrap();
         assert!(
-            matches!(&faults[..], [Fault::Back { from, to, .. }, ..] if from == "low" && to == "high"),
+            matches!(&faults[..], [LayerFault::Back { from, to, .. }, ..] if from == "low" && to == "high"),
             "{text}: {faults:?}"
         );
     }
@@ -79,7 +79,7 @@ fn a_circle_between_a_module_and_its_child_is_a_fault() {
     ];
     let (_directory, root) = a_crate(&files);
     let faults = faults(&root, &order(&["low", "high"])).unwrap();
-    let [Fault::Circle(circle)] = &faults[..] else { panic!("{faults:?}") };
+    let [LayerFault::Circle(circle)] = &faults[..] else { panic!("{faults:?}") };
     let names: Vec<&str> = circle.iter().map(|(_, name)| name.as_str()).collect();
     assert_eq!(names, ["S", "Shared"]);
 }
@@ -95,14 +95,14 @@ fn what_is_for_tests_alone_may_take_from_everywhere() {
 fn a_module_that_the_table_lacks_and_a_row_without_a_module_are_faults() {
     let (_directory, root) = a_crate(&[ROOT, ("low.rs", ""), ("high.rs", "")]);
     let faults = faults(&root, &order(&["low", "gone"])).unwrap();
-    assert_eq!(faults, [Fault::Unnamed("high".into()), Fault::Missing("gone".into())]);
+    assert_eq!(faults, [LayerFault::Unnamed("high".into()), LayerFault::Missing("gone".into())]);
 }
 
 #[test]
 fn no_module_takes_a_definition_of_the_root_file() {
     let (_directory, root) = a_crate(&[("lib.rs", "mod low; pub struct S;"), ("low.rs", "use crate::S;")]);
     let faults = faults(&root, &order(&["low"])).unwrap();
-    assert!(matches!(&faults[..], [Fault::Root { name, .. }] if name == "S"), "{faults:?}");
+    assert!(matches!(&faults[..], [LayerFault::Root { name, .. }] if name == "S"), "{faults:?}");
 }
 
 #[test]

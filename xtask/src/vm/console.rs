@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use vm_tests::protocol::{Ending, Message, ResultLine};
 
-use super::machine::Machine;
+use super::machine::Emulator;
 
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum GuestEnd {
     /// It reported the end of its scenario, and powered off.
     Done,
     /// Its kernel panicked; the line with the panic.
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
     /// A kernel has begun to boot, for the first time or again, and the scenario has not begun since.
     pub(crate) booting: bool,
     /// How it ended.
-    pub(crate) end: End,
+    pub(crate) end: GuestEnd,
     /// Processor time of the emulator.
     pub(crate) cpu: Duration,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Limits {
 
 /// Where lines go beside the results, and what limits a watch.
 #[derive(Debug)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct ConsoleWatch<'a> {
     /// When the watch ends.
     pub(crate) limits: Limits,
     /// Gets every line.
@@ -73,19 +73,19 @@ pub(crate) struct Watch<'a> {
 /// Follows a guest to its end. `hello` is called when the guest's program starts, after each boot, and returns whether the
 /// watch continues. A guest that runs already has a `release`.
 pub(super) fn watch(
-    machine: &mut Machine,
-    watch: Watch<'_>,
+    machine: &mut Emulator,
+    watch: ConsoleWatch<'_>,
     release: Option<String>,
-    hello: &mut dyn FnMut(&mut Machine) -> Result<bool>,
+    hello: &mut dyn FnMut(&mut Emulator) -> Result<bool>,
 ) -> Result<Seen> {
-    let Watch { limits, log, mirror, narrate } = watch;
+    let ConsoleWatch { limits, log, mirror, narrate } = watch;
     let start = Instant::now();
     let mut seen = Seen {
         results: Vec::new(),
         release,
         begun: false,
         booting: true,
-        end: End::Died,
+        end: GuestEnd::Died,
         cpu: Duration::ZERO,
     };
     loop {
@@ -96,9 +96,9 @@ pub(super) fn watch(
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 seen.end = if start.elapsed() >= limits.total {
-                    End::TooLong(limits.total.as_secs())
+                    GuestEnd::TooLong(limits.total.as_secs())
                 } else {
-                    End::Silent(limits.silence.as_secs())
+                    GuestEnd::Silent(limits.silence.as_secs())
                 };
                 break;
             }
@@ -111,7 +111,7 @@ pub(super) fn watch(
             Some(Message::Hello { release }) => {
                 seen.release = Some(release);
                 if !hello(machine)? {
-                    seen.end = End::Ready;
+                    seen.end = GuestEnd::Ready;
                     return Ok(seen);
                 }
             }
@@ -120,8 +120,8 @@ pub(super) fn watch(
                 seen.booting = false;
             }
             Some(Message::Result(result)) => seen.results.push(result),
-            Some(Message::Done) if seen.end == End::Died => seen.end = End::Done,
-            None if is_panic(&line) => seen.end = End::Panic(line),
+            Some(Message::Done) if seen.end == GuestEnd::Died => seen.end = GuestEnd::Done,
+            None if is_panic(&line) => seen.end = GuestEnd::Panic(line),
             None if line.contains("] Linux version ") => seen.booting = true,
             Some(Message::Note { text }) => narrate.into_iter().for_each(|tell| tell(&text)),
             Some(_) | None => {}
@@ -137,7 +137,7 @@ impl Seen {
     /// CPUs the emulated timers sometimes lose a wake-up.) A check that failed is never repeated.
     pub(crate) fn is_worth_another_try(&self) -> bool {
         let failed = self.results.iter().any(|result| result.ending == Ending::Fail);
-        !failed && (!self.begun || (self.booting && matches!(self.end, End::Silent(_))))
+        !failed && (!self.begun || (self.booting && matches!(self.end, GuestEnd::Silent(_))))
     }
 }
 
@@ -163,13 +163,13 @@ fn is_panic(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn seen(begun: bool, booting: bool, end: End) -> Seen {
+    fn seen(begun: bool, booting: bool, end: GuestEnd) -> Seen {
         Seen { results: Vec::new(), release: None, begun, booting, end, cpu: Duration::ZERO }
     }
 
     #[test]
     fn a_guest_that_never_came_up_is_started_again_and_one_whose_scenario_began_is_not() {
-        for end in [End::Died, End::Silent(120), End::Panic("p".into())] {
+        for end in [GuestEnd::Died, GuestEnd::Silent(120), GuestEnd::Panic("p".into())] {
             assert!(seen(false, true, end.clone()).is_worth_another_try(), "{end:?}");
             assert!(!seen(true, false, end.clone()).is_worth_another_try(), "{end:?}");
         }
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn a_later_boot_that_stands_still_is_started_again_and_one_that_ends_is_not() {
-        assert!(seen(true, true, End::Silent(120)).is_worth_another_try());
-        assert!(!seen(true, true, End::Panic("p".into())).is_worth_another_try());
-        assert!(!seen(true, true, End::Died).is_worth_another_try());
+        assert!(seen(true, true, GuestEnd::Silent(120)).is_worth_another_try());
+        assert!(!seen(true, true, GuestEnd::Panic("p".into())).is_worth_another_try());
+        assert!(!seen(true, true, GuestEnd::Died).is_worth_another_try());
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
                 detail: String::new(),
                 data: serde_json::Value::Null,
             };
-            Seen { results: vec![line], ..seen(true, true, End::Silent(120)) }
+            Seen { results: vec![line], ..seen(true, true, GuestEnd::Silent(120)) }
         };
         assert!(with(Ending::Pass).is_worth_another_try());
         assert!(!with(Ending::Fail).is_worth_another_try());

@@ -14,7 +14,7 @@ use vm_tests::scenarios::{Guest, Scenario};
 use super::{cpio, images, ostree, selinux};
 use crate::cache::Cache;
 use crate::dist;
-use crate::kernels::Kernel;
+use crate::kernels::CachedKernel;
 use crate::qemu::Qemu;
 
 /// Longest time without a line before a guest counts as stuck.
@@ -27,7 +27,7 @@ const LSM_5_10: &str = "lsm=lockdown,yama,apparmor,bpf";
 
 /// All parts of guests, ready for any number of boots at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Parts {
+pub(crate) struct GuestParts {
     qemu: Qemu,
     busybox: PathBuf,
     disks: Vec<(&'static str, PathBuf)>,
@@ -36,7 +36,7 @@ pub(crate) struct Parts {
     guest_program: PathBuf,
 }
 
-impl Parts {
+impl GuestParts {
     /// Finds, fetches and builds them; root disks only for the requested guests. It closes the cache before the build, so that
     /// no other command waits for a compiler.
     pub(crate) fn ensure(cache: Cache, guests: &[Guest]) -> Result<Self> {
@@ -83,7 +83,7 @@ pub(crate) struct Payload {
 #[derive(Debug, Clone)]
 pub(crate) struct Vm {
     /// Which kernel.
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: CachedKernel,
     /// What to run, in which guest, with which parameters and limit.
     pub(crate) scenario: &'static Scenario,
     /// More kernel parameters, after those of the scenario.
@@ -102,7 +102,7 @@ pub(crate) struct Vm {
 
 impl Vm {
     /// A run with nothing special.
-    pub(crate) fn new(kernel: Kernel, scenario: &'static Scenario) -> Self {
+    pub(crate) fn new(kernel: CachedKernel, scenario: &'static Scenario) -> Self {
         Self {
             kernel,
             scenario,
@@ -132,7 +132,7 @@ impl Vm {
     }
 
     /// The command that starts QEMU, without its ports.
-    pub(super) fn command(&self, parts: &Parts, archive: &Path, disk: Disk<'_>) -> Command {
+    pub(super) fn command(&self, parts: &GuestParts, archive: &Path, disk: Disk<'_>) -> Command {
         let mut command = parts.qemu.command();
         if self.icount {
             command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
@@ -194,7 +194,7 @@ impl Vm {
     }
 
     /// The first root file system: the whole bare guest, or the program that mounts the root disk.
-    pub(super) fn initramfs(&self, parts: &Parts) -> Result<Vec<u8>> {
+    pub(super) fn initramfs(&self, parts: &GuestParts) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::default();
         let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         archive.console();

@@ -11,9 +11,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::apt::{self, Mirrors, is_root};
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, CacheStamp};
 use crate::run::{find_program, output, say};
-use crate::tools::Tree;
+use crate::tools::PackageTree;
 
 /// Packages whose programs make guests.
 const TOOLS: &[&str] = &["busybox-static", "mmdebstrap", "e2fsprogs", "xfsprogs", "btrfs-progs"];
@@ -76,12 +76,12 @@ const FILE_SYSTEMS: &[(&str, &str, u64)] =
     &[("ext4", "mkfs.ext4", 64 << 20), ("xfs", "mkfs.xfs", 320 << 20), ("btrfs", "mkfs.btrfs", 256 << 20)];
 
 /// Finds or fetches the programs that make guests.
-pub(crate) fn tools(cache: &Cache) -> Result<Tree> {
-    if let Some(tree) = Tree::cached(cache, "tools") {
+pub(crate) fn tools(cache: &Cache) -> Result<PackageTree> {
+    if let Some(tree) = PackageTree::cached(cache, "tools") {
         return Ok(tree);
     }
     let release = apt::codename()?;
-    Tree::make(cache, "tools", &[&release], &release, TOOLS)
+    PackageTree::make(cache, "tools", &[&release], &release, TOOLS)
 }
 
 /// The static busybox.
@@ -104,7 +104,7 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
                 let features: &[&str] = if *name == "ext4" { &["-q", "-O", "^orphan_file"] } else { &["-q"] };
                 output(tools.command(&program).args(features).arg(&image))?;
             }
-            Ok(Stamp::of_version("1"))
+            Ok(CacheStamp::of_version("1"))
         })?;
     }
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
@@ -134,13 +134,19 @@ pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
         prepare(&root)?;
         ext4(&tools, &root, &folder.join("root.ext4"), ROOT_SIZE, None)?;
         fs::remove_dir_all(&root)?;
-        Ok(Stamp::of_version(&version))
+        Ok(CacheStamp::of_version(&version))
     })?;
     Ok(image)
 }
 
 /// A sparse image with what is in a folder, on an ext4 that every kernel knows.
-pub(crate) fn ext4(tools: &Tree, from: &Path, image: &Path, size: u64, label: Option<&str>) -> Result<()> {
+pub(crate) fn ext4(
+    tools: &PackageTree,
+    from: &Path,
+    image: &Path,
+    size: u64,
+    label: Option<&str>,
+) -> Result<()> {
     File::create(image)?.set_len(size)?;
     let program = tools.program("mke2fs").or_else(|| find_program("mke2fs")).context("no mke2fs")?;
     let mut command = tools.command(&program);
@@ -152,7 +158,7 @@ pub(crate) fn ext4(tools: &Tree, from: &Path, image: &Path, size: u64, label: Op
 }
 
 /// A Debian root with the guest's packages, and more of them.
-pub(crate) fn debootstrap(tools: &Tree, root: &Path, more: &[&str]) -> Result<()> {
+pub(crate) fn debootstrap(tools: &PackageTree, root: &Path, more: &[&str]) -> Result<()> {
     let program = tools.program("mmdebstrap").context("the package mmdebstrap holds no mmdebstrap")?;
     let mirror = Mirrors::of_this_machine()?.one_line(GUEST_RELEASE)?;
     let mut command = Command::new(program);

@@ -20,7 +20,7 @@ const CONNECT: Duration = Duration::from_mins(1);
 
 /// A running emulator.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct Emulator {
     pub(super) child: Child,
     pub(super) lines: Receiver<String>,
     messages: Incoming,
@@ -28,7 +28,7 @@ pub(super) struct Machine {
     port: Option<UnixStream>,
 }
 
-impl Machine {
+impl Emulator {
     /// Starts the emulator, with its sockets in `folder`.
     pub(super) fn start(command: &mut Command, folder: &Path) -> Result<Self> {
         let (sender, received) = lines::lines();
@@ -64,7 +64,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Emulator {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();

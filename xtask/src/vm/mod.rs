@@ -15,6 +15,6 @@ mod runs;
 mod saved;
 mod selinux;
 
-pub(crate) use guest::{Parts, Vm};
+pub(crate) use guest::{GuestParts, Vm};
 pub(crate) use runs::Outcome;
 pub(crate) use saved::Saved;

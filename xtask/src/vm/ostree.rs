@@ -15,8 +15,8 @@ use vm_tests::guest::ostree::{LABEL, STATEROOT, VERSIONS};
 use super::cpio::Archive;
 use super::images;
 use crate::apt::is_root;
-use crate::cache::{Cache, Stamp, sha256_file};
-use crate::kernels::{self, Kernel};
+use crate::cache::{Cache, CacheStamp, sha256_file};
+use crate::kernels::{self, CachedKernel};
 use crate::run::{output, say};
 
 /// The packages that the tree has beside those of the systemd guest.
@@ -50,7 +50,7 @@ const IN_VAR: &[(&str, &str)] = &[
 /// The disk's image.
 pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
     const FOLDER: &str = "guest-ostree";
-    let kernels: Vec<Kernel> =
+    let kernels: Vec<CachedKernel> =
         VERSIONS.iter().map(|version| kernels::ensure(cache, version.kernel)).collect::<Result<_>>()?;
     let image = cache.path(FOLDER).join("root.ext4");
     let mut version = format!("{RECIPE} {} {}", images::recipe(), PACKAGES.join(" "));
@@ -91,7 +91,7 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
         fs::create_dir_all(stateroot.join("usrlocal/bin"))?;
         images::ext4(&tools, &sysroot, &folder.join("root.ext4"), SIZE, Some(LABEL))?;
         fs::remove_dir_all(&root)?;
-        Ok(Stamp::of_version(&version))
+        Ok(CacheStamp::of_version(&version))
     })?;
     Ok(image)
 }
@@ -126,7 +126,7 @@ fn lay_out(tree: &Path) -> Result<PathBuf> {
 }
 
 /// Commits the tree once for each version, and deploys the first.
-fn commit(root: &Path, tree: &Path, kernels: &[Kernel], busybox: &Path) -> Result<PathBuf> {
+fn commit(root: &Path, tree: &Path, kernels: &[CachedKernel], busybox: &Path) -> Result<PathBuf> {
     // The tree is made on another file system than the disk's, so ostree must not make files immutable there.
     const OSTREE: &str = "export OSTREE_SYSROOT_DEBUG=mutable-deployments; cd /build;";
     chroot(
@@ -174,7 +174,7 @@ fn commit(root: &Path, tree: &Path, kernels: &[Kernel], busybox: &Path) -> Resul
 }
 
 /// The tree's own first root file system: it finds the disk and lets ostree make the deployment the root.
-fn initramfs(root: &Path, kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
+fn initramfs(root: &Path, kernel: &CachedKernel, busybox: &Path) -> Result<Vec<u8>> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut archive = Archive::default();
     archive.console();

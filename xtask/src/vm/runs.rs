@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use vm_tests::protocol;
 
-use super::console::{self, Limits, Seen, Watch};
-use super::guest::{Disk, Parts, SILENCE, Vm, logs};
-use super::machine::Machine;
+use super::console::{self, ConsoleWatch, Limits, Seen};
+use super::guest::{Disk, GuestParts, SILENCE, Vm, logs};
+use super::machine::Emulator;
 use super::saved::Saved;
 use crate::run::say;
 
@@ -31,7 +31,7 @@ pub(crate) struct Outcome {
 
 impl Vm {
     /// Runs the scenario, from a saved state if there is one, and once more from a boot if the guest did not come up.
-    pub(crate) fn run(&self, parts: &Parts, saved: Option<&Saved>) -> Result<Outcome> {
+    pub(crate) fn run(&self, parts: &GuestParts, saved: Option<&Saved>) -> Result<Outcome> {
         let path = logs()?.join(format!("{}.log", self.name()));
         let start = Instant::now();
         let first = self.once(parts, saved, &path);
@@ -49,7 +49,7 @@ impl Vm {
     }
 
     /// One start of the scenario.
-    fn once(&self, parts: &Parts, saved: Option<&Saved>, log: &Path) -> Result<Seen> {
+    fn once(&self, parts: &GuestParts, saved: Option<&Saved>, log: &Path) -> Result<Seen> {
         let mut log = File::create(log)?;
         let folder = tempfile::tempdir()?;
         let mut machine = if let Some(saved) = saved {
@@ -57,14 +57,14 @@ impl Vm {
         } else {
             let archive = folder.path().join("initramfs");
             fs::write(&archive, self.initramfs(parts)?)?;
-            Machine::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
+            Emulator::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
         };
         let order = protocol::start(self.scenario.name);
         if saved.is_some() {
             machine.send(&order)?;
         }
         let name = self.name();
-        let watch = Watch {
+        let watch = ConsoleWatch {
             limits: Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) },
             log: &mut log,
             mirror: self.verbose.then_some(name.as_str()),

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 
-use super::console::{self, End, Limits, Watch};
-use super::guest::{Disk, Parts, SILENCE, Vm, logs};
-use super::machine::Machine;
+use super::console::{self, ConsoleWatch, GuestEnd, Limits};
+use super::guest::{Disk, GuestParts, SILENCE, Vm, logs};
+use super::machine::Emulator;
 use crate::dist;
 use crate::run::{output, say};
 
@@ -41,7 +41,7 @@ pub(crate) struct Saved {
 
 impl Saved {
     /// Boots the guest of a run and saves it; boots it once more if it does not come up.
-    pub(crate) fn make(vm: &Vm, parts: &Parts) -> Result<Self> {
+    pub(crate) fn make(vm: &Vm, parts: &GuestParts) -> Result<Self> {
         match Self::once(vm, parts) {
             Ok(saved) => Ok(saved),
             Err(error) => {
@@ -51,7 +51,7 @@ impl Saved {
         }
     }
 
-    fn once(vm: &Vm, parts: &Parts) -> Result<Self> {
+    fn once(vm: &Vm, parts: &GuestParts) -> Result<Self> {
         let start = Instant::now();
         let path = logs()?.join(format!("{}.log", vm.boot_name()));
         let mut log = File::create(&path)?;
@@ -65,16 +65,16 @@ impl Saved {
         }
         let sockets = tempfile::tempdir()?;
         let mut command = vm.command(parts, &archive(folder.path()), Disk::Kept(&disk));
-        let mut machine = Machine::start(&mut command, sockets.path())?;
+        let mut machine = Emulator::start(&mut command, sockets.path())?;
         let name = vm.boot_name();
-        let watch = Watch {
+        let watch = ConsoleWatch {
             limits: Limits { silence: SILENCE, total: BOOT },
             log: &mut log,
             mirror: vm.verbose.then_some(name.as_str()),
             narrate: None,
         };
         let seen = console::watch(&mut machine, watch, None, &mut |_| Ok(false))?;
-        let (End::Ready, Some(release)) = (&seen.end, seen.release) else {
+        let (GuestEnd::Ready, Some(release)) = (&seen.end, seen.release) else {
             bail!("{:?} before its program ran, log: {}", seen.end, path.display());
         };
         let mut monitor = machine.monitor()?;
@@ -87,7 +87,13 @@ impl Saved {
     }
 
     /// Starts a guest from the saved one, with its sockets in `sockets`.
-    pub(super) fn load(&self, vm: &Vm, parts: &Parts, sockets: &Path, log: &mut File) -> Result<Machine> {
+    pub(super) fn load(
+        &self,
+        vm: &Vm,
+        parts: &GuestParts,
+        sockets: &Path,
+        log: &mut File,
+    ) -> Result<Emulator> {
         let folder = self.folder.path();
         writeln!(
             log,
@@ -96,7 +102,7 @@ impl Saved {
         )?;
         let disk = self.has_disk.then(|| disk(folder));
         let mut command = vm.command(parts, &archive(folder), Disk::Scratch(disk.as_deref()));
-        let machine = Machine::start(command.args(["-incoming", "defer"]), sockets)?;
+        let machine = Emulator::start(command.args(["-incoming", "defer"]), sockets)?;
         machine
             .monitor()?
             .load(&memory(folder))

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use super::images;
 use crate::apt::is_root;
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, CacheStamp};
 use crate::run::{output, say};
 
 /// The packages that the guest has beside those of the systemd guest: a policy and the programs that label.
@@ -44,7 +44,7 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
         })?;
         images::ext4(&tools, &root, &folder.join("root.ext4"), SIZE, None)?;
         fs::remove_dir_all(&root)?;
-        Ok(Stamp::of_version(&version))
+        Ok(CacheStamp::of_version(&version))
     })?;
     Ok(image)
 }

@@ -7,13 +7,13 @@ use anyhow::{Error, anyhow};
 use serde_json::Value;
 
 use crate::guest::disks::FileSystem;
-use crate::vectors::{Expected, Vector, Who, operations_of};
+use crate::vectors::{ExpectedActor, ExpectedReport, Vector, operations_of};
 
 /// The result for the records so far.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum JudgeResult {
     /// The right record exists.
-    Right(Row),
+    Right(CoverageRow),
     /// It may still come; the records so far.
     NotYet(Error),
     /// It cannot come any more.
@@ -26,20 +26,30 @@ const WITHOUT_HOOK: &[&str] = &[SWEEP, "release"];
 const SWEEP: &str = "sweep";
 
 /// Judges one vector.
-pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, records: &[Value]) -> Found {
+pub(super) fn judge(
+    vector: &Vector,
+    kind: FileSystem,
+    path: &str,
+    pid: u32,
+    records: &[Value],
+) -> JudgeResult {
     let about: Vec<&Value> = records.iter().filter(|record| record["path"] == path).collect();
     let Some(wanted_kind) = vector.expected.record() else {
         return match about.first() {
-            Some(record) => Found::Wrong(anyhow!("Holdfast should report nothing, and reported: {record}")),
-            None => Found::NotYet(anyhow!("Holdfast has reported nothing")),
+            Some(record) => {
+                JudgeResult::Wrong(anyhow!("Holdfast should report nothing, and reported: {record}"))
+            }
+            None => JudgeResult::NotYet(anyhow!("Holdfast has reported nothing")),
         };
     };
     let wrong_kind = match vector.expected {
-        Expected::Touched | Expected::Exec => about.iter().find(|record| record["kind"] == "drift"),
+        ExpectedReport::Touched | ExpectedReport::Exec => {
+            about.iter().find(|record| record["kind"] == "drift")
+        }
         _ => None,
     };
     if let Some(record) = wrong_kind {
-        return Found::Wrong(anyhow!("Holdfast should report {wanted_kind}, and reported: {record}"));
+        return JudgeResult::Wrong(anyhow!("Holdfast should report {wanted_kind}, and reported: {record}"));
     }
     let of_kind: Vec<&&Value> = about.iter().filter(|record| record["kind"] == wanted_kind).collect();
     let matching = of_kind.iter().find(|record| match vector.expected.difference() {
@@ -50,26 +60,26 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     });
     let Some(record) = matching else {
         let records_of_path: Vec<String> = about.iter().map(|record| brief(record)).collect();
-        return Found::NotYet(anyhow!(
+        return JudgeResult::NotYet(anyhow!(
             "no {:?}; records of {path}: [{}]",
             vector.expected,
             records_of_path.join(", ")
         ));
     };
-    if let Expected::TamperThenDrift(_) = vector.expected {
+    if let ExpectedReport::TamperThenDrift(_) = vector.expected {
         let tamper = records.iter().any(|r| r["kind"] == "tamper" && r["actor"]["pid"] == pid);
         if !tamper {
             // The verification of another opening may come first.
-            return Found::NotYet(anyhow!("the opening of the device by {pid} was not recorded"));
+            return JudgeResult::NotYet(anyhow!("the opening of the device by {pid} was not recorded"));
         }
     }
     if is_unseen(vector, kind) && record["operation"] == SWEEP && record["actor"].is_null() {
-        return Found::Right(Row { swept: true, operation: SWEEP.to_owned() });
+        return JudgeResult::Right(CoverageRow { swept: true, operation: SWEEP.to_owned() });
     }
     // Several records of an episode may name different steps of it. One of them must name the right actor.
     let named: Vec<_> = of_kind.iter().filter(|record| names(vector, &record["actor"], pid)).collect();
     if named.is_empty() {
-        return Found::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
+        return JudgeResult::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
     }
     // And one of these must come from a hook in the table's row.
     let mut allowed =
@@ -89,11 +99,14 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| allowed.contains(operation)) else {
         let reported: Vec<&str> = operations.collect();
-        return Found::Wrong(anyhow!(
+        return JudgeResult::Wrong(anyhow!(
             "expected a record of one of {allowed:?}, found: {reported:?}; {record}"
         ));
     };
-    Found::Right(Row { swept: vector.who == Who::NoActor, operation: operation.to_owned() })
+    JudgeResult::Right(CoverageRow {
+        swept: vector.who == ExpectedActor::NoActor,
+        operation: operation.to_owned(),
+    })
 }
 
 /// A mapping on an overlay is one of the lower file. While the overlay's file is open, the daemon verifies it, and
@@ -109,16 +122,16 @@ fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
         actor["ancestors"].as_array().is_some_and(|list| list.iter().any(|ancestor| ancestor["pid"] == pid))
     };
     match vector.who {
-        Who::Doer => actor["pid"] == pid,
-        Who::Child => actor["pid"] != pid && ancestor(),
-        Who::Called(what) => actor["pid"] == pid && called(actor, what),
-        Who::Unit(start) => {
+        ExpectedActor::Doer => actor["pid"] == pid,
+        ExpectedActor::Child => actor["pid"] != pid && ancestor(),
+        ExpectedActor::Called(what) => actor["pid"] == pid && called(actor, what),
+        ExpectedActor::Unit(start) => {
             actor["pid"] == pid && actor["unit"].as_str().is_some_and(|unit| unit.starts_with(start))
         }
-        Who::Worker => (actor["pid"] != pid && ancestor()) || called(actor, "[io_w"),
-        Who::Device => ancestor() || called(actor, "[loop") || called(actor, "[kworker"),
-        Who::Orphan => called(actor, "orphan"),
-        Who::NoActor => true,
+        ExpectedActor::Worker => (actor["pid"] != pid && ancestor()) || called(actor, "[io_w"),
+        ExpectedActor::Device => ancestor() || called(actor, "[loop") || called(actor, "[kworker"),
+        ExpectedActor::Orphan => called(actor, "orphan"),
+        ExpectedActor::NoActor => true,
     }
 }
 
@@ -141,12 +154,12 @@ fn brief(record: &Value) -> String {
 
 /// A row of the coverage table.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct CoverageRow {
     pub(super) operation: String,
     pub(super) swept: bool,
 }
 
-impl Row {
+impl CoverageRow {
     pub(super) fn summary(&self) -> String {
         if self.swept { "swept".to_owned() } else { self.operation.clone() }
     }
@@ -167,7 +180,7 @@ mod tests {
                 "actor": { "pid": pid, "argv": ["x"], "ancestors": [{ "pid": 1 }] } })
     }
 
-    fn judged(id: &str, path: &str, records: &[Value]) -> Found {
+    fn judged(id: &str, path: &str, records: &[Value]) -> JudgeResult {
         judge(vector(id), FileSystem::Ext4, path, 7, records)
     }
 
@@ -187,27 +200,27 @@ mod tests {
     #[test]
     fn the_right_path_kind_and_process_are_right_and_another_process_is_wrong() {
         let judged_at = |path, record: Value| judged("V01a", path, &[record]);
-        assert!(matches!(judged_at("/a", drift(7, "content")), Found::Right(_)));
-        assert!(matches!(judged_at("/a", drift(8, "content")), Found::Wrong(_)));
-        assert!(matches!(judged_at("/a", drift(7, "mode")), Found::NotYet(_)));
-        assert!(matches!(judged_at("/b", drift(7, "content")), Found::NotYet(_)));
+        assert!(matches!(judged_at("/a", drift(7, "content")), JudgeResult::Right(_)));
+        assert!(matches!(judged_at("/a", drift(8, "content")), JudgeResult::Wrong(_)));
+        assert!(matches!(judged_at("/a", drift(7, "mode")), JudgeResult::NotYet(_)));
+        assert!(matches!(judged_at("/b", drift(7, "content")), JudgeResult::NotYet(_)));
     }
 
     #[test]
     fn drift_where_only_a_touch_was_is_wrong() {
-        assert!(matches!(judged("V43", "/a", &[by("set-attributes", 7)]), Found::Wrong(_)));
+        assert!(matches!(judged("V43", "/a", &[by("set-attributes", 7)]), JudgeResult::Wrong(_)));
     }
 
     #[test]
     fn a_record_that_no_hook_of_the_vector_gives_is_wrong_though_it_names_the_right_process() {
-        assert!(matches!(judged("V19a", "/a", &[by("map", 7)]), Found::Right(_)));
+        assert!(matches!(judged("V19a", "/a", &[by("map", 7)]), JudgeResult::Right(_)));
         for other in ["open-write", "release", SWEEP] {
-            assert!(matches!(judged("V19a", "/a", &[by(other, 7)]), Found::Wrong(_)), "{other}");
+            assert!(matches!(judged("V19a", "/a", &[by(other, 7)]), JudgeResult::Wrong(_)), "{other}");
         }
         // Another process's record from the right hook does not suffice.
-        assert!(matches!(judged("V19a", "/a", &[by("open-write", 7), by("map", 8)]), Found::Wrong(_)));
-        assert!(matches!(judged("V19c", "/a", &[by(SWEEP, 7)]), Found::Right(_)));
-        assert!(matches!(judged("V19c", "/a", &[by("map", 7)]), Found::Wrong(_)));
+        assert!(matches!(judged("V19a", "/a", &[by("open-write", 7), by("map", 8)]), JudgeResult::Wrong(_)));
+        assert!(matches!(judged("V19c", "/a", &[by(SWEEP, 7)]), JudgeResult::Right(_)));
+        assert!(matches!(judged("V19c", "/a", &[by("map", 7)]), JudgeResult::Wrong(_)));
     }
 
     #[test]
@@ -215,13 +228,19 @@ mod tests {
         let mut found = by(SWEEP, 0);
         found["actor"] = Value::Null;
         let judged = |id, kind| judge(vector(id), kind, "/a", 7, std::slice::from_ref(&found));
-        assert!(matches!(judged("V19b", FileSystem::Overlay), Found::Right(Row { swept: true, .. })));
-        assert!(matches!(judged("V19b", FileSystem::Tmpfs), Found::Wrong(_)));
-        assert!(matches!(judged("V01a", FileSystem::Overlay), Found::Wrong(_)));
+        assert!(matches!(
+            judged("V19b", FileSystem::Overlay),
+            JudgeResult::Right(CoverageRow { swept: true, .. })
+        ));
+        assert!(matches!(judged("V19b", FileSystem::Tmpfs), JudgeResult::Wrong(_)));
+        assert!(matches!(judged("V01a", FileSystem::Overlay), JudgeResult::Wrong(_)));
         for operation in ["open-write", "release"] {
             let judged = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant(operation)]);
-            assert!(matches!(judged(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
-            assert!(matches!(judged(FileSystem::Ext4), Found::Wrong(_)));
+            assert!(matches!(
+                judged(FileSystem::Overlay),
+                JudgeResult::Right(CoverageRow { swept: false, .. })
+            ));
+            assert!(matches!(judged(FileSystem::Ext4), JudgeResult::Wrong(_)));
         }
     }
 
@@ -229,7 +248,7 @@ mod tests {
     fn a_device_opened_by_another_process_is_not_the_one() {
         let tamper = |pid: u32| json!({ "kind": "tamper", "path": "/dev/vda", "actor": { "pid": pid } });
         let judged = |pid| judged("V68", "/a", &[tamper(pid), by(SWEEP, 7)]);
-        assert!(matches!(judged(7), Found::Right(_)));
-        assert!(matches!(judged(9), Found::NotYet(_)));
+        assert!(matches!(judged(7), JudgeResult::Right(_)));
+        assert!(matches!(judged(9), JudgeResult::NotYet(_)));
     }
 }

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::guest::agent::Agent;
+use crate::guest::agent::RunningDaemon;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, status, wait};
-use crate::vectors::{self, Does, Expected, REFUSED, Vector, operations_of};
-use judge::{Found, Row, judge};
-use place::{Place, config};
+use crate::vectors::{self, Does, ExpectedReport, REFUSED, Vector, operations_of};
+use judge::{CoverageRow, JudgeResult, judge};
+use place::{VectorPlace, config};
 
 /// Interval of full verifications, short so that a sweep finds changes soon.
 const VERIFY_EVERY: &str = "8";
@@ -35,9 +35,9 @@ const QUIET: Duration = Duration::from_secs(12);
 
 /// One vector on one file system.
 #[derive(Debug)]
-struct Case {
+struct VectorRun {
     vector: &'static Vector,
-    place: Place,
+    place: VectorPlace,
     /// A process that started before the daemon.
     early: Option<(Child, ChildStdin)>,
     done: Option<Done>,
@@ -54,7 +54,7 @@ enum Done {
     Failed(String),
 }
 
-impl Case {
+impl VectorRun {
     fn name(&self) -> String {
         format!("{}/{}", self.vector.id, self.place.kind.name())
     }
@@ -72,11 +72,11 @@ pub(super) fn by_fentry(context: &mut Context) -> Result<()> {
 
 fn all(context: &mut Context, backend: &str) -> Result<()> {
     let places = place::mount_all()?;
-    let mut cases: Vec<Case> = Vec::new();
+    let mut cases: Vec<VectorRun> = Vec::new();
     for kind in FileSystem::ALL {
         for vector in vectors::all().filter(|vector| vector.runs_on(kind)) {
-            let place = Place::prepare(vector, kind)?;
-            cases.push(Case { vector, place, early: None, done: None });
+            let place = VectorPlace::prepare(vector, kind)?;
+            cases.push(VectorRun { vector, place, early: None, done: None });
         }
     }
     place::mount_overlay(&places)?;
@@ -87,7 +87,7 @@ fn all(context: &mut Context, backend: &str) -> Result<()> {
         }
     }
     std::fs::write("/run/vectors.json", config(cases.iter().map(|case| (case.vector, &case.place))))?;
-    let mut agent = Agent::start(&[
+    let mut agent = RunningDaemon::start(&[
         "--standalone",
         "--config",
         "/run/vectors.json",
@@ -120,7 +120,7 @@ fn all(context: &mut Context, backend: &str) -> Result<()> {
 }
 
 /// Performs all vectors, those of each file system one after the other.
-fn perform_all(context: &mut Context, cases: &mut [Case]) {
+fn perform_all(context: &mut Context, cases: &mut [VectorRun]) {
     let all = cases.len();
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -145,14 +145,14 @@ fn perform_all(context: &mut Context, cases: &mut [Case]) {
     });
 }
 
-fn guest_program(vector: &Vector, place: &Place) -> Command {
+fn guest_program(vector: &Vector, place: &VectorPlace) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("act").arg(vector.id).arg(&place.acts_on);
     command
 }
 
 /// Starts a process that waits for the daemon, up to the point where it is ready.
-fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
+fn begin_early(case: &VectorRun) -> Result<(Child, ChildStdin)> {
     let mut child =
         guest_program(case.vector, &case.place).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -163,7 +163,7 @@ fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
 }
 
 /// Performs a vector and waits for the end of its process.
-fn perform(case: &mut Case) -> Result<Done> {
+fn perform(case: &mut VectorRun) -> Result<Done> {
     let child = match (case.early.take(), case.vector.does) {
         (Some((child, mut stdin)), _) => {
             stdin.write_all(b"go\n")?;
@@ -187,7 +187,7 @@ fn perform(case: &mut Case) -> Result<Done> {
 }
 
 /// Before any change, exactly the things that were prepared as drifted are drifted.
-fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) -> Result<()> {
+fn as_expected_at_first(context: &mut Context, agent: &RunningDaemon, cases: &[VectorRun]) -> Result<()> {
     let records = agent.records()?;
     let drifted = |path: &str| records.iter().any(|r| r["kind"] == "drift" && r["path"] == path);
     let wrong: Vec<String> = cases
@@ -208,26 +208,30 @@ fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) ->
 }
 
 /// Waits for the records, and reports each case.
-fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize) -> Result<()> {
+fn report(context: &mut Context, agent: &mut RunningDaemon, cases: &[VectorRun], first: usize) -> Result<()> {
     let start = Instant::now();
-    let mut open: Vec<&Case> = cases.iter().collect();
+    let mut open: Vec<&VectorRun> = cases.iter().collect();
     loop {
         let records = agent.records()?;
         let records = records.get(first..).unwrap_or_default();
         // Vectors without an expected record are judged when all others are.
-        let waiting = open.iter().any(|case| case.vector.expected != Expected::Nothing);
+        let waiting = open.iter().any(|case| case.vector.expected != ExpectedReport::Nothing);
         let late = start.elapsed() > LIMIT || (!waiting && start.elapsed() > QUIET);
         let mut left = Vec::new();
         for case in open {
             match &case.done {
                 Some(Done::By(pid)) => {
                     match judge(case.vector, case.place.kind, &case.place.reported, *pid, records) {
-                        Found::Right(row) => context.measured(&case.name(), row.summary(), data(&row, case)),
-                        Found::NotYet(_) if !late => left.push(case),
-                        Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
+                        JudgeResult::Right(row) => {
+                            context.measured(&case.name(), row.summary(), data(&row, case))
+                        }
+                        JudgeResult::NotYet(_) if !late => left.push(case),
+                        JudgeResult::NotYet(_) if case.vector.expected == ExpectedReport::Nothing => {
                             context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
                         }
-                        Found::NotYet(why) | Found::Wrong(why) => context.check(&case.name(), Err(why)),
+                        JudgeResult::NotYet(why) | JudgeResult::Wrong(why) => {
+                            context.check(&case.name(), Err(why))
+                        }
                     }
                 }
                 Some(Done::Refused(printed)) => context.skip(
@@ -248,15 +252,15 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
     }
 }
 
-fn not_shown(case: &Case) -> Value {
+fn not_shown(case: &VectorRun) -> Value {
     json!({ "vector": case.vector.id, "file_system": case.place.kind.name(), "outcome": "not-shown" })
 }
 
 /// A change without a record still passes the hooks in the table's row.
-fn unreported_changes_passed_their_hooks(cases: &[Case]) -> Result<String> {
-    let unshown = cases
-        .iter()
-        .filter(|case| case.vector.expected == Expected::Nothing && matches!(case.done, Some(Done::By(_))));
+fn unreported_changes_passed_their_hooks(cases: &[VectorRun]) -> Result<String> {
+    let unshown = cases.iter().filter(|case| {
+        case.vector.expected == ExpectedReport::Nothing && matches!(case.done, Some(Done::By(_)))
+    });
     let hooks: BTreeSet<&str> = unshown.flat_map(|case| case.vector.hooks).copied().collect();
     for hook in &hooks {
         let records = page::sum("holdfast_events_total", |line| {
@@ -268,15 +272,18 @@ fn unreported_changes_passed_their_hooks(cases: &[Case]) -> Result<String> {
 }
 
 /// The status lists everything that must be drifted now, and nothing else.
-fn status_agrees(cases: &[Case]) -> Result<String> {
+fn status_agrees(cases: &[VectorRun]) -> Result<String> {
     let mut wrong = Vec::new();
     ensure!(status::verdict() == "drifted", "the verdict is {}", status::verdict());
     let drifted = status::drifted()?;
     for case in cases {
         let Some(Done::By(_)) = case.done else { continue };
         let wanted = match case.vector.expected {
-            Expected::Drift(_) | Expected::TamperThenDrift(_) => true,
-            Expected::Touched | Expected::Recovered | Expected::Exec | Expected::Nothing => false,
+            ExpectedReport::Drift(_) | ExpectedReport::TamperThenDrift(_) => true,
+            ExpectedReport::Touched
+            | ExpectedReport::Recovered
+            | ExpectedReport::Exec
+            | ExpectedReport::Nothing => false,
         };
         if drifted.contains(&case.place.reported) != wanted {
             wrong.push(case.name());
@@ -287,7 +294,7 @@ fn status_agrees(cases: &[Case]) -> Result<String> {
 }
 
 /// The row's data for the host.
-fn data(row: &Row, case: &Case) -> Value {
+fn data(row: &CoverageRow, case: &VectorRun) -> Value {
     json!({
         "vector": case.vector.id,
         "file_system": case.place.kind.name(),

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 
 use crate::guest::disks::{FileSystem, overlay_layers};
-use crate::vectors::{Target, Vector, declared_content, prepare};
+use crate::vectors::{StartState, Vector, declared_content, prepare};
 
 /// Directory of drop-ins.
 const UNITS: &str = "/etc/systemd/system";
@@ -20,7 +20,7 @@ const DECLARED_DROPIN: &str = "10-declared.conf";
 
 /// A thing of a vector on a file system.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct VectorPlace {
     pub(super) kind: FileSystem,
     /// The path that the vector changes.
     pub(super) acts_on: PathBuf,
@@ -47,7 +47,7 @@ pub(super) fn mount_overlay(place: &Path) -> Result<()> {
     FileSystem::Overlay.mount(place)
 }
 
-impl Place {
+impl VectorPlace {
     /// Creates the thing; on the overlay in its lower layer.
     pub(super) fn prepare(vector: &Vector, kind: FileSystem) -> Result<Self> {
         let top = place_of(kind).join(vector.id);
@@ -56,7 +56,7 @@ impl Place {
             _ => top.clone(),
         };
         let unit = format!("{}-{}.service", vector.id.to_lowercase(), kind.name());
-        let (acts_on, reported) = if vector.target == Target::ClosedDirectory {
+        let (acts_on, reported) = if vector.target == StartState::ClosedDirectory {
             (top.join("d"), format!("{UNITS}/{unit}.d"))
         } else {
             let file = top.join("d/file");
@@ -69,34 +69,34 @@ impl Place {
 
     fn make(&self, vector: &Vector, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory.parent().context("a path with a directory")?)?;
-        if vector.target == Target::AbsentDirectory {
+        if vector.target == StartState::AbsentDirectory {
             return Ok(());
         }
-        if vector.target == Target::FileInSubvolume {
+        if vector.target == StartState::FileInSubvolume {
             prepare::subvolume(directory)?;
         } else {
             fs::create_dir(directory)?;
         }
         let file = directory.join("file");
         match vector.target {
-            Target::AbsentFile | Target::AbsentDirectory => {}
-            Target::Link => symlink("/etc/declared", &file)?,
-            Target::Directory => {
+            StartState::AbsentFile | StartState::AbsentDirectory => {}
+            StartState::Link => symlink("/etc/declared", &file)?,
+            StartState::Directory => {
                 fs::create_dir(&file)?;
                 fs::set_permissions(&file, Permissions::from_mode(0o755))?;
             }
-            Target::ClosedDirectory => fs::write(directory.join(DECLARED_DROPIN), "[Unit]\n")?,
-            Target::Script | Target::Program => {
+            StartState::ClosedDirectory => fs::write(directory.join(DECLARED_DROPIN), "[Unit]\n")?,
+            StartState::Script | StartState::Program => {
                 fs::write(&file, content(vector.target, &self.acts_on))?;
                 fs::set_permissions(&file, Permissions::from_mode(0o755))?;
             }
-            Target::Blocks | Target::Swap => fs::write(&file, content(vector.target, &self.acts_on))?,
-            Target::File
-            | Target::FileInMount
-            | Target::FileInSubvolume
-            | Target::FileMountedOver
-            | Target::FileWithXattr
-            | Target::FileWithAcl => fs::write(&file, declared_content(&self.acts_on))?,
+            StartState::Blocks | StartState::Swap => fs::write(&file, content(vector.target, &self.acts_on))?,
+            StartState::File
+            | StartState::FileInMount
+            | StartState::FileInSubvolume
+            | StartState::FileMountedOver
+            | StartState::FileWithXattr
+            | StartState::FileWithAcl => fs::write(&file, declared_content(&self.acts_on))?,
         }
         Ok(())
     }
@@ -104,13 +104,13 @@ impl Place {
     /// Preparations that need every file system mounted.
     pub(super) fn finish(&self, vector: &Vector) -> Result<()> {
         match vector.target {
-            Target::ClosedDirectory => {
+            StartState::ClosedDirectory => {
                 let directory = Path::new(&self.reported);
                 fs::create_dir_all(directory)?;
                 prepare::bind(&self.acts_on, directory)
             }
-            Target::FileMountedOver => prepare::mount_over(&self.acts_on),
-            Target::FileInMount => {
+            StartState::FileMountedOver => prepare::mount_over(&self.acts_on),
+            StartState::FileInMount => {
                 let directory = self.acts_on.parent().context("a path with a directory")?;
                 let hidden = directory.with_extension("hidden");
                 fs::create_dir(&hidden)?;
@@ -118,37 +118,38 @@ impl Place {
                 fs::remove_file(&self.acts_on)?;
                 prepare::bind(&hidden, directory)
             }
-            Target::FileWithXattr => prepare::set_undeclared(&self.acts_on),
-            Target::FileWithAcl => prepare::set_acl(&self.acts_on),
+            StartState::FileWithXattr => prepare::set_undeclared(&self.acts_on),
+            StartState::FileWithAcl => prepare::set_acl(&self.acts_on),
             _ => Ok(()),
         }
     }
 }
 
-fn content(target: Target, path: &Path) -> Vec<u8> {
+fn content(target: StartState, path: &Path) -> Vec<u8> {
     match target {
-        Target::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
-        Target::Program => prepare::smallest_program(),
-        Target::Swap => prepare::swap(),
-        Target::Blocks => declared_content(path).repeat(20).into_bytes(),
+        StartState::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
+        StartState::Program => prepare::smallest_program(),
+        StartState::Swap => prepare::swap(),
+        StartState::Blocks => declared_content(path).repeat(20).into_bytes(),
         _ => declared_content(path).into_bytes(),
     }
 }
 
 /// The MachineConfig that declares every thing.
-pub(super) fn config<'a>(things: impl Iterator<Item = (&'a Vector, &'a Place)>) -> String {
+pub(super) fn config<'a>(things: impl Iterator<Item = (&'a Vector, &'a VectorPlace)>) -> String {
     let (mut files, mut links, mut directories, mut units) = (vec![], vec![], vec![], vec![]);
     for (vector, place) in things {
         let path = &place.acts_on;
         match vector.target {
-            Target::Link => links.push(json!({ "path": path, "target": "/etc/declared" })),
-            Target::Directory => directories.push(json!({ "path": path, "mode": 0o755 })),
-            Target::ClosedDirectory => units.push(json!({
+            StartState::Link => links.push(json!({ "path": path, "target": "/etc/declared" })),
+            StartState::Directory => directories.push(json!({ "path": path, "mode": 0o755 })),
+            StartState::ClosedDirectory => units.push(json!({
                 "name": place.unit,
                 "dropins": [{ "name": DECLARED_DROPIN, "contents": "[Unit]\n" }],
             })),
             target => {
-                let mode = if matches!(target, Target::Script | Target::Program) { 0o755 } else { 0o644 };
+                let mode =
+                    if matches!(target, StartState::Script | StartState::Program) { 0o755 } else { 0o644 };
                 let source = data_url(&content(target, path));
                 files.push(json!({ "path": path, "mode": mode, "contents": { "source": source } }));
             }
