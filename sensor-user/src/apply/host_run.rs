@@ -1,7 +1,8 @@
 //! The order of an apply to one host: plan, consent, notes, apply.
 //!
-//! In: the configs of an apply, and the operator's answer. Out: how the run ended. It writes nothing before the operator consents,
-//! and holds no lock while the operator reads: the engine notices at its start if another apply ended in the meantime.
+//! In: the configs of an apply, and the operator's answer. Out: how the run ended. It writes nothing before the operator
+//! consents, and holds no lock while the operator reads. The engine notices at its start if another apply ended in the
+//! meantime.
 
 use super::{
     consent::{ConsentError, GivenConsent, MissingConsent, ProposedApply},

@@ -138,8 +138,8 @@ pub(super) fn write(report: &Report) -> Result<()> {
          The figures are executed instructions, in a virtual machine with one CPU whose nanoseconds are instructions\n\
          (`-icount shift=0,sleep=off`). One boot measures three times: the base, with Holdfast watching 10,000 files of 4 KiB,\n\
          and the base again. It uses a tmpfs, and does not randomize addresses (`norandmaps`). A figure with a sign, or 0, is the\n\
-         difference to the first base. A row passes if it is within its budget plus 0.1 % of that base. The second base, after\n\
-         the end of the daemon and the removal of its pins, differed from the first by {:.1} % at most in any row.\n\
+         difference to the first base. A row passes if it is within its budget plus 0.1 % of that base. The second base was\n\
+         measured after the removal of the daemon and its pins. It differed from the first by {:.1} % at most in any row.\n\
          \n\
          The other watchers ran after that in the same boot. `inotify` is a process that watches all managed directories and\n\
          reads the events. `auditd` is Debian's auditd with the rule that `auditctl -w` makes for them. Neither reads contents,\n\

@@ -223,14 +223,14 @@ fn report(context: &mut Context, agent: &mut RunningDaemon, cases: &[VectorRun],
                 Some(Done::By(pid)) => {
                     match judge(case.vector, case.place.kind, &case.place.reported, *pid, records) {
                         JudgeResult::Right(row) => {
-                            context.measured(&case.name(), row.summary(), data(&row, case))
+                            context.measured(&case.name(), row.summary(), data(&row, case));
                         }
                         JudgeResult::NotYet(_) if !late => left.push(case),
                         JudgeResult::NotYet(_) if case.vector.expected == ExpectedReport::Nothing => {
                             context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
                         }
                         JudgeResult::NotYet(why) | JudgeResult::Wrong(why) => {
-                            context.check(&case.name(), Err(why))
+                            context.check(&case.name(), Err(why));
                         }
                     }
                 }
