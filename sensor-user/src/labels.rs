@@ -4,7 +4,7 @@
 //! has no label if the policy gives none, or its file system keeps none. Without SELinux it reads nothing. It reads the policy at each
 //! call, and keeps only the labels and the versions of the policy's files.
 
-mod host;
+mod host_facts;
 
 use crate::{bounded, desired::LabelVersion, observation::Observer};
 use nix::fcntl::OFlag;

@@ -3,7 +3,7 @@
 //! `cargo xtask setup` extracts the BTF. Without it the test reports this and passes, unless `HOLDFAST_REQUIRE_BTF` is set, as
 //! `cargo xtask test` does.
 
-use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
+use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, ProgramSet};
 use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
 use sensor_model::host::btf::{Btf, BtfError, Field, join};
 use sensor_model::host::hierarchy::Hierarchy;
@@ -64,11 +64,11 @@ fn a_hook_is_absent_only_on_kernels_before_its_since() {
     for (series, blob) in blobs() {
         let btf = Btf::parse(&blob).unwrap();
         for hook in HOOKS {
-            for mode in [Mode::Lsm, Mode::Fentry] {
-                match hook.arguments(&btf, mode) {
+            for set in [ProgramSet::Lsm, ProgramSet::Fentry] {
+                match hook.arguments(&btf, set) {
                     Ok(values) => assert_eq!(values.len(), hook.arguments.len(), "{series} {}", hook.name),
                     Err(BtfError::NoFunction(_)) => {
-                        assert!(hook.since.is_some(), "{series}: {} is missing", hook.function(mode));
+                        assert!(hook.since.is_some(), "{series}: {} is missing", hook.function(set));
                     }
                     Err(error) => panic!("{series}: {}: {error}", hook.name),
                 }

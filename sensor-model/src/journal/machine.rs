@@ -17,13 +17,13 @@ pub use end::MachineEnd;
 use super::mutation::Mutation;
 use super::{
     Act, Action, ApplyEnd, Begin, Boot, Fallback, JournalRecord, TargetKind,
-    target_step::{Side, TargetState, TargetStep, next_step},
+    target_edit::{Side, TargetEdit, TargetState, next_edit},
 };
 use stage::{Pass, Stage};
 
-/// Most steps of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or
-/// beside a process that writes all the time, the steps would never end.
-const STEPS: u8 = 12;
+/// Most edits of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or
+/// beside a process that writes all the time, the edits would never end.
+const EDITS: u8 = 12;
 
 /// The next request to the caller, who answers each one by [`Machine::answer`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,8 +34,8 @@ pub enum MachineRequest {
     Append(JournalRecord),
     /// Observe a target and its temporary name. A half-written file there is removed first.
     Observe(usize),
-    /// A step of a target; never `Finished` or `Foreign`.
-    Step(usize, TargetStep),
+    /// An edit of a target; never `Finished` or `Foreign`.
+    Edit(usize, TargetEdit),
     /// Run an action and await its result.
     Act(usize),
     /// After a reboot in place of an action: wait until its unit is neither starting nor stopping, and check its state.
@@ -103,7 +103,7 @@ pub struct Machine {
     returns: bool,
     /// Requested reboots of the rollback.
     returned: u8,
-    /// Most steps of one target.
+    /// Most edits of one target.
     patience: u8,
     stage: Stage,
     #[cfg(test)]
@@ -129,7 +129,7 @@ impl Machine {
             unfinished: Vec::new(),
             returns: false,
             returned: 0,
-            patience: STEPS,
+            patience: EDITS,
             stage: Stage::Opening,
             #[cfg(test)]
             mutation: None,
@@ -180,9 +180,9 @@ impl Machine {
     pub fn next(&self) -> Option<MachineRequest> {
         Some(match &self.stage {
             Stage::Opening => MachineRequest::Begin,
-            Stage::Writing { at, state, .. } => self.step(*at, Side::After, true, *state),
+            Stage::Writing { at, state, .. } => self.edit(*at, Side::After, true, *state),
             Stage::Sealing => MachineRequest::Append(JournalRecord::Written),
-            Stage::Clearing { at, state, .. } => self.step(*at, Side::After, false, *state),
+            Stage::Clearing { at, state, .. } => self.edit(*at, Side::After, false, *state),
             Stage::Starting(act) => MachineRequest::Append(JournalRecord::Started { act: *act }),
             Stage::Acting(act) => MachineRequest::Act(*act),
             Stage::Finishing(act) => MachineRequest::Append(JournalRecord::Finished { act: *act }),
@@ -196,13 +196,13 @@ impl Machine {
             Stage::Rebooting => MachineRequest::Reboot,
             Stage::Verifying => MachineRequest::Verify,
             Stage::Overwritten { at, state, .. } => {
-                self.step(self.kinds.len() + at, Side::After, false, *state)
+                self.edit(self.kinds.len() + at, Side::After, false, *state)
             }
             Stage::Ending => MachineRequest::Append(JournalRecord::Done),
             Stage::Turning => {
                 MachineRequest::Append(JournalRecord::RollingBack { reason: self.reason.clone() })
             }
-            Stage::Returning { at, state, .. } => self.step(self.back(*at), Side::Before, false, *state),
+            Stage::Returning { at, state, .. } => self.edit(self.back(*at), Side::Before, false, *state),
             Stage::Undoing(act) => MachineRequest::Undo(*act),
             Stage::AskingReturn => {
                 MachineRequest::Append(JournalRecord::ReturnRequested { boot: self.boot.clone() })
@@ -228,13 +228,13 @@ impl Machine {
         files.into_iter().chain(names).nth(at).unwrap_or_default()
     }
 
-    fn step(&self, target: usize, goal: Side, keep: bool, state: Option<TargetState>) -> MachineRequest {
+    fn edit(&self, target: usize, goal: Side, keep: bool, state: Option<TargetState>) -> MachineRequest {
         let Some(state) = state else { return MachineRequest::Observe(target) };
         #[cfg(test)]
         if self.has(Mutation::DropUnseen) && state.temporary == Some(None) {
-            return MachineRequest::Step(target, TargetStep::Discard);
+            return MachineRequest::Edit(target, TargetEdit::Discard);
         }
-        MachineRequest::Step(target, next_step(self.kind(target), goal, keep, state))
+        MachineRequest::Edit(target, next_edit(self.kind(target), goal, keep, state))
     }
 
     /// Takes the answer to the last request.
@@ -255,13 +255,13 @@ impl Machine {
                 Stage::Closing(ApplyEnd::Abandoned)
             }
             (Stage::Opening, _) => self.write(0),
-            (Stage::Writing { at, steps, .. }, outcome) => self.moved(Pass::Writing, (at, steps), outcome),
-            (Stage::Clearing { at, steps, .. }, outcome) => self.moved(Pass::Clearing, (at, steps), outcome),
-            (Stage::Returning { at, steps, .. }, outcome) => {
-                self.moved(Pass::Returning, (at, steps), outcome)
+            (Stage::Writing { at, edits, .. }, outcome) => self.moved(Pass::Writing, (at, edits), outcome),
+            (Stage::Clearing { at, edits, .. }, outcome) => self.moved(Pass::Clearing, (at, edits), outcome),
+            (Stage::Returning { at, edits, .. }, outcome) => {
+                self.moved(Pass::Returning, (at, edits), outcome)
             }
-            (Stage::Overwritten { at, steps, then, .. }, outcome) => {
-                self.moved(Pass::Overwritten(then), (at, steps), outcome)
+            (Stage::Overwritten { at, edits, then, .. }, outcome) => {
+                self.moved(Pass::Overwritten(then), (at, edits), outcome)
             }
             (Stage::Sealing, MachineAnswer::Failed(reason)) => self.turn_back(reason),
             (Stage::Sealing, _) => {
@@ -336,11 +336,11 @@ impl Machine {
 
     fn write(&mut self, at: usize) -> Stage {
         let next = (at..self.kinds.len()).find(|target| !self.kinds[*target].last);
-        next.map_or(Stage::Sealing, |at| Stage::Writing { at, state: None, steps: 0 })
+        next.map_or(Stage::Sealing, |at| Stage::Writing { at, state: None, edits: 0 })
     }
 
     fn clear(&mut self, at: usize) -> Stage {
-        if at < self.kinds.len() { Stage::Clearing { at, state: None, steps: 0 } } else { self.act(0) }
+        if at < self.kinds.len() { Stage::Clearing { at, state: None, edits: 0 } } else { self.act(0) }
     }
 
     fn act(&mut self, act: usize) -> Stage {
@@ -379,7 +379,7 @@ impl Machine {
 
     fn restore(&mut self, at: usize) -> Stage {
         if at < self.kinds.len() {
-            return Stage::Returning { at, state: None, steps: 0 };
+            return Stage::Returning { at, state: None, edits: 0 };
         }
         if self.unfinished.is_empty() { self.undo(0) } else { self.not_restored() }
     }

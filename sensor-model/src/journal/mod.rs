@@ -1,4 +1,4 @@
-//! The journal of an apply: its changes, its progress, and its next step.
+//! The journal of an apply: its changes, its progress, and the next request.
 //!
 //! In: the targets of an apply (each with its state before and after) and its actions. Out: records for the disk, and by
 //! [`machine`] one request after another to the caller, who carries it out. The same machine runs in the daemon, in the commands
@@ -8,7 +8,7 @@ mod boot;
 pub mod codec;
 pub mod machine;
 mod os_change;
-pub mod target_step;
+pub mod target_edit;
 
 #[cfg(test)]
 mod checker;
@@ -160,7 +160,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The properties that decide its steps.
+    /// The properties that decide its edits.
     pub fn kind(&self) -> TargetKind {
         let directory = |state: &PathState| matches!(state, PathState::Directory(_));
         TargetKind {
@@ -231,7 +231,7 @@ impl OverwrittenPath {
 /// The beginning of every temporary name.
 pub const TEMPORARY: &str = ".holdfast-apply-";
 
-/// The properties of a target that decide its steps.
+/// The properties of a target that decide its edits.
 #[expect(clippy::struct_excessive_bools, reason = "five facts of one target, read by name")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TargetKind {

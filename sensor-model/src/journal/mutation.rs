@@ -13,7 +13,7 @@ pub(in crate::journal) enum Mutation {
     SkipVerify,
     /// Files are restored before the record of the rollback is written.
     SkipRollingBack,
-    /// A target has no limit of steps.
+    /// A target has no limit of edits.
     StepForEver,
     /// A directory that another process changed is taken for Holdfast's own half-done change.
     SetWhatIsForeign,

@@ -3,7 +3,7 @@
 use super::{
     codec::*,
     machine::{Machine, MachineAnswer, MachineEnd, MachineRequest},
-    target_step::{Side, TargetState},
+    target_edit::{Side, TargetState},
     *,
 };
 use crate::{

@@ -1,6 +1,6 @@
 //! The state of a node with its config: Done, Working, Rebooting, Degraded, Unreconcilable.
 //!
-//! In: a state and an event. Out: the next state. One table holds all transitions. The commands and the daemon look the next
+//! In: a state and a milestone. Out: the next state. One table holds all transitions. The commands and the daemon look the next
 //! state up in it, and the drawing in the documentation is made from it.
 
 #[cfg(test)]
@@ -48,10 +48,10 @@ names! {
     }
 }
 
-/// An event of an apply.
+/// A point that an apply reaches, at which the node may enter another state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NodeEvent {
+pub enum Milestone {
     /// An apply wrote the first record of its journal.
     Begun,
     /// Preflight refused the apply: the node has drifted, space is short, or another apply is in progress.
@@ -70,8 +70,8 @@ pub enum NodeEvent {
     Stuck,
 }
 
-impl NodeEvent {
-    /// Every event.
+impl Milestone {
+    /// Every milestone.
     pub const ALL: [Self; 8] = [
         Self::Begun,
         Self::Refused,
@@ -83,7 +83,7 @@ impl NodeEvent {
         Self::Stuck,
     ];
 
-    /// What the node waits for after the event; `None` if no apply is in progress.
+    /// What the node waits for after the milestone; `None` if no apply is in progress.
     pub fn wait(self) -> Option<Wait> {
         match self {
             Self::Begun => Some(Wait::Files),
@@ -108,12 +108,12 @@ impl NodeEvent {
     }
 }
 
-/// State, event, next state.
-type NodeTransition = (NodeState, NodeEvent, NodeState);
+/// State, milestone, next state.
+type NodeTransition = (NodeState, Milestone, NodeState);
 
 /// Every transition.
 pub const TRANSITIONS: &[NodeTransition] = {
-    use NodeEvent::{Begun, Booted, NotReconcilable, RebootRequested, Refused, RolledBack, Stuck, Verified};
+    use Milestone::{Begun, Booted, NotReconcilable, RebootRequested, Refused, RolledBack, Stuck, Verified};
     use NodeState::{Degraded, Done, Rebooting, Unreconcilable, Working};
     &[
         (Done, Begun, Working),
@@ -169,34 +169,34 @@ pub struct Standing {
     pub apply: Option<u64>,
 }
 
-/// An event that a state has no transition for.
+/// A milestone that a state has no transition for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("node state {}: {} cannot happen in it", state.as_str(), event.label())]
+#[error("node state {}: {} cannot happen in it", state.as_str(), milestone.label())]
 pub struct Impossible {
     /// The state.
     pub state: NodeState,
-    /// The event.
-    pub event: NodeEvent,
+    /// The milestone.
+    pub milestone: Milestone,
 }
 
 /// The next state.
 ///
 /// # Errors
 /// The table has no such transition.
-pub fn next(state: NodeState, event: NodeEvent) -> Result<NodeState, Impossible> {
+pub fn next(state: NodeState, milestone: Milestone) -> Result<NodeState, Impossible> {
     TRANSITIONS
         .iter()
-        .find(|(from, on, _)| (*from, *on) == (state, event))
+        .find(|(from, on, _)| (*from, *on) == (state, milestone))
         .map(|(_, _, to)| *to)
-        .ok_or(Impossible { state, event })
+        .ok_or(Impossible { state, milestone })
 }
 
 /// The table as a drawing in Mermaid, for the documentation.
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Done\n");
-    for (from, event, to) in TRANSITIONS {
+    for (from, milestone, to) in TRANSITIONS {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "    {} --> {}: {}", from.as_str(), to.as_str(), event.label());
+        let _ = writeln!(text, "    {} --> {}: {}", from.as_str(), to.as_str(), milestone.label());
     }
     text
 }

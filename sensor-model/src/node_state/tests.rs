@@ -3,19 +3,19 @@
 use super::*;
 
 #[test]
-fn no_state_has_two_transitions_for_one_event_and_every_state_can_be_left() {
-    for (at, (from, event, _)) in TRANSITIONS.iter().enumerate() {
+fn no_state_has_two_transitions_for_one_milestone_and_every_state_can_be_left() {
+    for (at, (from, milestone, _)) in TRANSITIONS.iter().enumerate() {
         assert!(
-            !TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, event)),
-            "{from:?} {event:?}"
+            !TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, milestone)),
+            "{from:?} {milestone:?}"
         );
     }
     for &state in NodeState::ALL {
         assert!(TRANSITIONS.iter().any(|(from, _, to)| *from == state && *to != state), "{state:?}");
         assert!(TRANSITIONS.iter().any(|(_, _, to)| *to == state), "{state:?}");
     }
-    for event in NodeEvent::ALL {
-        assert!(TRANSITIONS.iter().any(|(_, on, _)| *on == event), "{event:?}");
+    for milestone in Milestone::ALL {
+        assert!(TRANSITIONS.iter().any(|(_, on, _)| *on == milestone), "{milestone:?}");
     }
 }
 
@@ -38,22 +38,22 @@ fn from_every_state_the_node_can_become_done_again() {
 
 #[test]
 fn only_a_verification_of_everything_leads_to_done() {
-    for (_, event, to) in TRANSITIONS {
-        assert!(*to != NodeState::Done || *event == NodeEvent::Verified);
+    for (_, milestone, to) in TRANSITIONS {
+        assert!(*to != NodeState::Done || *milestone == Milestone::Verified);
     }
-    assert!(next(NodeState::Rebooting, NodeEvent::Verified).is_err());
+    assert!(next(NodeState::Rebooting, Milestone::Verified).is_err());
 }
 
 #[test]
-fn a_boot_that_the_apply_did_not_request_is_a_valid_event() {
-    assert_eq!(next(NodeState::Working, NodeEvent::Booted), Ok(NodeState::Working));
+fn a_boot_that_the_apply_did_not_request_is_a_valid_milestone() {
+    assert_eq!(next(NodeState::Working, Milestone::Booted), Ok(NodeState::Working));
 }
 
 #[test]
-fn the_end_of_an_apply_is_a_valid_event_even_if_its_begin_was_not_recorded() {
+fn the_end_of_an_apply_is_a_valid_milestone_even_if_its_begin_was_not_recorded() {
     for before in [NodeState::Done, NodeState::Degraded, NodeState::Unreconcilable] {
-        for event in [NodeEvent::RolledBack, NodeEvent::Stuck] {
-            assert_eq!(next(before, event), Ok(NodeState::Degraded), "{before:?} {event:?}");
+        for milestone in [Milestone::RolledBack, Milestone::Stuck] {
+            assert_eq!(next(before, milestone), Ok(NodeState::Degraded), "{before:?} {milestone:?}");
         }
     }
 }
@@ -61,7 +61,7 @@ fn the_end_of_an_apply_is_a_valid_event_even_if_its_begin_was_not_recorded() {
 #[test]
 fn a_reboot_may_be_requested_again() {
     for before in [NodeState::Working, NodeState::Rebooting, NodeState::Degraded] {
-        assert_eq!(next(before, NodeEvent::RebootRequested), Ok(NodeState::Rebooting), "{before:?}");
+        assert_eq!(next(before, Milestone::RebootRequested), Ok(NodeState::Rebooting), "{before:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The detection protocol: from the kernel's events to a verdict that is never wrongly compliant.
 //!
-//! In: events, losses, gaps, finished verifications and the time (monotonic nanoseconds). Out: the things to verify and when,
+//! In: changes, losses, gaps, finished verifications and the time (monotonic nanoseconds). Out: the things to verify and when,
 //! [`Transition`]s, verdicts. No I/O, no clock, no content. The daemon runs this code. The tests in `checker` run the same code
 //! through every interleaving of writers, losses and crashes.
 //!
@@ -8,9 +8,9 @@
 //!
 //! 1. Call [`Detector::add`] for every managed thing. All are due at once. That includes a restart: pinned maps keep the changes
 //!    of the time between, and the full verification finds their effect.
-//! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::event`] for each
+//! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::changed`] for each
 //!    record. **Then** read the kernel's loss counter and call [`Detector::drained`]. If that returns `true`, sweep: read every
-//!    entry and call `event` for the ones that are dirty or lost a record. The canary matters: a hook on another CPU
+//!    entry and call `changed` for the ones that are dirty or lost a record. The canary matters: a hook on another CPU
 //!    finds the ring full, and counts its loss later. So a loss can become visible after the drain that made room.
 //! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::conclude`] with the result. A verification opens
 //!    the object for observation. In that open the kernel takes its part of the [`Evidence`]. Then it reads everything, and
@@ -44,10 +44,10 @@ use things::Things;
 #[cfg(test)]
 use timing::Mutation;
 
-/// The properties of an event besides its thing.
+/// A change of a thing: a ring record, an event of fanotify, a dirty bit found in a sweep, or a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Event {
-    /// The writer is Holdfast itself: the event causes a verification, and never a report of "touched".
+pub struct ThingChange {
+    /// The writer is Holdfast itself: the change causes a verification, and never a report of "touched".
     pub own: bool,
     /// The [`Evidence`] of the thing's own inode and directory does not cover the change. Such changes are a rename of an
     /// ancestor, a mount, a write to a block device, and an event from a backend without evidence. The verification must then
@@ -180,14 +180,13 @@ impl Detector {
         self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// Handles the event of a change: a ring record, or a dirty bit found in a sweep. The event of a thing that is no longer
-    /// managed is ignored.
-    pub fn event(&mut self, thing: ThingId, now: u64, event: Event) {
-        self.with(thing, |state, timing| state.event(now, event.own, event.outside_evidence, timing));
+    /// Handles a change of a thing. If the thing is no longer managed, the change is ignored.
+    pub fn changed(&mut self, thing: ThingId, now: u64, change: ThingChange) {
+        self.with(thing, |state, timing| state.changed(now, change.own, change.outside_evidence, timing));
     }
 
     /// Handles the kernel's loss counter, read *after* the ring was drained until it was empty. Returns `true` if records were
-    /// lost since the last call: the caller then reads every map entry and calls [`Detector::event`] for each dirty one.
+    /// lost since the last call: the caller then reads every map entry and calls [`Detector::changed`] for each dirty one.
     #[must_use = "after a loss only the dirty bits know what changed"]
     pub fn drained(&mut self, lost: u64) -> bool {
         let more = lost != self.lost;
@@ -197,7 +196,7 @@ impl Detector {
         more
     }
 
-    /// Makes things due without an event: for the periodic full verification, or a new expectation.
+    /// Makes things due without a change: for the periodic full verification, or a new expectation.
     pub fn recheck(&mut self, scope: Scope, now: u64) {
         for thing in self.in_scope(scope) {
             self.with(thing, |state, timing| state.recheck(now, timing));
@@ -310,7 +309,7 @@ impl Detector {
     }
 
     /// Handles a verification that could not observe a thing under a lasting gap. It decides nothing; a compliant thing becomes
-    /// unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by an event.
+    /// unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by a change.
     pub fn not_observed(&mut self, thing: ThingId, now: u64, again: u64) -> Vec<Transition> {
         self.with(thing, |state, _| state.not_observed(now, again));
         if self.things.get(thing).is_some() {
@@ -322,7 +321,7 @@ impl Detector {
         self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// The time at which [`Detector::due`] returns something, unless an event arrives earlier.
+    /// The time at which [`Detector::due`] returns something, unless a change arrives earlier.
     pub fn next_deadline(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }

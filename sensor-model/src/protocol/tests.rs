@@ -1,8 +1,8 @@
 //! The protocol over time, which the checker leaves out.
 
 use super::{
-    Detector, Event, Evidence, Finding, Gap, GapReason, Scope, ThingId, Timing, Transition, Verification,
-    is_transient,
+    Detector, Evidence, Finding, Gap, GapReason, Scope, ThingChange, ThingId, Timing, Transition,
+    Verification, is_transient,
 };
 use crate::{
     difference::{Difference, DifferenceKind},
@@ -10,8 +10,8 @@ use crate::{
 };
 
 const MS: u64 = 1_000_000;
-const THEIRS: Event = Event { own: false, outside_evidence: false };
-const OURS: Event = Event { own: true, outside_evidence: false };
+const THEIRS: ThingChange = ThingChange { own: false, outside_evidence: false };
+const OURS: ThingChange = ThingChange { own: true, outside_evidence: false };
 const SETTLED: Evidence = Evidence { observed_counter: 3, counter: 3, writers: false, locked: false };
 const WRITERS: Evidence = Evidence { writers: true, ..SETTLED };
 const MOVED: Evidence = Evidence { counter: 4, ..SETTLED };
@@ -30,7 +30,7 @@ fn missing() -> Verification {
 
 /// A detector with things 0..count, all compliant since time 0, without a pause between verifications.
 fn compliant(count: u32) -> Detector {
-    detector(count, Timing { event_spacing_ns: 0, ..Timing::default() })
+    detector(count, Timing { change_spacing_ns: 0, ..Timing::default() })
 }
 
 fn detector(count: u32, config: Timing) -> Detector {
@@ -72,7 +72,7 @@ fn a_thing_is_unknown_until_a_settled_verification() {
 #[test]
 fn a_settled_difference_is_reported_at_once_and_its_end_too() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), 5 * MS, THEIRS);
+    detector.changed(ThingId(0), 5 * MS, THEIRS);
     let drift = Transition::Drifted { thing: ThingId(0), since: 5 * MS, again: false };
     assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (5 * MS, vec![drift]));
     detector.recheck(Scope::All, 6 * MS);
@@ -80,7 +80,7 @@ fn a_settled_difference_is_reported_at_once_and_its_end_too() {
     detector.recheck(Scope::All, 7 * MS);
     let other = Transition::Drifted { thing: ThingId(0), since: 5 * MS, again: true };
     assert_eq!(verify(&mut detector, &bad(10, SETTLED)), (7 * MS, vec![other]));
-    detector.event(ThingId(0), 9 * MS, OURS);
+    detector.changed(ThingId(0), 9 * MS, OURS);
     assert_eq!(
         verify(&mut detector, &good(SETTLED)),
         (9 * MS, vec![Transition::Recovered { thing: ThingId(0) }])
@@ -91,12 +91,12 @@ fn a_settled_difference_is_reported_at_once_and_its_end_too() {
 #[test]
 fn an_undone_change_is_reported_once_unless_holdfast_made_it_or_nothing_was_written() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), MS, THEIRS);
-    detector.event(ThingId(0), MS, OURS);
+    detector.changed(ThingId(0), MS, THEIRS);
+    detector.changed(ThingId(0), MS, OURS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Touched { thing: ThingId(0) }]);
-    detector.event(ThingId(0), 2 * MS, OURS);
+    detector.changed(ThingId(0), 2 * MS, OURS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
-    detector.event(ThingId(0), 3 * MS, THEIRS);
+    detector.changed(ThingId(0), 3 * MS, THEIRS);
     let untouched = Verification { finding: Finding::Compliant { untouched: true }, evidence: Some(SETTLED) };
     assert_eq!(verify(&mut detector, &untouched).1, []);
 }
@@ -104,16 +104,16 @@ fn an_undone_change_is_reported_once_unless_holdfast_made_it_or_nothing_was_writ
 #[test]
 fn a_save_by_rename_is_no_drift_and_a_removal_is_one_after_the_settle_time() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), 10 * MS, THEIRS);
+    detector.changed(ThingId(0), 10 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &missing()), (10 * MS, vec![]));
     assert_eq!(verdict(&detector, ThingId(0)), VerdictKind::Compliant);
-    detector.event(ThingId(0), 12 * MS, THEIRS);
+    detector.changed(ThingId(0), 12 * MS, THEIRS);
     assert_eq!(
         verify(&mut detector, &good(SETTLED)),
         (12 * MS, vec![Transition::Touched { thing: ThingId(0) }])
     );
 
-    detector.event(ThingId(0), 20 * MS, THEIRS);
+    detector.changed(ThingId(0), 20 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &missing()), (20 * MS, vec![]));
     let drift = Transition::Drifted { thing: ThingId(0), since: 20 * MS, again: false };
     assert_eq!(verify(&mut detector, &missing()), (520 * MS, vec![drift]));
@@ -122,7 +122,7 @@ fn a_save_by_rename_is_no_drift_and_a_removal_is_one_after_the_settle_time() {
 #[test]
 fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), 0, THEIRS);
+    detector.changed(ThingId(0), 0, THEIRS);
     let mut verifications = 0;
     let (reported_at, report) = loop {
         let (now, reports) = verify(&mut detector, &bad(2, WRITERS));
@@ -139,7 +139,7 @@ fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
         detector.next_deadline().is_some(),
         "verifications continue while a process has it open for writing"
     );
-    detector.event(ThingId(0), 600 * MS, THEIRS);
+    detector.changed(ThingId(0), 600 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { thing: ThingId(0) }]);
     assert!(!detector.needs_rw_hook());
 }
@@ -161,9 +161,9 @@ fn a_file_held_open_for_writing_becomes_compliant_and_is_verified_further() {
 #[test]
 fn verifications_never_take_more_than_half_of_the_time() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), 0, THEIRS);
+    detector.changed(ThingId(0), 0, THEIRS);
     assert_eq!(detector.due(0, 1), [ThingId(0)]);
-    detector.event(ThingId(0), 50 * MS, THEIRS);
+    detector.changed(ThingId(0), 50 * MS, THEIRS);
     detector.verified(ThingId(0), 100 * MS, &good(SETTLED));
     assert_eq!(
         detector.next_deadline(),
@@ -175,11 +175,11 @@ fn verifications_never_take_more_than_half_of_the_time() {
 #[test]
 fn a_thing_that_changes_often_is_not_verified_for_each_change_even_if_it_is_settled() {
     let mut detector = detector(1, Timing::default());
-    let spacing = u64::from(Timing::default().event_spacing_ns);
-    detector.event(ThingId(0), 50 * MS, THEIRS);
+    let spacing = u64::from(Timing::default().change_spacing_ns);
+    detector.changed(ThingId(0), 50 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).0, 50 * MS, "a single change is verified at once");
-    detector.event(ThingId(0), 51 * MS, THEIRS);
-    detector.event(ThingId(0), 52 * MS, THEIRS);
+    detector.changed(ThingId(0), 51 * MS, THEIRS);
+    detector.changed(ThingId(0), 52 * MS, THEIRS);
     assert_eq!(
         verify(&mut detector, &good(SETTLED)),
         (50 * MS + spacing, vec![Transition::Touched { thing: ThingId(0) }])
@@ -192,7 +192,7 @@ fn without_evidence_only_a_verification_after_the_settle_time_decides() {
     let mut detector = compliant(1);
     let blind = |finding| Verification { finding, evidence: None };
     let compliant = Finding::Compliant { untouched: false };
-    detector.event(ThingId(0), 10 * MS, THEIRS);
+    detector.changed(ThingId(0), 10 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &blind(compliant)), (10 * MS, vec![]));
     assert_eq!(
         verify(&mut detector, &blind(compliant)),
@@ -204,7 +204,7 @@ fn without_evidence_only_a_verification_after_the_settle_time_decides() {
 #[test]
 fn a_change_without_covering_evidence_needs_a_second_verification() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), 10 * MS, Event { own: false, outside_evidence: true });
+    detector.changed(ThingId(0), 10 * MS, ThingChange { own: false, outside_evidence: true });
     assert_eq!(verify(&mut detector, &good(SETTLED)), (10 * MS, vec![]));
     let drift = Transition::Drifted { thing: ThingId(0), since: 10 * MS, again: false };
     assert_eq!(verify(&mut detector, &bad(3, SETTLED)), (510 * MS, vec![drift]));
@@ -213,7 +213,7 @@ fn a_change_without_covering_evidence_needs_a_second_verification() {
 #[test]
 fn a_gap_makes_things_unknown_until_all_are_verified_since() {
     let mut detector = compliant(3);
-    detector.event(ThingId(1), MS, THEIRS);
+    detector.changed(ThingId(1), MS, THEIRS);
     assert_eq!(verify(&mut detector, &bad(4, SETTLED)).1.len(), 1);
     detector.recheck(Scope::Thing(ThingId(2)), 2 * MS);
     assert_eq!(detector.due(2 * MS, 9), [ThingId(2)]);
@@ -281,12 +281,12 @@ fn removing_the_last_thing_a_gap_waits_for_closes_it() {
 fn due_returns_the_oldest_first_up_to_its_limit_and_no_thing_twice() {
     let mut detector = compliant(5);
     for (thing, at) in [(ThingId(3), 1), (ThingId(0), 2), (ThingId(4), 2)] {
-        detector.event(thing, at, THEIRS);
+        detector.changed(thing, at, THEIRS);
     }
     assert_eq!(detector.due(9, 2), [ThingId(3), ThingId(0)]);
     assert_eq!(detector.due(9, 2), [ThingId(4)]);
     assert_eq!(detector.due(9, 2), [] as [ThingId; 0]);
-    detector.event(ThingId(77), 10, THEIRS);
+    detector.changed(ThingId(77), 10, THEIRS);
     assert_eq!(detector.verified(ThingId(77), 10, &good(SETTLED)), []);
 }
 
@@ -318,10 +318,10 @@ fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
         assert_eq!(detector.needs_rw_hook(), writers);
     };
     let mut detector = compliant(3);
-    detector.event(ThingId(0), MS, THEIRS);
+    detector.changed(ThingId(0), MS, THEIRS);
     verify(&mut detector, &bad(9, SETTLED));
     check(&detector, false);
-    detector.event(ThingId(1), 2 * MS, THEIRS);
+    detector.changed(ThingId(1), 2 * MS, THEIRS);
     verify(&mut detector, &good(WRITERS));
     check(&detector, true);
     assert_eq!(detector.open_gap(Scope::All, GapReason::SensorStart, 3 * MS).len(), 1);
@@ -339,7 +339,7 @@ fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
 #[test]
 fn only_a_verification_that_decides_is_reported_as_such() {
     let mut detector = compliant(1);
-    detector.event(ThingId(0), MS, THEIRS);
+    detector.changed(ThingId(0), MS, THEIRS);
     assert_eq!(detector.due(MS, 1), [ThingId(0)]);
     assert!(!detector.conclude(ThingId(0), MS, &good(WRITERS)).decided, "a process has it open for writing");
     let at = detector.next_deadline().expect("verifications continue");
@@ -418,17 +418,17 @@ fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
 fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap() {
     let mut detector = compliant(2);
     for thing in (0..2).map(ThingId) {
-        detector.event(thing, MS, THEIRS);
+        detector.changed(thing, MS, THEIRS);
         detector.due(MS, 1);
         detector.set_unreported(thing, Some(GapReason::ForeignFileSystem), MS);
         detector.conclude(thing, MS, &good(SETTLED));
         assert_eq!(verdict(&detector, thing), VerdictKind::Unknown, "events do not report its changes");
         assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (thing.index() + 1, 0));
     }
-    detector.event(ThingId(0), 50 * MS, THEIRS);
+    detector.changed(ThingId(0), 50 * MS, THEIRS);
     assert_eq!(detector.undecided(), 1, "it is verified once more");
     for (thing, is_last) in [(ThingId(0), false), (ThingId(1), true)] {
-        detector.event(thing, 100 * MS, THEIRS);
+        detector.changed(thing, 100 * MS, THEIRS);
         let mut transitions = Vec::new();
         while let Some(now) = detector.next_deadline() {
             detector.due(now, 1);
@@ -453,7 +453,7 @@ fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap
 #[test]
 fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
     let mut detector = compliant(2);
-    detector.event(ThingId(0), 5 * MS, THEIRS);
+    detector.changed(ThingId(0), 5 * MS, THEIRS);
     verify(&mut detector, &bad(9, SETTLED));
     detector.recheck(Scope::All, 6 * MS);
     assert_eq!(detector.due(6 * MS, 2).len(), 2);
@@ -488,7 +488,7 @@ fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
     detector.not_observed(ThingId(2), 8 * MS, 90 * MS);
     assert_eq!(detector.undecided(), 0);
     // An event causes an earlier verification.
-    detector.event(ThingId(1), 10 * MS, THEIRS);
+    detector.changed(ThingId(1), 10 * MS, THEIRS);
     assert_eq!(detector.next_deadline(), Some(10 * MS));
     verify(&mut detector, &bad(9, SETTLED));
     assert_eq!(verdict(&detector, ThingId(1)), VerdictKind::Drifted);

@@ -1,6 +1,6 @@
 //! The state of one managed thing in the detection protocol.
 //!
-//! In: events, verifications, times. Out: decisions, and when to verify again. The state has neither the thing's number nor other
+//! In: changes, verifications, times. Out: decisions, and when to verify again. The state has neither the thing's number nor other
 //! things; [`super::Detector`] has those. No clock and no I/O.
 
 use super::{
@@ -49,7 +49,7 @@ pub(super) struct ThingState {
     deadline: Moment,
     /// A verification that began earlier proves nothing about a change outside its evidence.
     settle_end: u64,
-    /// An event of this episode has another writer than Holdfast.
+    /// A change of this episode has another writer than Holdfast.
     touched: bool,
     /// The evidence about the inode does not cover a change of this episode (an ancestor, a mount).
     outside_evidence: bool,
@@ -61,7 +61,7 @@ pub(super) struct ThingState {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Running {
     started: u64,
-    /// It began a settle time or more after the last event.
+    /// It began a settle time or more after the last change.
     after_settle_time: bool,
     /// It began after the deadline of a pending decision.
     overdue: bool,
@@ -72,8 +72,8 @@ pub(super) struct Running {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Meanwhile {
     Nothing,
-    /// An event: verify again.
-    Event,
+    /// A change: verify again.
+    Change,
     /// A gap: this verification decides nothing.
     Gap,
 }
@@ -109,8 +109,8 @@ impl ThingState {
         }
     }
 
-    /// Handles an event.
-    pub(super) fn event(&mut self, now: u64, own: bool, outside_evidence: bool, timing: &Timing) {
+    /// Handles a change.
+    pub(super) fn changed(&mut self, now: u64, own: bool, outside_evidence: bool, timing: &Timing) {
         self.touched |= !own;
         self.outside_evidence |= outside_evidence;
         self.settle_end = now.saturating_add(timing.settle_ns);
@@ -118,14 +118,14 @@ impl ThingState {
         if let Some(running) = &mut self.running {
             running.after_settle_time = false;
         }
-        // A thing that changes often is not verified for each event, even if each verification finds it settled.
-        let pause = if self.backoff == 0 { u64::from(timing.event_spacing_ns) } else { 0 };
-        self.verify_again(now, Meanwhile::Event, pause, timing);
+        // A thing that changes often is not verified for each change, even if each verification finds it settled.
+        let pause = if self.backoff == 0 { u64::from(timing.change_spacing_ns) } else { 0 };
+        self.verify_again(now, Meanwhile::Change, pause, timing);
     }
 
-    /// Makes the thing due without an event.
+    /// Makes the thing due without a change.
     pub(super) fn recheck(&mut self, now: u64, timing: &Timing) {
-        self.verify_again(now, Meanwhile::Event, 0, timing);
+        self.verify_again(now, Meanwhile::Change, 0, timing);
     }
 
     /// Handles lost evidence: a compliant thing becomes unknown, a drifted one stays drifted.
@@ -273,7 +273,7 @@ impl ThingState {
         self.touched = false;
     }
 
-    /// The time of the next verification, if no event arrives earlier.
+    /// The time of the next verification, if no change arrives earlier.
     fn next_verification(
         &mut self,
         now: u64,
@@ -306,9 +306,9 @@ impl ThingState {
     }
 
     /// The least time between two verifications. They may take half of one CPU's time, and a thing that is not settled is not
-    /// verified for each event.
+    /// verified for each change.
     fn spacing(&self, timing: &Timing) -> u64 {
-        u64::from(self.backoff.min(timing.event_spacing_ns).max(self.took))
+        u64::from(self.backoff.min(timing.change_spacing_ns).max(self.took))
     }
 
     /// Moves the origin of time forward by `by`, so that the checker's states do not grow with time.

@@ -12,8 +12,8 @@ pub struct Timing {
     pub backoff_first_ns: u32,
     /// Longest pause between verifications of a thing that is not settled. The type limits it to 4.2 s.
     pub backoff_max_ns: u32,
-    /// Least time between two verifications that events cause.
-    pub event_spacing_ns: u32,
+    /// Least time between two verifications that changes cause.
+    pub change_spacing_ns: u32,
     /// A fault that a test plants, to show that the checker finds it.
     #[cfg(test)]
     pub(super) mutation: Option<Mutation>,
@@ -25,7 +25,7 @@ impl Default for Timing {
             settle_ns: 500_000_000,
             backoff_first_ns: 500_000,
             backoff_max_ns: 1_000_000_000,
-            event_spacing_ns: 8_000_000,
+            change_spacing_ns: 8_000_000,
             #[cfg(test)]
             mutation: None,
         }

@@ -1,7 +1,7 @@
 //! Tracks `holdfast apply`: which config is current, and what an open apply may change.
 //!
-//! In: the applies of the host. Out: the config to start with, whether another one is current now, and whether a difference is a
-//! step of an open apply. It owns the number of the daemon's generation and the content of the open journal. While an apply is
+//! In: the applies of the host. Out: the config to start with, whether another one is current now, and whether a state
+//! belongs to an open apply. It owns the number of the daemon's generation and the content of the open journal. While an apply is
 //! open, both states that its journal names for a path match the declaration; any other state is drift. It writes nothing, but
 //! has an apply recovered whose process is gone.
 
@@ -207,7 +207,7 @@ impl ApplyTracker {
         self.applies.node_state()
     }
 
-    /// Whether a difference is a step of an open apply, or of one that ended a moment ago.
+    /// Whether an observed state belongs to an open apply, or to one that ended a moment ago.
     pub(super) fn allows_difference(&mut self, expectation: &Expectation, seen: &Observation) -> bool {
         if self.has_new_generation() {
             return true;

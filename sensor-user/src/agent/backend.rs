@@ -6,12 +6,12 @@
 use super::canary::Canary;
 use super::changes::Changes;
 use super::kernel_programs::KernelPrograms;
-use super::reports::HookMode;
+use super::reports::BackendName;
 use super::trial::{FailureCause, Judgement, cause_without_trial, lsm_is_active, try_programs};
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::fanotify::{BLIND_SPOTS, FanotifyBackend, FanotifyError};
-use crate::kernel::hooks::Mode;
+use crate::kernel::hooks::ProgramSet;
 use crate::kernel::load::{AttachedPrograms, HookState};
 use crate::kernel::maps::{ProcessMaps, Rings};
 use crate::kernel::recursion::Recursion;
@@ -57,10 +57,10 @@ pub struct NoBackend(Vec<UnusableBackend>);
 #[derive(Debug, thiserror::Error)]
 enum UnusableBackend {
     /// Kernel programs.
-    #[error("{}: {cause}", mode.prefix())]
+    #[error("{}: {cause}", set.prefix())]
     Programs {
-        /// How they were to be attached.
-        mode: Mode,
+        /// Their set.
+        set: ProgramSet,
         /// Why they do not work.
         cause: Box<FailureCause>,
     },
@@ -84,22 +84,22 @@ pub fn choose(
     let mut unusable = Vec::new();
     let mut backlog = Vec::new();
     let active = lsm_is_active();
-    for mode in [Mode::Lsm, Mode::Fentry] {
-        if let Some(cause) = cause_without_trial(mode, active) {
+    for set in [ProgramSet::Lsm, ProgramSet::Fentry] {
+        if let Some(cause) = cause_without_trial(set, active) {
             tracing::info!(reason = %cause, "The daemon does not try the LSM programs.");
-            unusable.push(UnusableBackend::Programs { mode, cause: Box::new(cause) });
+            unusable.push(UnusableBackend::Programs { set, cause: Box::new(cause) });
             continue;
         }
-        let mut tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
+        let mut tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
         if let Err(Failure { cause, adopted: true }) = &tried {
-            tracing::warn!(mode = mode.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
-            tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
+            tracing::warn!(mode = set.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
+            tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
             Err(Failure { cause, .. }) => {
-                tracing::warn!(mode = mode.prefix(), reason = %cause, "This backend does not work here.");
-                unusable.push(UnusableBackend::Programs { mode, cause });
+                tracing::warn!(mode = set.prefix(), reason = %cause, "This backend does not work here.");
+                unusable.push(UnusableBackend::Programs { set, cause });
             }
         }
     }
@@ -133,7 +133,7 @@ impl<E: Into<FailureCause>> From<E> for Failure {
 /// Loads one set of programs and tries the canary. `backlog` receives the records of the ring, also of a set that does not
 /// work: they name the actors of changes while no daemon ran.
 fn attempt(
-    mode: Mode,
+    set: ProgramSet,
     active: Option<bool>,
     directories: &[&Path],
     pins: Option<&Path>,
@@ -141,7 +141,7 @@ fn attempt(
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Box<ProgramBackend>, Failure> {
-    let mut tried = try_programs(mode, active, directories, pins, things, observer, backlog)?;
+    let mut tried = try_programs(set, active, directories, pins, things, observer, backlog)?;
     match tried.judgement {
         Judgement::Blind(reason) => {
             for (hook, state) in &tried.sensor.hooks {
@@ -172,7 +172,7 @@ fn attempt(
 
 /// The parts of a backend that the loop owns separately.
 pub(super) struct BackendParts {
-    pub(super) mode: HookMode,
+    pub(super) backend: BackendName,
     pub(super) sensor: Option<AttachedPrograms>,
     pub(super) kernel: Option<KernelPrograms>,
     pub(super) canary: Option<Canary>,
@@ -188,10 +188,7 @@ impl BackendParts {
     pub(super) fn of(backend: Backend) -> Self {
         match backend {
             Backend::Programs(programs) => Self {
-                mode: match programs.sensor.mode {
-                    Mode::Lsm => HookMode::Lsm,
-                    Mode::Fentry => HookMode::Fentry,
-                },
+                backend: programs.sensor.set.into(),
                 sensor: Some(programs.sensor),
                 kernel: Some(programs.kernel),
                 canary: Some(programs.canary),
@@ -202,7 +199,7 @@ impl BackendParts {
                 adopted: programs.adopted,
             },
             Backend::Fanotify(backend) => Self {
-                mode: HookMode::Fanotify,
+                backend: BackendName::Fanotify,
                 sensor: None,
                 kernel: None,
                 canary: None,

@@ -5,7 +5,7 @@
 
 use super::canary::{Canary, CanaryState, DEVICES_ID};
 use super::device_checks::{DeviceChecks, device};
-use super::reports::{AgentEvent, ReadinessSubject};
+use super::reports::{AgentReport, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;
@@ -60,7 +60,7 @@ impl Blindness {
         if self.gap.is_some() {
             return;
         }
-        verdicts.report(AgentEvent::NotReady(ReadinessSubject::Canary, reason.to_string()));
+        verdicts.report(AgentReport::NotReady(ReadinessSubject::Canary, reason.to_string()));
         let number = verdicts.open_lasting_gap(Scope::All, reason);
         self.gap = Some((number, reason));
     }
@@ -68,7 +68,7 @@ impl Blindness {
     /// Ends the gap: changes arrive again, and no process can switch the programs off without a record.
     fn end(&mut self, verdicts: &mut Verdicts) {
         let Some((number, _)) = self.gap.take() else { return };
-        verdicts.report(AgentEvent::Ready(ReadinessSubject::Canary));
+        verdicts.report(AgentReport::Ready(ReadinessSubject::Canary));
         verdicts.end_lasting_gap(number);
     }
 
@@ -120,7 +120,7 @@ impl Blindness {
         };
         let mut state = canary.check(kernel);
         if state == CanaryState::Alive {
-            verdicts.report(AgentEvent::CanarySeen);
+            verdicts.report(AgentReport::CanarySeen);
             if !canary.has_no_switch_writer(observer, kernel) {
                 state = CanaryState::Blind(GapReason::FtraceOpened);
             }

@@ -9,7 +9,7 @@ use super::counting_windows::{CountedEvents, CountingWindows};
 use super::deny_rules::DenyRules;
 use super::kernel_programs::KernelPrograms;
 use super::registry::Concerned;
-use super::reports::AgentEvent;
+use super::reports::AgentReport;
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;
@@ -105,7 +105,7 @@ impl DenialRecorder {
             has_record = self.record_within_budget(record, &verifier.observer, verdicts);
         }
         self.refused.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
-        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Denied, u64::from(!has_record)));
+        verdicts.report(AgentReport::WithoutRecord(RecordKind::Denied, u64::from(!has_record)));
     }
 
     /// Records or counts the execution of a managed file.
@@ -126,7 +126,7 @@ impl DenialRecorder {
             has_record = self.record_within_budget(record, observer, verdicts);
         }
         self.executed.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
-        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
+        verdicts.report(AgentReport::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
     }
 
     /// Adds a record that a user without rights may cause, if the user's budget has room. Gives whether it had.
@@ -187,7 +187,7 @@ impl DenialRecorder {
             return;
         }
         let users: Vec<(u32, u64)> = kernel.maps().unrecorded_denials().collect();
-        verdicts.report(AgentEvent::WithoutRecord(RecordKind::Denied, all - self.kernel_counts.all));
+        verdicts.report(AgentReport::WithoutRecord(RecordKind::Denied, all - self.kernel_counts.all));
         for (account, count) in self.kernel_counts.take_increase(all, &users) {
             let over = OverBudget { account, kind: RecordKind::Denied, count, first_ns: now, last_ns: now };
             self.budgets.count(over, now);

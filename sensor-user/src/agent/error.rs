@@ -15,7 +15,7 @@ use crate::observation::RootError;
 use std::io;
 use std::path::PathBuf;
 
-/// The daemon cannot start, or cannot go on.
+/// The daemon cannot start or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// Another daemon runs, or the lock that excludes one cannot be taken.
@@ -38,12 +38,12 @@ pub enum AgentError {
     Desired(#[from] DesiredError),
     /// The programs stopped answering.
     #[error(
-        "the kernel programs ({mode}) no longer answer, as the canary shows: the daemon ends, and its next start uses the first \
+        "the kernel programs ({backend}) no longer answer, as the canary shows: the daemon ends, and its next start uses the first \
          backend that answers"
     )]
     ProgramsStopped {
-        /// How they were attached.
-        mode: &'static str,
+        /// Their backend.
+        backend: &'static str,
     },
     /// The maps are too small for the declared things.
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub enum AgentError {
     /// The host's procfs cannot be opened.
     #[error(transparent)]
     Procfs(#[from] ProcfsError),
-    /// The fanotify backend cannot go on.
+    /// The fanotify backend cannot continue.
     #[error(transparent)]
     Fanotify(#[from] FanotifyError),
     /// The kernel refused an operation.

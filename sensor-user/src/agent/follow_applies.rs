@@ -6,8 +6,8 @@
 use super::apply_tracker::ApplyChange;
 use super::changes::Changes;
 use super::error::AgentError;
-use super::holdfast_writers::{WriterEvent, WriterRefusal};
-use super::reports::{AgentEvent, HookMode};
+use super::holdfast_writers::{WriterRefusal, WriterUpdate};
+use super::reports::{AgentReport, BackendName};
 use super::run_end::RunEnd;
 use super::state::Agent;
 use super::writer_protocol::{self, DaemonAnswer, WriterAnnouncement};
@@ -21,7 +21,7 @@ use sensor_model::expectation::{
 };
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::journal::{Metadata, PathState};
-use sensor_model::protocol::{Event, ThingId};
+use sensor_model::protocol::{ThingChange, ThingId};
 use sensor_model::record::{RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use sha2::Digest as _;
@@ -71,18 +71,18 @@ impl Agent {
             tracing::warn!("The process of an apply is gone before its end: the daemon recovers the apply.");
             self.request_new_run();
         }
-        self.verdicts.report(AgentEvent::NodeState(self.apply_tracker.standing()));
+        self.verdicts.report(AgentReport::NodeState(self.apply_tracker.standing()));
         Ok(())
     }
 
     /// Handles a writer that announced itself, or whose connection is closed.
-    pub(super) fn handle_writer_event(
+    pub(super) fn handle_writer_update(
         &mut self,
-        event: WriterEvent,
+        update: WriterUpdate,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        match event {
-            WriterEvent::Announced(number, announcement) => {
+        match update {
+            WriterUpdate::Announced(number, announcement) => {
                 let refused = self.adopt(number, &announcement).err();
                 let refused_because = refused.map(|reason| reason.to_string()).unwrap_or_default();
                 self.follow_applies(changes)?;
@@ -94,7 +94,7 @@ impl Agent {
                 self.holdfast_writers
                     .answer(number, &DaemonAnswer { refused_because, unwatched, unexpected });
             }
-            WriterEvent::Gone => {
+            WriterUpdate::Gone => {
                 self.refresh_allowed();
                 self.follow_applies(changes)?;
             }
@@ -181,7 +181,7 @@ impl Agent {
         present.ids.groups.extend(ids.groups);
         let watches = verifier.extend(&added);
         let rules = &mut self.denials.rules;
-        if self.hooks.mode == HookMode::Lsm {
+        if self.hooks.backend == BackendName::Lsm {
             rules.extend(&present.policy, first, &added);
         }
         present.expectations.extend(added);
@@ -198,7 +198,7 @@ impl Agent {
             // Enrolling cleared the dirty bit of an inode that other things share. They may have changed a moment before.
             let (in_evidence, _) = verifier.registry.all_concerned(&[watch]);
             let known = in_evidence.into_iter().filter(|thing| thing.0 < first);
-            self.verdicts.verify_soon(known, Event { own: true, outside_evidence: false });
+            self.verdicts.verify_soon(known, ThingChange { own: true, outside_evidence: false });
             if let Changes::Fanotify(backend) = &mut *changes {
                 self.add_fanotify_mark(backend, watch);
             }
@@ -220,7 +220,7 @@ impl Agent {
         let open = verdicts.reports.drifts().iter().filter(|(name, _)| !declared.contains(*name));
         let undeclared: Vec<_> = open.map(|(name, open)| (name.clone(), open.clone())).collect();
         for (name, open) in undeclared {
-            verdicts.reports.report(AgentEvent::Recovered(&name));
+            verdicts.reports.report(AgentReport::Recovered(&name));
             let mut record = verdicts.new_record(RecordKind::Recovered);
             record.set_name(name);
             record.before = open.found;

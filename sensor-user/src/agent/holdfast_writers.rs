@@ -38,9 +38,9 @@ struct ConnectedWriter {
     process: Option<(u32, u64)>,
 }
 
-/// An event of a writer's connection.
+/// What the connection of a writer brings.
 #[derive(Debug)]
-pub(super) enum WriterEvent {
+pub(super) enum WriterUpdate {
     /// The writer announced what it will write, and waits for an answer.
     Announced(u64, WriterAnnouncement),
     /// The connection is closed.
@@ -100,12 +100,12 @@ impl HoldfastWriters {
             .collect()
     }
 
-    /// Waits for an event. The caller may drop the future at any point.
-    pub(super) async fn next(&mut self) -> WriterEvent {
+    /// Waits for an update. The caller may drop the future at any point.
+    pub(super) async fn next(&mut self) -> WriterUpdate {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterEvent> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterUpdate> {
         if let Some(listener) = &self.listener {
             while let Poll::Ready(accepted) = listener.poll_accept(context) {
                 match accepted {
@@ -129,11 +129,11 @@ impl HoldfastWriters {
             }
         }
         for position in 0..self.connected.len() {
-            if let Poll::Ready(event) = self.connected[position].poll(context) {
-                if matches!(event, WriterEvent::Gone) {
+            if let Poll::Ready(update) = self.connected[position].poll(context) {
+                if matches!(update, WriterUpdate::Gone) {
                     self.connected.remove(position);
                 }
-                return Poll::Ready(event);
+                return Poll::Ready(update);
             }
         }
         Poll::Pending
@@ -187,7 +187,7 @@ impl HoldfastWriters {
 }
 
 impl ConnectedWriter {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterEvent> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterUpdate> {
         let mut chunk = [0; 4096];
         loop {
             if self.stream.poll_read_ready(context).is_pending() {
@@ -195,23 +195,23 @@ impl ConnectedWriter {
             }
             match self.stream.try_read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Ok(0) | Err(_) => return Poll::Ready(WriterEvent::Gone),
+                Ok(0) | Err(_) => return Poll::Ready(WriterUpdate::Gone),
                 // The writer has announced everything, so the daemon ignores further bytes.
                 Ok(_) if self.announcement.is_some() => continue,
                 Ok(length) => self.received.extend_from_slice(&chunk[..length]),
             }
             let Some(end) = self.received.iter().position(|byte| *byte == b'\n') else {
                 if self.received.len() > LONGEST {
-                    return Poll::Ready(WriterEvent::Gone);
+                    return Poll::Ready(WriterUpdate::Gone);
                 }
                 continue;
             };
             let Ok(announcement) = serde_json::from_slice::<WriterAnnouncement>(&self.received[..end]) else {
-                return Poll::Ready(WriterEvent::Gone);
+                return Poll::Ready(WriterUpdate::Gone);
             };
             self.received = Vec::new();
             self.announcement = Some(announcement.clone());
-            return Poll::Ready(WriterEvent::Announced(self.number, announcement));
+            return Poll::Ready(WriterUpdate::Announced(self.number, announcement));
         }
     }
 }
@@ -254,7 +254,7 @@ mod tests {
                 lines
             };
             let daemon = async {
-                let WriterEvent::Announced(number, received) = writers.next().await else {
+                let WriterUpdate::Announced(number, received) = writers.next().await else {
                     panic!("no announcement")
                 };
                 assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
                     number,
                     &DaemonAnswer { refused_because: "x".to_owned(), ..DaemonAnswer::default() },
                 );
-                assert!(matches!(writers.next().await, WriterEvent::Gone));
+                assert!(matches!(writers.next().await, WriterUpdate::Gone));
                 assert_eq!(writers.open(), Vec::new());
             };
             let (lines, ()) = tokio::join!(writer, daemon);
@@ -312,7 +312,7 @@ mod tests {
             for text in ["{\"apply\": -1}\n", "{\"more\": 1}\n", "\n"] {
                 let mut stream = UnixStream::connect(socket(state.path())).await.unwrap();
                 stream.write_all(text.as_bytes()).await.unwrap();
-                assert!(matches!(writers.next().await, WriterEvent::Gone), "{text}");
+                assert!(matches!(writers.next().await, WriterUpdate::Gone), "{text}");
             }
         });
     }

@@ -1,10 +1,10 @@
 //! The attached programs, and the hooks that are needed only at times.
 //!
 //! In: whether links are managed, whether a process has a managed file open for writing. Out: hooks attached or detached, and
-//! events about them. It owns the loaded programs and their links.
+//! reports about them. It owns the loaded programs and their links.
 
-use super::reports::{AgentEvent, HookMode, Reports};
-use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
+use super::reports::{AgentReport, BackendName, Reports};
+use crate::kernel::hooks::{Attachment, FUNCTIONS, TRACEPOINTS, When, hidden};
 use crate::kernel::load::{AttachedPrograms, HookState};
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const DETACH_AFTER: Duration = Duration::from_secs(30);
 
 /// The programs of one backend.
 pub(super) struct Hooks {
-    /// How the hooks are attached.
-    pub(super) mode: HookMode,
+    /// The backend.
+    pub(super) backend: BackendName,
     /// Absent on the fanotify backend.
     pub(super) sensor: Option<AttachedPrograms>,
     /// Boot time since which a managed file has writers.
@@ -29,8 +29,8 @@ pub(super) struct Hooks {
 
 impl Hooks {
     /// The hooks of a backend.
-    pub(super) fn new(mode: HookMode, sensor: Option<AttachedPrograms>) -> Self {
-        Self { mode, sensor, writers_since: None, no_writers_since: None }
+    pub(super) fn new(backend: BackendName, sensor: Option<AttachedPrograms>) -> Self {
+        Self { backend, sensor, writers_since: None, no_writers_since: None }
     }
 
     /// Reports which hooks are attached, and how many kinds of changes the backend does not see at once.
@@ -42,12 +42,12 @@ impl Hooks {
                 let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
                 let function = FUNCTIONS.iter().any(|function| function.name == *name);
                 let attached = matches!(state, HookState::Attached | HookState::Adopted);
-                let mode = match (tracepoint, function) {
-                    (true, _) => HookMode::Tracepoint,
-                    (_, true) => HookMode::Fentry,
-                    _ => self.mode,
+                let attachment = match (tracepoint, function) {
+                    (true, _) => Attachment::Tracepoint,
+                    (_, true) => Attachment::Fentry,
+                    _ => sensor.set.into(),
                 };
-                reports.report(AgentEvent::Hook { name, mode, attached });
+                reports.report(AgentReport::Hook { name, attachment, attached });
                 if let HookState::Off(reason) = state
                     && let Some(unseen) = hidden(name, reason)
                 {
@@ -56,12 +56,13 @@ impl Hooks {
                 }
             }
         }
-        reports.report(AgentEvent::BackendRuns(self.mode, unseen_kinds));
+        reports.report(AgentReport::BackendRuns(self.backend, unseen_kinds));
     }
 
     /// Attaches or detaches hooks that are needed only at times.
     pub(super) fn set_needed(&mut self, when: When, needed: bool, reports: &mut dyn Reports) {
         let Some(sensor) = &mut self.sensor else { return };
+        let attachment = sensor.set.into();
         match sensor.attach_while(when, needed) {
             Ok(changed) => {
                 for name in changed {
@@ -70,7 +71,7 @@ impl Hooks {
                         attached = needed,
                         "A hook that is needed only at times changed."
                     );
-                    reports.report(AgentEvent::Hook { name, mode: self.mode, attached: needed });
+                    reports.report(AgentReport::Hook { name, attachment, attached: needed });
                 }
             }
             Err(error) => tracing::error!(%error, ?when, "Cannot attach the hooks."),

@@ -5,7 +5,7 @@
 
 use super::kernel_programs::KernelPrograms;
 use super::lost_entries::{ChangedEntry, LostEntries};
-use super::reports::{AgentEvent, LossReason, LossStage, Reports};
+use super::reports::{AgentReport, LossReason, LossStage, Reports};
 use crate::attribution::{Attributor, ProcessTable};
 use crate::event::CheckedRecord;
 use crate::kernel::maps::{MapsError, ProcessMaps};
@@ -72,7 +72,7 @@ impl Intake {
         let lost = kernel.maps().count(Counter::Lost)?;
         let processes = kernel.maps().count(Counter::ProcessLost)?;
         let missing = processes.saturating_sub(self.lost_processes);
-        reports.report(AgentEvent::ChangesLost(LossStage::Process, LossReason::Full, missing));
+        reports.report(AgentReport::ChangesLost(LossStage::Process, LossReason::Full, missing));
         self.lost_processes = processes;
         let before = std::mem::replace(&mut self.lost_records, lost);
         Ok((lost, lost.saturating_sub(before)))

@@ -5,7 +5,7 @@
 //!      │ changes
 //!      ▼
 //!   receive ─── registry: which things a record concerns; intake: its actor
-//!      │ verdicts: the actor in the thing's episode, the event to the detector
+//!      │ verdicts: the actor in the thing's episode, the change to the detector
 //!      ▼
 //!    turn ───── verifier: each due thing as it is, with the kernel's evidence
 //!      │ verdicts: the detector decides the verdict
@@ -23,14 +23,15 @@
 //! | `verifications` | verifier (registry, maps), worker processes | a due thing | the thing as it is, with evidence |
 //! | `hooks` | the attached programs | whether links or file writers exist | attached and detached hooks |
 //! | `denials` | deny rules, counts of denials and executions | the drift policy, denials | allowed actors, records |
-//! | `verdicts` | `Detector` of `sensor_model::protocol`, episodes | changes, verifications, gaps | records, events |
+//! | `verdicts` | `Detector` of `sensor_model::protocol`, episodes | changes, verifications, gaps | records, reports |
 //! | `holdfast_writers` | connections of other Holdfast processes | announcements | their processes |
-//! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which differences are steps of an apply |
+//! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which states belong to an open apply |
 //! | `write_back` | an implementation of [`write_back::WriteBack`] | a drifted thing | the declared state |
 //!
-//! The methods of `Agent` are the loop: `run_loop` waits, `receive` takes changes, `turn` verifies and writes back,
-//! `follow_applies` handles applies, and `reload` reads configs again. Nothing in the loop waits for anything but the ring, a timer
-//! or the disk. Verdicts leave through [`reports::Reports`]. `cli::agent` passes the implementations of all traits to [`run`].
+//! The methods of `Agent` are the loop. `run_loop` runs one `turn` after another and waits between them. A turn has `receive` take
+//! the changes; then it verifies things and writes back. `follow_applies` handles applies, and `reload` reads configs again.
+//! Nothing in the loop waits for anything but the ring, a timer or the disk. Verdicts leave through [`reports::Reports`].
+//! `cli::agent` passes the implementations of all traits to [`run`].
 //!
 //! The other files, by what they belong to:
 //!

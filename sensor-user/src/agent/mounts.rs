@@ -11,7 +11,7 @@ use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
 use sensor_model::host::mountinfo;
-use sensor_model::protocol::{Event, GapReason, Scope};
+use sensor_model::protocol::{GapReason, Scope, ThingChange};
 use sensor_model::record::Actor;
 use std::collections::BTreeMap;
 use std::fs;
@@ -222,7 +222,7 @@ impl MountTracker {
                     let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
                     verdicts.add_change(thing, made, false);
                 }
-                verdicts.verify_soon([thing], Event { own: false, outside_evidence: true });
+                verdicts.verify_soon([thing], ThingChange { own: false, outside_evidence: true });
             }
         }
         self.announced.table_compared(self.read_at);

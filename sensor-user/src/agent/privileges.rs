@@ -3,7 +3,7 @@
 //! In: the backend. Out: a process that has only the capabilities of the table below, in every set, and whose programs can gain no
 //! others. Capabilities belong to a thread, so the daemon does this while it has one thread. It never gets one back. No state.
 
-use super::reports::HookMode;
+use super::reports::BackendName;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
@@ -95,8 +95,8 @@ pub enum PrivilegesError {
 }
 
 /// The capabilities that the daemon keeps with a backend.
-pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static NeededCapability> {
-    KEPT.iter().filter(move |kept| !kept.programs_only || mode != HookMode::Fanotify)
+pub fn kept_with(backend: BackendName) -> impl Iterator<Item = &'static NeededCapability> {
+    KEPT.iter().filter(move |kept| !kept.programs_only || backend != BackendName::Fanotify)
 }
 
 /// The names of the capabilities of a set, those of [`KEPT`] first.
@@ -113,13 +113,13 @@ fn all<'a>(kept: impl Iterator<Item = &'a NeededCapability>) -> CapabilitySet {
 /// Gives up every capability that this backend does not need: in the effective, permitted, inheritable, ambient and bounding sets.
 /// Also gives up the right to gain any by executing a program. Returns the names of those that the process still has: fewer than
 /// [`kept_with`] gives if it was started with fewer.
-pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
+pub fn give_up(backend: BackendName) -> Result<Vec<String>, PrivilegesError> {
     alone()?;
     let refused =
         |what| move |errno: rustix::io::Errno| PrivilegesError::Refused { what, source: errno.into() };
     set_no_new_privs(true).map_err(refused("set no_new_privs"))?;
     let had = capabilities(None).map_err(refused("read the capabilities"))?;
-    let wanted = all(kept_with(mode));
+    let wanted = all(kept_with(backend));
     clear_ambient_capability_set().map_err(refused("clear the ambient capabilities"))?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
         for capability in bounding() {
@@ -140,7 +140,7 @@ pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
     if !still.is_empty() {
         return Err(PrivilegesError::Still(still));
     }
-    for kept in kept_with(mode).filter(|kept| !held.contains(kept.capability)) {
+    for kept in kept_with(backend).filter(|kept| !held.contains(kept.capability)) {
         tracing::warn!(
             capability = kept.name,
             "The daemon lacks this capability, which it needs to: {}.",
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_that_loads_programs_or_changes_mounts() {
-        for mode in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
-            let set = all(kept_with(mode));
+        for backend in [BackendName::Lsm, BackendName::Fentry, BackendName::Fanotify] {
+            let set = all(kept_with(backend));
             assert!(!set.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON), "{set:?}");
-            assert_eq!(set.contains(CapabilitySet::BPF), mode != HookMode::Fanotify);
+            assert_eq!(set.contains(CapabilitySet::BPF), backend != BackendName::Fanotify);
         }
     }
 
@@ -227,6 +227,6 @@ mod tests {
     #[test]
     fn a_process_with_other_threads_gives_up_nothing() {
         // The test harness has another thread.
-        assert!(matches!(give_up(HookMode::Lsm), Err(PrivilegesError::Threads(2..))));
+        assert!(matches!(give_up(BackendName::Lsm), Err(PrivilegesError::Threads(2..))));
     }
 }

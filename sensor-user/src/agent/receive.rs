@@ -11,14 +11,14 @@ use super::error::AgentError;
 use super::lost_entries::ChangedEntry;
 use super::mounts::AnnouncedMount;
 use super::registry::{Concerned, Inode, RecordTarget};
-use super::reports::{AgentEvent, LossReason, LossStage};
+use super::reports::{AgentReport, LossReason, LossStage};
 use super::state::Agent;
 use crate::attribution::NoTable;
 use crate::event::{self, CheckedRecord};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, FanotifyEvent};
 use crate::kernel::maps::Rings;
 use sensor_common::op::Operation;
-use sensor_model::protocol::{Event, GapReason};
+use sensor_model::protocol::{GapReason, ThingChange};
 
 /// Records that the loop reads before it verifies things: a full ring, so that it reads a burst at once.
 const RECORDS_A_TURN: usize = 4096;
@@ -72,7 +72,7 @@ impl Agent {
         };
         let (lost, new) = self.intake.count_losses(kernel, &mut *self.verdicts.reports)?;
         if self.verdicts.detector.drained(lost) {
-            self.verdicts.report(AgentEvent::ChangesLost(LossStage::Ring, LossReason::Full, new));
+            self.verdicts.report(AgentReport::ChangesLost(LossStage::Ring, LossReason::Full, new));
             self.sweep();
         }
         Ok(true)
@@ -135,8 +135,8 @@ impl Agent {
                     self.verdicts.add_unnamed_change(*thing);
                 }
             }
-            self.verdicts.verify_soon(in_evidence, Event { own: false, outside_evidence: false });
-            self.verdicts.verify_soon(outside_evidence, Event { own: false, outside_evidence: true });
+            self.verdicts.verify_soon(in_evidence, ThingChange { own: false, outside_evidence: false });
+            self.verdicts.verify_soon(outside_evidence, ThingChange { own: false, outside_evidence: true });
         }
     }
 
@@ -146,11 +146,11 @@ impl Agent {
             Ok(change) => change,
             Err(error) => {
                 tracing::error!(%error, "A ring record is malformed: its change is lost.");
-                self.verdicts.report(AgentEvent::ChangesLost(LossStage::Decode, LossReason::Malformed, 1));
+                self.verdicts.report(AgentReport::ChangesLost(LossStage::Decode, LossReason::Malformed, 1));
                 return Ok(());
             }
         };
-        self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
+        self.verdicts.report(AgentReport::ChangeReceived(change.operation));
         match change.record.id {
             CANARY_ID => self.blindness.canary_received(),
             MOUNTS_ID => self.handle_mount_record(&change),
@@ -223,8 +223,9 @@ impl Agent {
         self.verifications
             .verifier
             .mark_rerouted(concerned.outside_evidence.iter().chain(&others.outside_evidence).copied());
-        self.verdicts.verify_soon(others.in_evidence, Event { own, outside_evidence: is_outside_evidence });
-        self.verdicts.verify_soon(others.outside_evidence, Event { own, outside_evidence: true });
+        self.verdicts
+            .verify_soon(others.in_evidence, ThingChange { own, outside_evidence: is_outside_evidence });
+        self.verdicts.verify_soon(others.outside_evidence, ThingChange { own, outside_evidence: true });
         if change.operation == Operation::Denied {
             let actor = self.intake.actor(change);
             let verifier = &self.verifications.verifier;
@@ -256,7 +257,7 @@ impl Agent {
                     };
                     self.verdicts.add_change(thing, made, change.is_unpermitted());
                 }
-                self.verdicts.verify_soon([thing], Event { own, outside_evidence });
+                self.verdicts.verify_soon([thing], ThingChange { own, outside_evidence });
             }
         }
         for watch in concerned.stale {
@@ -271,7 +272,7 @@ impl Agent {
         for happening in happenings {
             match happening {
                 FanotifyEvent::Lost => {
-                    let lost = AgentEvent::ChangesLost(LossStage::Fanotify, LossReason::Overflow, 1);
+                    let lost = AgentReport::ChangesLost(LossStage::Fanotify, LossReason::Overflow, 1);
                     self.verdicts.report(lost);
                     self.verdicts.changes_missed(GapReason::FanotifyOverflow);
                 }
@@ -282,7 +283,7 @@ impl Agent {
     }
 
     fn handle_fanotify_event(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent) {
-        self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
+        self.verdicts.report(AgentReport::ChangeReceived(change.operation));
         let verifier = &mut self.verifications.verifier;
         let Some(watch_id) = verifier.registry.find(&change.path) else { return };
         let moved = event::moves(change.operation);
@@ -302,7 +303,7 @@ impl Agent {
             };
             self.verdicts.add_change(thing, made, false);
         }
-        self.verdicts.verify_soon(things(), Event { own, outside_evidence: true });
+        self.verdicts.verify_soon(things(), ThingChange { own, outside_evidence: true });
         verifier.mark_rerouted(things());
         // The path may lead to another object now.
         let expectations = &self.verdicts.desired.expectations;

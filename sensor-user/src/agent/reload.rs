@@ -7,7 +7,7 @@ use super::budgets::Budgets;
 use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
-use super::reports::AgentEvent;
+use super::reports::AgentReport;
 use super::run_end::RunEnd;
 use super::state::Agent;
 use super::workers::Workers;
@@ -72,12 +72,12 @@ impl Agent {
             Ok(new) if new.nothing && !desired.nothing && !inputs.allow_empty => {
                 let error = DesiredError::DeclaresNothing;
                 tracing::error!(%error, "Configs and policies stay as they were.");
-                reports.report(AgentEvent::ConfigsRead(false));
+                reports.report(AgentReport::ConfigsRead(false));
             }
             Ok(new) if !is_kept && is_same(&new, desired) => {
                 tracing::info!("Read configs and policies again: nothing changed.");
                 desired.labels = new.labels;
-                reports.report(AgentEvent::ConfigsRead(true));
+                reports.report(AgentReport::ConfigsRead(true));
             }
             Ok(new) => {
                 let things = new.expectations.len();
@@ -85,12 +85,12 @@ impl Agent {
                     things,
                     "Read configs and policies again: the daemon begins a new run with them."
                 );
-                reports.report(AgentEvent::ConfigsRead(true));
+                reports.report(AgentReport::ConfigsRead(true));
                 self.run_end = Some(RunEnd::Reloaded(Box::new(new)));
             }
             Err(error) => {
                 tracing::error!(%error, "Configs and policies stay as they were.");
-                reports.report(AgentEvent::ConfigsRead(false));
+                reports.report(AgentReport::ConfigsRead(false));
             }
         }
     }

@@ -1,9 +1,10 @@
 //! The reports of the loop, and the trait that takes them. The room `report` implements it.
 //!
-//! In: nothing. Out: the events of a run, the counts of a turn, and the trait. No state: the loop writes no log, no metric and no
+//! In: nothing. Out: the reports of a run, the counts of a turn, and the trait. No state: the loop writes no log, no metric and no
 //! status file itself. It reads back only the open drifts, which the picture of the node owns.
 
 use super::open_drift::{OpenDrift, OpenDrifts};
+use crate::kernel::hooks::{Attachment, ProgramSet};
 use sensor_common::op::Operation;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::node_state::Standing;
@@ -11,32 +12,40 @@ use sensor_model::protocol::Gap;
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use sensor_model::waiting::WaitingArgument;
+use serde::Serialize;
 use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a hook is attached. For all hooks of changes together this is also the backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HookMode {
-    /// As a BPF LSM program.
+/// A backend, by its name in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    /// BPF LSM programs.
     Lsm,
-    /// As an fentry program on a `security_*` function.
+    /// fentry programs.
     Fentry,
-    /// As a tracepoint program.
-    Tracepoint,
-    /// As a fanotify group.
+    /// Fanotify, without kernel programs.
     Fanotify,
 }
 
-impl HookMode {
-    /// Its word in metrics and reports.
-    pub const fn name(self) -> &'static str {
+impl BackendName {
+    /// The name in reports.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lsm => "lsm",
             Self::Fentry => "fentry",
-            Self::Tracepoint => "tracepoint",
             Self::Fanotify => "fanotify",
+        }
+    }
+}
+
+impl From<ProgramSet> for BackendName {
+    fn from(set: ProgramSet) -> Self {
+        match set {
+            ProgramSet::Lsm => Self::Lsm,
+            ProgramSet::Fentry => Self::Fentry,
         }
     }
 }
@@ -125,7 +134,7 @@ pub struct DaemonFacts {
 #[derive(Debug, Clone)]
 pub struct RunFacts {
     /// The backend that detects changes.
-    pub mode: HookMode,
+    pub backend: BackendName,
     /// MachineConfigs in the order of the merge.
     pub sources: Vec<String>,
     /// Kernel arguments that wait for the next boot.
@@ -141,21 +150,21 @@ pub struct OpenedReports {
     pub log_is_cut: bool,
 }
 
-/// One event of a run.
+/// One report of the loop.
 #[derive(Debug)]
-pub enum AgentEvent<'a> {
+pub enum AgentReport<'a> {
     /// A run of the loop begins. Gaps of the run before are void.
     RunBegan(RunFacts),
     /// A run of the loop ended.
     RunEnded,
     /// The backend detects changes. The number: kinds of changes that it does not see at once.
-    BackendRuns(HookMode, usize),
+    BackendRuns(BackendName, usize),
     /// A hook was attached or detached.
     Hook {
         /// Its name.
         name: &'static str,
-        /// How it is attached.
-        mode: HookMode,
+        /// The kind of its program.
+        attachment: Attachment,
         /// Whether it is attached now.
         attached: bool,
     },
@@ -236,14 +245,14 @@ pub trait Reports {
     /// Something cannot be acquired.
     fn prepare(&mut self) -> Result<(), ReportError>;
 
-    /// Begins to store and show reports. Called once, before the first event.
+    /// Begins to store and show reports. Called once, before the first report.
     ///
     /// # Errors
     /// No report can be stored.
     fn open(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReportError>;
 
-    /// Takes one event.
-    fn report(&mut self, event: AgentEvent<'_>);
+    /// Takes one report.
+    fn report(&mut self, report: AgentReport<'_>);
 
     /// The open drifts.
     fn drifts(&self) -> &OpenDrifts;
@@ -263,7 +272,7 @@ pub trait Reports {
     /// No report can be written any more.
     fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>>;
 
-    /// Writes all waiting reports, and ends. Called once, after the last event.
+    /// Writes all waiting reports, and ends. Called once, after the last report.
     ///
     /// # Errors
     /// The end of the writes cannot be awaited.

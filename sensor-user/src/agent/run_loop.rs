@@ -1,4 +1,4 @@
-//! The loop: waits for the next event, and runs one turn after each.
+//! The loop: runs one turn, and waits until something starts the next one.
 //!
 //! In: changes, alarms, timers, signals, answers of other processes. Out: turns, until there is a reason to end. It owns the timers
 //! of one run.
@@ -8,7 +8,7 @@ use super::changes::Changes;
 use super::deadline_timer::DeadlineTimer;
 use super::error::AgentError;
 use super::overwritten;
-use super::reports::AgentEvent;
+use super::reports::AgentReport;
 use super::run_end::RunEnd;
 use super::service::{SignalRequest, Signals, notify, watchdog_pause};
 use super::state::Agent;
@@ -28,7 +28,7 @@ use tokio::time::{MissedTickBehavior, interval};
 impl Agent {
     /// Enrols everything, and records the start.
     pub(super) fn enrol_and_record_start(&mut self, adopted: bool) -> Result<(), AgentError> {
-        self.verdicts.report(AgentEvent::NodeState(self.apply_tracker.standing()));
+        self.verdicts.report(AgentReport::NodeState(self.apply_tracker.standing()));
         let verifier = &mut self.verifications.verifier;
         self.denials.set_kernel_baseline(verifier.kernel.as_mut());
         self.denials.rules.keep_earlier(verifier.kernel.as_mut())?;
@@ -52,7 +52,7 @@ impl Agent {
         let mut start = verdicts.new_record(RecordKind::Start);
         start.detail.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         start.detail.insert("object".into(), OBJECT_SHA256.into());
-        start.detail.insert("backend".into(), self.hooks.mode.name().into());
+        start.detail.insert("backend".into(), self.hooks.backend.as_str().into());
         start.detail.insert("adopted".into(), adopted.into());
         start.detail.insert("things".into(), things.into());
         verdicts.records.push(start);
@@ -90,8 +90,6 @@ impl Agent {
         let broken_timer = |source: io::Error| AgentError::io("use the timer", source);
         let mut deadline = DeadlineTimer::new().map_err(broken_timer)?;
         loop {
-            // Records first, then the kernel's loss counter: the counter then covers every loss before the last record.
-            self.read_changes(changes.get_mut())?;
             self.turn(changes.get_mut()).await?;
             while self.verdicts.reports.is_full() {
                 poll_fn(|context| self.verdicts.reports.poll_progress(context)).await?;
@@ -112,24 +110,23 @@ impl Agent {
                 _ = watchdog.tick() => notify(&[NotifyState::Watchdog]),
                 _ = canary.tick() => self.canary_tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
-                event = self.holdfast_writers.next() => self.handle_writer_event(event, changes.get_mut())?,
-                event = self.verifications.workers.next() => self.worker_answered(event, changes.get_mut()).await?,
+                update = self.holdfast_writers.next() => self.handle_writer_update(update, changes.get_mut())?,
+                result = self.verifications.workers.next() => self.worker_answered(result, changes.get_mut()).await?,
                 written = poll_fn(|context| reports.poll_progress(context)) => written?,
                 expired = deadline.expired() => expired.map_err(broken_timer)?,
-                event = readable(&mut alarms) => event.map_err(unwatchable)?,
+                readable = readable(&mut alarms) => readable.map_err(unwatchable)?,
                 guard = changes.readable_mut() => guard.map_err(unwatchable)?.clear_ready(),
             }
         }
         if matches!(self.run_end, Some(RunEnd::StopRequested)) {
             notify(&[NotifyState::Stopping]);
         }
-        self.read_changes(changes.get_mut())?;
         self.turn(changes.get_mut()).await?;
         self.record_counts(u64::MAX);
         let stop = self.verdicts.new_record(RecordKind::Stop);
         self.verdicts.add_record(stop);
         self.end_turn();
-        self.verdicts.report(AgentEvent::RunEnded);
+        self.verdicts.report(AgentReport::RunEnded);
         Ok(changes.into_inner())
     }
 
@@ -147,7 +144,7 @@ impl Agent {
         .min()
     }
 
-    /// Runs every few seconds: writes the canary, and checks everything that has no event of its own.
+    /// Runs every few seconds: writes the canary, and checks everything that no event reports.
     fn canary_tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.heartbeat();
         self.follow_applies(changes)?;

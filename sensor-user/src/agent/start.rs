@@ -18,7 +18,7 @@ use super::intake::Intake;
 use super::mounts::{self, MountTracker};
 use super::options::AgentOptions;
 use super::reload::CarriedState;
-use super::reports::{AgentEvent, DaemonFacts, HookMode, Reports, RunFacts};
+use super::reports::{AgentReport, BackendName, DaemonFacts, Reports, RunFacts};
 use super::run_end::RunEnd;
 use super::service::Signals;
 use super::state::Agent;
@@ -106,14 +106,14 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     reports.prepare()?;
     let things = map_entries(&loaded.0);
     let mut parts = BackendParts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
-    if parts.mode == HookMode::Fentry {
+    if parts.backend == BackendName::Fentry {
         let recursion = Recursion::watch().map_err(io::Error::other);
         parts.recursion =
             Some(recursion.map_err(|source| AgentError::io("find the fentry programs", source))?);
     }
     // Capabilities belong to threads: this ends the threads of the first runtime, and the other one has none yet.
     drop(first);
-    let capabilities = privileges::give_up(parts.mode)?;
+    let capabilities = privileges::give_up(parts.backend)?;
     tracing::info!(kept = capabilities.join(" "), "Gave up all other capabilities.");
     runtime.block_on(async {
         let facts =
@@ -200,9 +200,9 @@ impl AgentRun {
             let loaded = match run_end {
                 RunEnd::StopRequested => return finished.close().await,
                 RunEnd::ProgramsStopped => {
-                    let mode = finished.parts.mode.name();
+                    let backend = finished.parts.backend.as_str();
                     finished.close().await?;
-                    return Err(AgentError::ProgramsStopped { mode });
+                    return Err(AgentError::ProgramsStopped { backend });
                 }
                 RunEnd::ApplyEnded => {
                     tracing::info!(
@@ -211,7 +211,7 @@ impl AgentRun {
                     finished.apply_tracker =
                         finished.apply_tracker.start(&mut finished.options, &environment.observer).await;
                     let loaded = load(&mut finished.options, &environment.observer)?;
-                    finished.reports.report(AgentEvent::ConfigsRead(loaded.1.is_none()));
+                    finished.reports.report(AgentReport::ConfigsRead(loaded.1.is_none()));
                     loaded
                 }
                 RunEnd::ProgramsBegan => {
@@ -274,7 +274,7 @@ impl AgentRun {
         } = agent;
         carried.workers = Some(verifications.workers.end_all());
         let parts = BackendParts {
-            mode: hooks.mode,
+            backend: hooks.backend,
             sensor: hooks.sensor,
             kernel: verifications.verifier.kernel,
             canary: blindness.canary,
@@ -305,10 +305,10 @@ impl AgentRun {
         let (desired, refused) = loaded;
         let (clock, observer) = (&environment.clock, &environment.observer);
         if refused.is_some() {
-            reports.report(AgentEvent::ConfigsRead(false));
+            reports.report(AgentReport::ConfigsRead(false));
         }
-        reports.report(AgentEvent::RunBegan(RunFacts {
-            mode: parts.mode,
+        reports.report(AgentReport::RunBegan(RunFacts {
+            backend: parts.backend,
             sources: desired.sources.clone(),
             waiting: desired.waiting.clone(),
             refused,
@@ -319,7 +319,7 @@ impl AgentRun {
         let mut verifier = Verifier::new(Arc::clone(observer), &options.inputs.root, parts.kernel, &desired);
         let known = std::mem::take(&mut carried.rules);
         let mut rules = DenyRules::default();
-        if parts.mode == HookMode::Lsm {
+        if parts.backend == BackendName::Lsm {
             rules = known.renewed(&desired.policy, &desired.expectations);
         }
         verifier.registry.set_rule_numbers(rules.numbers());
@@ -336,7 +336,7 @@ impl AgentRun {
             mounts: MountTracker::new(Path::new(mounts::TABLE)),
             blindness: Blindness::new(parts.canary, parts.recursion),
             verifications: Verifications::new(verifier, workers),
-            hooks: Hooks::new(parts.mode, parts.sensor),
+            hooks: Hooks::new(parts.backend, parts.sensor),
             denials: DenialRecorder::new(rules, budgets, kernel_counts),
             verdicts: Verdicts::new(Arc::clone(clock), environment.boot_id.clone(), desired, reports),
             holdfast_writers,

@@ -6,7 +6,7 @@
 use super::canary::{CANARY_ID, Canary, CanaryState};
 use super::kernel_programs::KernelPrograms;
 use crate::event;
-use crate::kernel::hooks::Mode;
+use crate::kernel::hooks::ProgramSet;
 use crate::kernel::load::{self, AttachedPrograms, LoadError};
 use crate::kernel::maps::{MapsError, ProcessMaps, Rings};
 use crate::observation::Observer;
@@ -80,7 +80,7 @@ pub(crate) struct Trial {
 /// # Errors
 /// The programs cannot be loaded, or their maps cannot be used.
 pub(crate) fn try_programs(
-    mode: Mode,
+    set: ProgramSet,
     active: Option<bool>,
     directories: &[&Path],
     pins: Option<&Path>,
@@ -88,7 +88,7 @@ pub(crate) fn try_programs(
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Trial, FailureCause> {
-    let loaded = in_a_thread(|| load::load(mode, pins, things))?;
+    let loaded = in_a_thread(|| load::load(set, pins, things))?;
     let mut kernel = KernelPrograms::new(loaded.maps);
     let mut ring = loaded.ring;
     let mut canary = Canary::new(directories, observer, &mut kernel)?;
@@ -108,7 +108,7 @@ pub(crate) fn try_programs(
         }
     }
     Ok(Trial {
-        judgement: judge(&state, mode, active, loaded.adopted),
+        judgement: judge(&state, set, active, loaded.adopted),
         sensor: loaded.sensor,
         kernel,
         processes: loaded.processes,
@@ -120,11 +120,11 @@ pub(crate) fn try_programs(
 
 /// The judgement after the last canary write. If only the record of its change was lost, other processes fill the ring. The
 /// programs run, and the sweep after a loss finds those changes.
-fn judge(state: &CanaryState, mode: Mode, active: Option<bool>, adopted: bool) -> Judgement {
+fn judge(state: &CanaryState, set: ProgramSet, active: Option<bool>, adopted: bool) -> Judgement {
     match *state {
         CanaryState::Alive | CanaryState::RecordLost => Judgement::Runs,
         CanaryState::Blind(reason @ GapReason::FtraceDisabled)
-            if mode == Mode::Fentry || adopted || active == Some(true) =>
+            if set == ProgramSet::Fentry || adopted || active == Some(true) =>
         {
             Judgement::RunsLater(reason)
         }
@@ -137,9 +137,9 @@ pub(crate) fn lsm_is_active() -> Option<bool> {
     is_lsm_active(Path::new(SECURITY_MODULES))
 }
 
-/// Why no trial of a mode can succeed; `None` if only a trial shows it.
-pub(crate) fn cause_without_trial(mode: Mode, active: Option<bool>) -> Option<FailureCause> {
-    (mode == Mode::Lsm && active == Some(false)).then_some(FailureCause::InactiveLsm)
+/// Why no trial of a set can succeed; `None` if only a trial shows it.
+pub(crate) fn cause_without_trial(set: ProgramSet, active: Option<bool>) -> Option<FailureCause> {
+    (set == ProgramSet::Lsm && active == Some(false)).then_some(FailureCause::InactiveLsm)
 }
 
 /// Whether `bpf` is among the active modules. `None` if the list cannot be read, for example without securityfs: then only a canary
@@ -189,27 +189,29 @@ mod tests {
 
     #[test]
     fn a_full_ring_is_no_failure_and_programs_without_tracing_are_kept_only_if_they_will_run() {
-        let judged = |state, mode, active, adopted| judge(&state, mode, active, adopted);
-        assert_eq!(judged(CanaryState::Alive, Mode::Lsm, None, false), Judgement::Runs);
-        assert_eq!(judged(CanaryState::RecordLost, Mode::Fentry, None, false), Judgement::Runs);
+        let judged = |state, set, active, adopted| judge(&state, set, active, adopted);
+        assert_eq!(judged(CanaryState::Alive, ProgramSet::Lsm, None, false), Judgement::Runs);
+        assert_eq!(judged(CanaryState::RecordLost, ProgramSet::Fentry, None, false), Judgement::Runs);
         let not_received = CanaryState::Blind(GapReason::CanaryNotReceived);
         let blind = Judgement::Blind(GapReason::CanaryNotReceived);
-        assert_eq!(judged(not_received, Mode::Fentry, Some(true), true), blind);
+        assert_eq!(judged(not_received, ProgramSet::Fentry, Some(true), true), blind);
         let off = || CanaryState::Blind(GapReason::FtraceDisabled);
         let later = Judgement::RunsLater(GapReason::FtraceDisabled);
-        assert_eq!(judged(off(), Mode::Fentry, None, false), later);
-        assert_eq!(judged(off(), Mode::Lsm, Some(true), false), later);
-        assert_eq!(judged(off(), Mode::Lsm, None, true), later);
+        assert_eq!(judged(off(), ProgramSet::Fentry, None, false), later);
+        assert_eq!(judged(off(), ProgramSet::Lsm, Some(true), false), later);
+        assert_eq!(judged(off(), ProgramSet::Lsm, None, true), later);
         // Nothing shows whether the kernel would ever call these programs.
-        assert_eq!(judged(off(), Mode::Lsm, None, false), Judgement::Blind(GapReason::FtraceDisabled));
+        assert_eq!(judged(off(), ProgramSet::Lsm, None, false), Judgement::Blind(GapReason::FtraceDisabled));
     }
 
     #[test]
     fn only_lsm_programs_need_an_active_security_module() {
-        let cause = |mode, active| cause_without_trial(mode, active).is_some();
-        assert!(cause(Mode::Lsm, Some(false)));
+        let cause = |set, active| cause_without_trial(set, active).is_some();
+        assert!(cause(ProgramSet::Lsm, Some(false)));
         assert!(
-            !cause(Mode::Lsm, Some(true)) && !cause(Mode::Lsm, None) && !cause(Mode::Fentry, Some(false))
+            !cause(ProgramSet::Lsm, Some(true))
+                && !cause(ProgramSet::Lsm, None)
+                && !cause(ProgramSet::Fentry, Some(false))
         );
     }
 }

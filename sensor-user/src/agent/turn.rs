@@ -1,18 +1,17 @@
-//! The second half of one turn: after `receive` has read the changes, it verifies due things, reaches verdicts, and writes declared
-//! state back.
+//! One turn of the loop: it reads the changes, verifies due things, reaches verdicts, and writes declared state back.
 //!
-//! In: things that are due, answers of worker processes, the mount table. Out: verdicts, and records of what was written back. It
-//! owns nothing.
+//! In: changes, things that are due, answers of worker processes, the mount table. Out: verdicts, and records of what was written
+//! back. It owns nothing.
 
 use super::changes::Changes;
 use super::diff::DiffSources;
 use super::error::AgentError;
-use super::reports::AgentEvent;
+use super::reports::AgentReport;
 use super::revert::{RevertError, still_declared};
 use super::state::Agent;
 use super::verdicts::Verdicts;
 use super::verifier::{VerifiedThing, VerifyOutcome};
-use super::workers::WorkerEvent;
+use super::workers::WorkerResult;
 use super::write_back::{WriteBackRequest, WrittenBack};
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::protocol::{Finding, Scope, ThingId};
@@ -23,8 +22,15 @@ use std::time::Duration;
 const VERIFICATIONS_A_TURN: usize = 64;
 
 impl Agent {
-    /// Verifies the things that are due, and reports the results as one group.
+    /// One pass of the loop: reads the changes that have arrived, and verifies the things that are due.
     pub(super) async fn turn(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
+        // Records first, then the kernel's loss counter: the counter then covers every loss before the last record.
+        self.read_changes(changes)?;
+        self.verify_due(changes).await
+    }
+
+    /// Verifies the things that are due, and reports the results as one group.
+    async fn verify_due(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.follow_mounts(changes)?;
         self.blindness.verify_after_device_writes(&mut self.verdicts);
         self.verifications.check_overdue_workers(&mut self.verdicts);
@@ -39,7 +45,7 @@ impl Agent {
                 }
             };
             let took = Duration::from_nanos(self.verdicts.now().saturating_sub(began));
-            self.verdicts.report(AgentEvent::ThingVerified(took));
+            self.verdicts.report(AgentReport::ThingVerified(took));
             self.conclude(thing, verified, changes)?;
         }
         // The diffs come first, because writing back removes the content that they show.
@@ -61,7 +67,7 @@ impl Agent {
         mut verified: VerifiedThing,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        if !verified.differences.is_empty() && !self.accept_apply_step(thing, &mut verified) {
+        if !verified.differences.is_empty() && !self.accept_apply_state(thing, &mut verified) {
             // Another config is current now, and the next run verifies by it.
             return Ok(());
         }
@@ -78,11 +84,11 @@ impl Agent {
         Ok(())
     }
 
-    /// Removes the differences that are a step of an open apply. `false`: another config is current, and this run reaches no verdict,
-    /// because the thing may match that config or not.
-    fn accept_apply_step(&mut self, thing: ThingId, verified: &mut VerifiedThing) -> bool {
+    /// Removes the differences of a state that an open apply passes through. `false`: another config is current, and this run reaches
+    /// no verdict, because the thing may match that config or not.
+    fn accept_apply_state(&mut self, thing: ThingId, verified: &mut VerifiedThing) -> bool {
         let expectation = self.verdicts.expectation(thing);
-        let is_step = self.apply_tracker.allows_difference(expectation, &verified.observation);
+        let is_of_apply = self.apply_tracker.allows_difference(expectation, &verified.observation);
         if self.apply_tracker.has_new_generation() {
             self.request_new_run();
             return false;
@@ -90,7 +96,7 @@ impl Agent {
         // A thing that had drifted before the apply began stays drifted until the apply has written it.
         let is_earlier =
             self.verdicts.open_drift(thing).is_some_and(|open| open.differences == verified.differences);
-        if is_step && !is_earlier {
+        if is_of_apply && !is_earlier {
             verified.differences.clear();
             verified.verification.finding = Finding::Compliant { untouched: false };
         }
@@ -100,11 +106,11 @@ impl Agent {
     /// A worker process answered, or failed.
     pub(super) async fn worker_answered(
         &mut self,
-        event: WorkerEvent,
+        result: WorkerResult,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        match event {
-            WorkerEvent::Answer(thing, answer, was_there) => {
+        match result {
+            WorkerResult::Answer(thing, answer, was_there) => {
                 let observer = &self.verifications.verifier.observer;
                 let path = self.verdicts.expectation(thing).thing.path();
                 if was_there && observer.is_served(&path) {
@@ -121,7 +127,7 @@ impl Agent {
                     self.verifications.verifier.verify_answer(thing, &self.verdicts.desired, *answer).await?;
                 self.conclude(thing, verified, changes)
             }
-            WorkerEvent::Failed(things) => {
+            WorkerResult::Failed(things) => {
                 for thing in things {
                     self.verifications.file_system_hangs(thing, &mut self.verdicts);
                 }
@@ -186,11 +192,11 @@ impl Agent {
                 Ok(written) => {
                     record.differences.clone_from(&written.before);
                     record.detail.insert("actions".into(), written.actions.clone().into());
-                    self.verdicts.report(AgentEvent::Reverted(&path, Ok(())));
+                    self.verdicts.report(AgentReport::Reverted(&path, Ok(())));
                 }
                 Err(error) => {
                     record.detail.insert("error".into(), error.to_string().into());
-                    self.verdicts.report(AgentEvent::Reverted(&path, Err(error)));
+                    self.verdicts.report(AgentReport::Reverted(&path, Err(error)));
                 }
             }
             self.verdicts.add_record(record);

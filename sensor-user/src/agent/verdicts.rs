@@ -1,6 +1,6 @@
 //! The verdict of each thing, and what follows from it: records, open drifts, things to write back.
 //!
-//! In: changes with their actors, verifications, gaps. Out: events and records for the room `report`. It owns the detection
+//! In: changes with their actors, verifications, gaps. Out: reports and records for the room `report`. It owns the detection
 //! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table.
 
 mod records;
@@ -9,7 +9,7 @@ use super::actors::{decide, decide_of_all, is_same, with_earlier};
 use super::diff::Diffs;
 use super::episode::{AttributedChange, Episode};
 use super::open_drift::{MORE_ACTORS, OpenDrift};
-use super::reports::{AgentEvent, NodeCounts, Reports};
+use super::reports::{AgentReport, NodeCounts, Reports};
 use super::revert::RevertSchedule;
 use super::verifier::{VerifiedThing, Verifier};
 use crate::clock::{Clock, rfc3339};
@@ -17,7 +17,7 @@ use crate::desired::Desired;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::expectation::Expectation;
-use sensor_model::protocol::{Detector, Event, Gap, GapReason, Scope, ThingId, Timing, Transition};
+use sensor_model::protocol::{Detector, Gap, GapReason, Scope, ThingChange, ThingId, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(super) struct Verdicts {
     pub(super) detector: Detector,
     /// The actors of each thing's changes since its last settled verification.
     pub(super) episodes: HashMap<ThingId, Episode>,
-    /// Takes events and records.
+    /// Takes reports and records.
     pub(super) reports: Box<dyn Reports>,
     /// Records of this turn, which are written as one group.
     pub(super) records: Vec<Record>,
@@ -65,9 +65,9 @@ impl Verdicts {
         }
     }
 
-    /// Reports an event.
-    pub(super) fn report(&mut self, event: AgentEvent<'_>) {
-        self.reports.report(event);
+    /// Reports what happened.
+    pub(super) fn report(&mut self, report: AgentReport<'_>) {
+        self.reports.report(report);
     }
 
     /// Adds a record to the group of this turn.
@@ -172,10 +172,10 @@ impl Verdicts {
     }
 
     /// Has things verified because they may have changed.
-    pub(super) fn verify_soon(&mut self, things: impl IntoIterator<Item = ThingId>, event: Event) {
+    pub(super) fn verify_soon(&mut self, things: impl IntoIterator<Item = ThingId>, change: ThingChange) {
         let now = self.now();
         for thing in things {
-            self.detector.event(thing, now, event);
+            self.detector.changed(thing, now, change);
         }
     }
 
@@ -300,7 +300,7 @@ impl Verdicts {
             record.operation = Some("config".to_owned());
         }
         let ours = |actor: &Actor| actor.holdfast;
-        // Holdfast itself writes the declared state, or a step of an apply. So another process changed the thing afterwards,
+        // Holdfast itself writes the declared state, or a state that an apply passes through. So another process changed the thing afterwards,
         // before the new inode was enrolled.
         if record.actor.as_ref().is_some_and(ours) {
             record.actor = None;
@@ -350,7 +350,7 @@ impl Verdicts {
             found: record.after.clone(),
             confirmed: true,
         };
-        self.reports.report(AgentEvent::Drifted(name, Box::new(open)));
+        self.reports.report(AgentReport::Drifted(name, Box::new(open)));
         self.diffs.want(self.records.len(), thing, &self.desired, seen);
         self.records.push(record);
     }
@@ -368,7 +368,7 @@ impl Verdicts {
         let allowed = open.allowed;
         let (action, _) =
             decide_of_all(&self.desired, thing, actor.as_ref(), &actors, more, allowed, verifier);
-        self.reports.report(AgentEvent::DriftConfirmed(name, action));
+        self.reports.report(AgentReport::DriftConfirmed(name, action));
         if action == DriftAction::Revert {
             self.schedule_revert(thing);
         }
@@ -379,7 +379,7 @@ impl Verdicts {
     fn report_touch(&mut self, thing: ThingId, verified: &VerifiedThing) {
         let record = self.new_thing_record(RecordKind::Touched, thing, verified);
         let path = record.path.as_deref().unwrap_or_default();
-        self.reports.report(AgentEvent::Touched(path, record.actor.as_ref()));
+        self.reports.report(AgentReport::Touched(path, record.actor.as_ref()));
         self.records.push(record);
     }
 
@@ -391,7 +391,7 @@ impl Verdicts {
             record.detail.insert("since".into(), rfc3339(open.since).into());
         }
         self.reverts.done(thing);
-        self.reports.report(AgentEvent::Recovered(&name));
+        self.reports.report(AgentReport::Recovered(&name));
         self.records.push(record);
     }
 
@@ -423,9 +423,9 @@ impl Verdicts {
         }
         record.verdict = Some(if opened { VerdictKind::Unknown } else { self.detector.node_verdict() });
         self.reports.report(if opened {
-            AgentEvent::GapOpened(gap, name)
+            AgentReport::GapOpened(gap, name)
         } else {
-            AgentEvent::GapClosed(gap)
+            AgentReport::GapClosed(gap)
         });
         self.records.push(record);
     }

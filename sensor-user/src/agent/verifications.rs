@@ -3,7 +3,7 @@
 //! In: things that are due. Out: gaps for things that cannot be observed, and the end of a full verification. It owns the
 //! verifier, the worker processes, and the list of things without an answer.
 
-use super::reports::{AgentEvent, ReadinessSubject};
+use super::reports::{AgentReport, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use super::workers::Workers;
@@ -76,8 +76,8 @@ impl Verifications {
         }
         self.verification = None;
         let things = verdicts.things();
-        verdicts.report(AgentEvent::AllVerified(things, took));
-        verdicts.report(AgentEvent::Ready(ReadinessSubject::Verification));
+        verdicts.report(AgentReport::AllVerified(things, took));
+        verdicts.report(AgentReport::Ready(ReadinessSubject::Verification));
         is_first
     }
 

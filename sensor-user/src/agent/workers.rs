@@ -71,7 +71,7 @@ struct WorkerQueue {
 
 /// The result of a worker process.
 #[derive(Debug)]
-pub(super) enum WorkerEvent {
+pub(super) enum WorkerResult {
     /// An answer about a thing, and whether its path itself led to such a file system at the time of the question.
     Answer(ThingId, Box<Answer>, bool),
     /// The process failed, and these things have no answer.
@@ -144,11 +144,11 @@ impl Workers {
     }
 
     /// Waits for an answer. The caller may drop the future at any point.
-    pub(super) async fn next(&mut self) -> WorkerEvent {
+    pub(super) async fn next(&mut self) -> WorkerResult {
         poll_fn(|context| self.poll(context)).await
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WorkerEvent> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WorkerResult> {
         let now = self.clock.boot_ns();
         let ready = self.queues.iter_mut().find_map(|(served, queue)| match queue.poll(context, now) {
             Poll::Ready(received) => Some((*served, received)),
@@ -156,10 +156,10 @@ impl Workers {
         });
         let Some((served, received)) = ready else { return Poll::Pending };
         let is_over = match &received {
-            WorkerEvent::Answer(..) => {
+            WorkerResult::Answer(..) => {
                 self.queues.get(&served).is_some_and(|queue| queue.deadline == u64::MAX)
             }
-            WorkerEvent::Failed(_) => true,
+            WorkerResult::Failed(_) => true,
         };
         if is_over && let Some(queue) = self.queues.remove(&served) {
             self.end(None, queue);
@@ -232,13 +232,13 @@ impl WorkerQueue {
         std::iter::once(self.thing).chain(waiting).collect()
     }
 
-    fn poll(&mut self, context: &mut Context<'_>, now: u64) -> Poll<WorkerEvent> {
+    fn poll(&mut self, context: &mut Context<'_>, now: u64) -> Poll<WorkerResult> {
         let stream = &self.process.stream;
         while !self.out.is_empty() && stream.poll_write_ready(context).is_ready() {
             match stream.try_write(&self.out) {
                 Ok(length) => drop(self.out.drain(..length)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Poll::Ready(WorkerEvent::Failed(self.things())),
+                Err(_) => return Poll::Ready(WorkerResult::Failed(self.things())),
             }
         }
         let mut chunk = [0; CHUNK];
@@ -248,24 +248,24 @@ impl WorkerQueue {
             }
             match stream.try_read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Ok(0) | Err(_) => return Poll::Ready(WorkerEvent::Failed(self.things())),
+                Ok(0) | Err(_) => return Poll::Ready(WorkerResult::Failed(self.things())),
                 Ok(length) => self.received.extend_from_slice(&chunk[..length]),
             }
             if self.received.last() == Some(&b'\n') {
                 break;
             }
             if self.received.len() > LONGEST {
-                return Poll::Ready(WorkerEvent::Failed(self.things()));
+                return Poll::Ready(WorkerResult::Failed(self.things()));
             }
         }
         let Ok(answer) = serde_json::from_slice(&self.received) else {
-            return Poll::Ready(WorkerEvent::Failed(self.things()));
+            return Poll::Ready(WorkerResult::Failed(self.things()));
         };
         let (thing, is_there) = (self.thing, self.is_there);
         match self.waiting.pop_front() {
             Some(question) => self.begin(question, now),
             None => self.deadline = u64::MAX,
         }
-        Poll::Ready(WorkerEvent::Answer(thing, answer, is_there))
+        Poll::Ready(WorkerResult::Answer(thing, answer, is_there))
     }
 }

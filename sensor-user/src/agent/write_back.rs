@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct WrittenBack {
     /// The differences before; empty if nothing was written.
     pub before: Vec<Difference>,
-    /// Each step in a few words, without contents.
+    /// Each change in a few words, without contents.
     pub actions: Vec<String>,
 }
 

@@ -3,10 +3,10 @@
 //! In: an act. Out: whether it succeeded, after its job ended and the unit's state was read. No shell is used, and only acts of the
 //! plan run.
 
-mod boot;
 mod bus;
 mod jobs;
 mod results;
+mod unit_after_boot;
 
 #[cfg(test)]
 mod tests;
@@ -168,7 +168,9 @@ impl ActRunner for Systemd {
             };
             let limit = Duration::from_secs(act.timeout_s);
             let state = match self.manager().await {
-                Ok(manager) => boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await,
+                Ok(manager) => {
+                    unit_after_boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await
+                }
                 Err(error) => Err(error),
             };
             state.map_err(|error| ActError::Unit { unit: unit.to_owned(), error })
@@ -217,7 +219,7 @@ impl ActRunner for Systemd {
                 return Ok(None);
             }
             let connection = bus::connect(&self.root, self.answer).await.map_err(ActError::SoftReboots)?;
-            boot::soft_reboots(&connection).await.map_err(ActError::SoftReboots)
+            unit_after_boot::soft_reboots(&connection).await.map_err(ActError::SoftReboots)
         })
     }
 }

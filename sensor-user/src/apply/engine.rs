@@ -3,11 +3,11 @@
 //! In: a request, or a journal. Out: the result of an apply.
 
 mod applying;
-mod boot;
-mod host;
 mod notes;
 mod preflight;
+mod present_boot;
 mod recovering;
 mod rollback;
+mod state;
 
-pub use host::{AfterRollback, Applied, Engine, Recovered};
+pub use state::{AfterRollback, Applied, Engine, Recovered};

@@ -17,7 +17,7 @@ use std::{
 /// Why a config was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// A step would destroy or guess something, or is impossible.
+    /// An edit would destroy or guess something, or is impossible.
     #[error("{}: {reason}", path.display())]
     Refused {
         /// The path.
@@ -75,7 +75,7 @@ pub enum ApplyError {
     Operator(#[from] OperatorDaemon),
 }
 
-/// Why a step is refused. No text has content in it.
+/// Why an edit is refused. No text has content in it.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyRefusal {
     /// Not even the root can be opened.

@@ -6,8 +6,9 @@
 
 use super::{
     consent::{ConsentError, GivenConsent, MissingConsent, ProposedApply},
-    host::{ApplyConfigs, HostApply, HostApplyError, Progress},
+    host_apply::{ApplyConfigs, HostApply, HostApplyError},
     report::ApplyReport,
+    request::Progress,
 };
 use sensor_model::plan::Plan;
 
@@ -91,7 +92,7 @@ impl HostApply {
     /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one.
     ///
     /// # Errors
-    /// It cannot go on, or another process is at work.
+    /// The interrupted apply cannot be continued, or another process has the lock of the store.
     pub async fn resume(&self, progress: Progress<'_>) -> Result<ApplyReport, HostApplyError> {
         Ok(match self.finish(progress).await? {
             None => ApplyReport::nothing_to_resume(self.state()),

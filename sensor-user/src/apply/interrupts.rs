@@ -106,14 +106,14 @@ impl Interrupts {
     }
 
     /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure. So only requests are
-    /// refused whose failure leaves nothing half done. With `no_look`, observations are not refused. A rollback needs this. So
+    /// refused whose failure leaves nothing half done. With `must_observe`, observations are not refused. A rollback needs this. So
     /// do paths that Holdfast writes again after an update of the OS: a failed observation would roll the new OS back.
-    pub(super) fn before(&self, request: &MachineRequest, no_look: bool) -> Option<String> {
+    pub(super) fn before(&self, request: &MachineRequest, must_observe: bool) -> Option<String> {
         let asked = self.state().asked?;
         let is_safe = match request {
             MachineRequest::Begin => true,
             _ if asked == StopRequest::Unwatched => false,
-            MachineRequest::Observe(_) => !no_look,
+            MachineRequest::Observe(_) => !must_observe,
             MachineRequest::Append(record) => {
                 matches!(
                     record,
@@ -214,11 +214,14 @@ mod tests {
             MachineRequest::Verify,
             back,
         ];
-        let refused = |asked, no_look| {
+        let refused = |asked, must_observe| {
             let interrupts = Interrupts::default();
             let _under_way = interrupts.begin();
             assert!(interrupts.ask(asked));
-            requests.iter().map(|request| interrupts.before(request, no_look).is_some()).collect::<Vec<_>>()
+            requests
+                .iter()
+                .map(|request| interrupts.before(request, must_observe).is_some())
+                .collect::<Vec<_>>()
         };
         assert_eq!(refused(StopRequest::Unwatched, false), [true, false, false, false, false, false, false]);
         assert_eq!(

@@ -7,13 +7,13 @@
 //!
 //! An apply goes through these files:
 //!
-//! 1. `cli` hands the files to [`host`], which reads both configs through [`crate::desired`] and plans. [`host_run`] asks for
-//!    [`consent`]. Then [`host`] hands a [`request`] to `engine::applying`, which leads through points 2 to 5.
+//! 1. `cli` hands the files to [`host_apply`], which reads both configs through [`crate::desired`] and plans. [`host_run`] asks for
+//!    [`consent`]. Then [`host_apply`] hands a [`request`] to `engine::applying`, which leads through points 2 to 5.
 //! 2. [`targets`] works out the state of each path before and after, with [`target_finder`]. `unit_links`, `password`,
-//!    `originals`, `labels`, `hard_links`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
+//!    `originals`, `labels`, `hard_link_finder`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
 //! 3. `engine::preflight` refuses an apply that cannot succeed, or that would destroy something.
 //! 4. [`acts`] turns the plan's steps into acts.
-//! 5. `run::drive` asks [`sensor_model::journal::machine`] for one request after another. `run::steps` writes through
+//! 5. `driver::drive` asks [`sensor_model::journal::machine`] for one request after another. `driver::edits` writes through
 //!    [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`] compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
@@ -27,12 +27,13 @@ mod actions;
 mod acts;
 pub mod agent_view;
 mod consent;
+mod driver;
 mod engine;
 mod error;
 mod generations;
-mod hard_links;
+mod hard_link_finder;
 mod history;
-mod host;
+mod host_apply;
 mod host_run;
 mod interrupts;
 mod labels;
@@ -43,7 +44,7 @@ mod os_update;
 mod password;
 mod past;
 mod plan_contents;
-mod preflight;
+mod preflight_checks;
 mod preview;
 mod removed_by_force;
 mod repair_report;
@@ -51,7 +52,6 @@ mod repair_run;
 pub mod repairs;
 mod report;
 mod request;
-mod run;
 mod target_finder;
 mod targets;
 mod type_changes;
@@ -65,11 +65,12 @@ pub use act_error::{ActError, SystemdError, UnitFailure};
 pub use act_runner::{ActFuture, ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
 pub use actions::Systemd;
 pub use consent::{ConsentError, GivenConsent, MissingConsent, ProposedApply, REBOOT, YES};
+pub use driver::ResumeLimit;
 pub use engine::{AfterRollback, Applied, Engine, Recovered};
 pub use error::{ApplyError, ApplyRefusal};
 pub use generations::{GenerationError, present_config, rollback_target};
 pub use history::HistoryReport;
-pub use host::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, NewConfig};
+pub use host_apply::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, NewConfig};
 pub use host_run::{HostRunEnd, NO_DRAIN};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
@@ -81,7 +82,6 @@ pub use repair_report::RepairReport;
 pub use repair_run::{QuestionError, RepairRunError, RepairScope, repair_host};
 pub use report::{ApplyReport, ApplyResult, RebootCause};
 pub use request::{ApplyOptions, ApplyRequest};
-pub use run::ResumeLimit;
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};
 

@@ -78,7 +78,7 @@ pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: 
     things.dedup_by(|later, earlier| later.thing == earlier.thing);
     let mut differing = Vec::new();
     for expectation in things {
-        let (_, differences) = restorer.look(&expectation, ids).await;
+        let (_, differences) = restorer.observe_and_compare(&expectation, ids).await;
         if !differences.is_empty() {
             differing.push(Differing { expectation, differences });
         }
@@ -88,16 +88,16 @@ pub async fn select(restorer: &mut Restorer, mut things: Vec<Expectation>, ids: 
 
 /// One thing that a repair restores.
 #[derive(Debug)]
-struct RepairStep<'a> {
+struct ThingRepair<'a> {
     expectation: &'a Expectation,
     path: Arc<Path>,
     /// The file of which it is another name.
     file: Option<PathBuf>,
-    /// It differs. The other steps are other names of files that may get a new inode.
+    /// It differs. The other repairs are other names of files that may get a new inode.
     differs: bool,
 }
 
-impl<'a> RepairStep<'a> {
+impl<'a> ThingRepair<'a> {
     fn new(expectation: &'a Expectation, differs: bool) -> Self {
         let path = expectation.thing.path();
         let file = match &expectation.expected {
@@ -123,18 +123,21 @@ impl<'a> RepairStep<'a> {
 /// The things that differ, and the declared other names of these files, and of these names again. A repair may give a file a new
 /// inode, and then it has to make its other names anew. A name that differs was not selected, so it stays. Nothing is lost with one
 /// that matches. Each name comes after its file, and before units.
-async fn steps<'a>(
+async fn in_order<'a>(
     restorer: &mut Restorer,
     whole: &'a DesiredWithConfig,
     differing: &'a [Differing],
-) -> Vec<RepairStep<'a>> {
-    let mut steps: Vec<RepairStep<'a>> =
-        differing.iter().map(|thing| RepairStep::new(&thing.expectation, true)).collect();
-    let mut paths: BTreeSet<Arc<Path>> =
-        steps.iter().filter(|step| step.may_get_inode()).map(|step| Arc::clone(&step.path)).collect();
+) -> Vec<ThingRepair<'a>> {
+    let mut repairs: Vec<ThingRepair<'a>> =
+        differing.iter().map(|thing| ThingRepair::new(&thing.expectation, true)).collect();
+    let mut paths: BTreeSet<Arc<Path>> = repairs
+        .iter()
+        .filter(|repair| repair.may_get_inode())
+        .map(|repair| Arc::clone(&repair.path))
+        .collect();
     let known: BTreeSet<&Thing> = differing.iter().map(|thing| &thing.expectation.thing).collect();
-    let names = whole.desired.expectations.iter().map(|expectation| RepairStep::new(expectation, false));
-    let mut names: Vec<RepairStep<'a>> =
+    let names = whole.desired.expectations.iter().map(|expectation| ThingRepair::new(expectation, false));
+    let mut names: Vec<ThingRepair<'a>> =
         names.filter(|name| name.file.is_some() && !known.contains(&name.expectation.thing)).collect();
     loop {
         let (found, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.is_name_of(&paths));
@@ -143,18 +146,18 @@ async fn steps<'a>(
         }
         names = others;
         for name in found {
-            let (_, differences) = restorer.look(name.expectation, &whole.desired.ids).await;
+            let (_, differences) = restorer.observe_and_compare(name.expectation, &whole.desired.ids).await;
             if differences.is_empty() {
                 paths.insert(Arc::clone(&name.path));
-                steps.push(name);
+                repairs.push(name);
             }
         }
     }
     let files: BTreeMap<Arc<Path>, PathBuf> =
-        steps.iter().filter_map(|step| Some((Arc::clone(&step.path), step.file.clone()?))).collect();
-    steps.sort_by_cached_key(|step| {
-        let (rank, path) = order(step.expectation);
-        let mut file = step.file.as_deref();
+        repairs.iter().filter_map(|repair| Some((Arc::clone(&repair.path), repair.file.clone()?))).collect();
+    repairs.sort_by_cached_key(|repair| {
+        let (rank, path) = order(repair.expectation);
+        let mut file = repair.file.as_deref();
         let mut names = 0;
         // A config may declare names of each other.
         while let Some(next) = file.filter(|_| names <= files.len()) {
@@ -163,7 +166,7 @@ async fn steps<'a>(
         }
         (rank, names, path)
     });
-    steps
+    repairs
 }
 
 /// Restores the things that differ, and makes the other names of files anew that got a new inode. Removes the temporary names that
@@ -197,37 +200,37 @@ pub async fn repair<'a>(
     if daemon.as_ref().is_some_and(|daemon| daemon.unexpected) {
         return Err(Unexpected);
     }
-    let steps = steps(restorer, whole, &selection.differing).await;
+    let repairs = in_order(restorer, whole, &selection.differing).await;
     restorer.remove_leftovers(differing);
     let mut units = false;
     // Files that were not restored, and their other names.
     let mut failed = BTreeSet::new();
-    for step in steps {
-        let (expectation, ids) = (step.expectation, &whole.desired.ids);
-        let is_of_failed = step.is_name_of(&failed);
+    for repair in repairs {
+        let (expectation, ids) = (repair.expectation, &whole.desired.ids);
+        let is_of_failed = repair.is_name_of(&failed);
         let result = if !is_of_failed {
             restorer.restore(&whole.rendered, expectation, ids).await
-        } else if restorer.look(expectation, ids).await.1.is_empty() {
+        } else if restorer.observe_and_compare(expectation, ids).await.1.is_empty() {
             Ok(Restored::default())
         } else {
             // The object of this name may be the last good copy.
             Err(RepairError::Refused {
-                path: step.path.to_path_buf(),
+                path: repair.path.to_path_buf(),
                 reason: RepairRefusal::FileNotRestored,
             })
         };
-        if step.may_get_inode() && (is_of_failed || result.is_err()) {
-            failed.insert(Arc::clone(&step.path));
+        if repair.may_get_inode() && (is_of_failed || result.is_err()) {
+            failed.insert(Arc::clone(&repair.path));
         }
         match result {
             // The file kept its inode, so this other name needed no repair.
-            Ok(written) if written.before.is_empty() && !step.differs => {}
+            Ok(written) if written.before.is_empty() && !repair.differs => {}
             Ok(written) => {
                 units |= !matches!(expectation.thing, Thing::Unit { .. })
-                    && step.path.starts_with(SYSTEMD_DIRECTORY);
+                    && repair.path.starts_with(SYSTEMD_DIRECTORY);
                 done.restored.push((expectation, written));
             }
-            Err(error) => done.refused.push((step.path.to_string_lossy().into_owned(), error)),
+            Err(error) => done.refused.push((repair.path.to_string_lossy().into_owned(), error)),
         }
     }
     if units && let Err(error) = restorer.reload_units().await {
@@ -402,9 +405,10 @@ spec:
         let unit = Thing::Unit { name: "a.service".to_owned() };
         let unit = case.whole.desired.expectations.iter().find(|expectation| expectation.thing == unit);
         selection.differing.push(Differing { expectation: unit.unwrap().clone(), differences: Vec::new() });
-        let steps = steps(&mut case.restorer, &case.whole, &selection.differing);
-        let steps = case.runtime.block_on(steps);
-        let found: Vec<_> = steps.iter().map(|step| (step.path.to_str().unwrap(), step.differs)).collect();
+        let repairs = in_order(&mut case.restorer, &case.whole, &selection.differing);
+        let repairs = case.runtime.block_on(repairs);
+        let found: Vec<_> =
+            repairs.iter().map(|repair| (repair.path.to_str().unwrap(), repair.differs)).collect();
         let name = "/etc/systemd/system/a.service";
         assert_eq!(
             found,

@@ -33,7 +33,7 @@ pub enum ApplyResult {
     RolledBack,
     /// Nothing was written.
     Abandoned,
-    /// The apply can neither go on nor back now.
+    /// The apply can neither continue nor roll back now.
     Halted,
 }
 
@@ -85,7 +85,7 @@ pub struct ApplyReport {
     pub id: Option<u64>,
     /// The result.
     pub result: ApplyResult,
-    /// Why it rolled back, cannot go on, or reboots although the plan does not; empty otherwise.
+    /// The reason for a rollback, for a halt, or for a reboot that the plan does not have; empty otherwise.
     pub reason: String,
     /// Paths left as another process wrote them, skipped acts, failures of the rollback, and differences of the host.
     pub problems: Vec<String>,

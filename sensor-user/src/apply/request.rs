@@ -1,9 +1,12 @@
 //! The request for an apply: the host, the configs, the plan.
 //!
-//! In: what [`super::host`] read and planned. Out: the same, for the engine.
+//! In: what [`super::host_apply`] read and planned. Out: the same, for the engine.
 
 use sensor_model::{merge::Rendered, plan::Plan};
 use std::path::PathBuf;
+
+/// Receives a line for each request that people are to see.
+pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// The host of an apply, and how it treats other daemons.
 #[derive(Debug, Clone)]

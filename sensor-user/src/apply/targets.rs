@@ -6,7 +6,7 @@
 
 use super::{
     error::{ApplyError, ApplyRefusal},
-    hard_links::Names,
+    hard_link_finder::Names,
     labels::Labels,
     password, removed_by_force,
     target_finder::{PARENT_MODE, TargetFinder, WantedState, is_object},

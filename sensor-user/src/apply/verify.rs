@@ -97,7 +97,7 @@ impl<'a> HostComparer<'a> {
     pub(super) async fn compare(&mut self) -> Differences {
         let mut found = Differences::default();
         for expectation in &self.expectations {
-            let (_, differences) = self.restorer.look(expectation, &self.ids).await;
+            let (_, differences) = self.restorer.observe_and_compare(expectation, &self.ids).await;
             let differences = differences.into_iter().map(|difference| difference.text);
             if self.os_counts && expectation.thing.changes_with_a_boot() {
                 found.problems.extend(differences);

@@ -6,13 +6,13 @@
 use super::error::DiagnosisError;
 use crate::{
     agent::{
-        reports::HookMode,
+        reports::BackendName,
         trial::{self, FailureCause, Judgement},
     },
     clock::SystemClock,
     fanotify::FanotifyBackend,
     kernel::{
-        hooks::{Mode, WhyOff},
+        hooks::{ProgramSet, WhyOff},
         load::HookState,
     },
     observation::Observer,
@@ -24,35 +24,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// A backend, by its name in reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendName {
-    /// BPF LSM programs.
-    Lsm,
-    /// fentry programs.
-    Fentry,
-    /// Fanotify, without kernel programs.
-    Fanotify,
-}
-
-impl BackendName {
-    /// The name in reports.
-    pub fn as_str(self) -> &'static str {
-        HookMode::from(self).name()
-    }
-}
-
-impl From<BackendName> for HookMode {
-    fn from(name: BackendName) -> Self {
-        match name {
-            BackendName::Lsm => Self::Lsm,
-            BackendName::Fentry => Self::Fentry,
-            BackendName::Fanotify => Self::Fanotify,
-        }
-    }
-}
 
 /// The test of one backend.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
@@ -73,18 +44,14 @@ pub struct TestedBackend {
 
 impl TestedBackend {
     /// Kernel programs, by the judgement of the daemon's trial.
-    fn new(mode: Mode, judged: Result<Judgement, FailureCause>, hooks: Vec<TestedHook>) -> Self {
+    fn new(set: ProgramSet, judged: Result<Judgement, FailureCause>, hooks: Vec<TestedHook>) -> Self {
         let (usable, is_accepted, reason) = match judged {
             Ok(Judgement::Runs) => (true, true, None),
             Ok(Judgement::RunsLater(reason)) => (false, true, Some(reason.to_string())),
             Ok(Judgement::Blind(reason)) => (false, false, Some(reason.to_string())),
             Err(cause) => (false, false, Some(cause.to_string())),
         };
-        let mode = match mode {
-            Mode::Lsm => BackendName::Lsm,
-            Mode::Fentry => BackendName::Fentry,
-        };
-        Self { mode, usable, reason, hooks, is_accepted }
+        Self { mode: set.into(), usable, reason, hooks, is_accepted }
     }
 }
 
@@ -163,15 +130,20 @@ impl Drop for CanaryDirectory {
 pub(super) fn test_all(observer: &Arc<Observer>) -> Result<Vec<TestedBackend>, DiagnosisError> {
     let directory = CanaryDirectory::make()?;
     let active = trial::lsm_is_active();
-    let programs = |mode| test_programs(mode, active, &directory.0, observer);
-    Ok(vec![programs(Mode::Lsm), programs(Mode::Fentry), test_fanotify(observer)])
+    let programs = |set| test_programs(set, active, &directory.0, observer);
+    Ok(vec![programs(ProgramSet::Lsm), programs(ProgramSet::Fentry), test_fanotify(observer)])
 }
 
-/// Tries the programs in a mode as the daemon does, but leaves no programs behind. It also loads LSM programs that the kernel does
+/// Tries a set of programs as the daemon does, but leaves no programs behind. It also loads LSM programs that the kernel does
 /// not call, to show the state of their hooks.
-fn test_programs(mode: Mode, active: Option<bool>, directory: &Path, observer: &Observer) -> TestedBackend {
+fn test_programs(
+    set: ProgramSet,
+    active: Option<bool>,
+    directory: &Path,
+    observer: &Observer,
+) -> TestedBackend {
     let mut backlog = Vec::new();
-    let tried = trial::try_programs(mode, active, &[directory], None, Some(0), observer, &mut backlog);
+    let tried = trial::try_programs(set, active, &[directory], None, Some(0), observer, &mut backlog);
     let (judged, hooks) = match tried {
         Ok(tried) => {
             let hooks = tried.sensor.hooks.iter();
@@ -183,8 +155,8 @@ fn test_programs(mode: Mode, active: Option<bool>, directory: &Path, observer: &
     };
     // The reason of a failed load says more than that the kernel would not call the programs.
     let judged =
-        judged.and_then(|judgement| trial::cause_without_trial(mode, active).map_or(Ok(judgement), Err));
-    TestedBackend::new(mode, judged, hooks)
+        judged.and_then(|judgement| trial::cause_without_trial(set, active).map_or(Ok(judgement), Err));
+    TestedBackend::new(set, judged, hooks)
 }
 
 fn test_fanotify(observer: &Arc<Observer>) -> TestedBackend {
@@ -203,7 +175,7 @@ mod tests {
     #[test]
     fn a_backend_is_accepted_exactly_if_the_daemon_would_use_it() {
         let tested = |judged| {
-            let tested = TestedBackend::new(Mode::Fentry, judged, Vec::new());
+            let tested = TestedBackend::new(ProgramSet::Fentry, judged, Vec::new());
             (tested.usable, tested.is_accepted, tested.reason)
         };
         let reason = GapReason::FtraceDisabled;

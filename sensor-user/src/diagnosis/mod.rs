@@ -9,7 +9,8 @@ mod facts;
 mod report;
 mod unseen;
 
-pub use backends::{BackendName, TestedBackend, TestedHook, TestedHookState};
+pub use crate::agent::reports::BackendName;
+pub use backends::{TestedBackend, TestedHook, TestedHookState};
 pub use error::DiagnosisError;
 pub use facts::{Fact, FactState};
 pub use report::{Diagnosis, KeptCapability, diagnose};

@@ -1,12 +1,15 @@
 //! The diagnosis of a host, from all tests.
 
 use super::{
-    backends::{BackendName, TestedBackend, test_all},
+    backends::{TestedBackend, test_all},
     error::DiagnosisError,
     facts::{Fact, FactState, facts},
     unseen::{UnseenChange, not_seen},
 };
-use crate::{agent::privileges, observation::Observer};
+use crate::{
+    agent::{privileges, reports::BackendName},
+    observation::Observer,
+};
 use serde::Serialize;
 use std::{path::Path, sync::Arc};
 
@@ -67,7 +70,7 @@ pub fn diagnose() -> Result<Diagnosis, DiagnosisError> {
 
 /// The capabilities that the daemon would keep with a backend.
 fn kept_with(backend: &TestedBackend) -> Vec<KeptCapability> {
-    privileges::kept_with(backend.mode.into())
+    privileges::kept_with(backend.mode)
         .map(|kept| KeptCapability { capability: kept.name, why: kept.why })
         .collect()
 }

@@ -2,7 +2,8 @@
 //!
 //! In: the backend that the daemon would use, tested. Out: each change that it misses here and sees on another kernel, and why.
 
-use super::backends::{BackendName, TestedBackend};
+use super::backends::TestedBackend;
+use crate::agent::reports::BackendName;
 use crate::{
     fanotify::BLIND_SPOTS,
     kernel::hooks::{FUNCTIONS, TRACEPOINTS, hidden},

@@ -1,6 +1,6 @@
 //! New objects under a name that no program reads.
 //!
-//! In: the state of an object. Out: the object, complete and durable, before a step renames it to the path. A user who owns the
+//! In: the state of an object. Out: the object, complete and durable, before an edit renames it to the path. A user who owns the
 //! directory may put another object under the name, to get its owner changed. So owner, mode and attributes are set by handles
 //! only.
 

@@ -1,4 +1,4 @@
-//! Changes of names: renaming, exchanging and removing, in the steps of [`sensor_model::journal::target_step::TargetStep`].
+//! Changes of names: renaming, exchanging and removing, in the edits of [`sensor_model::journal::target_edit::TargetEdit`].
 //!
 //! In: a place and a temporary name in its directory. Out: the change, or an error. The error shows whether another process changed
 //! the name first. Each change is one atomic call.

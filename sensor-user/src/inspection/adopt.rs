@@ -133,7 +133,7 @@ pub async fn adopt(
         for expectation in expectations {
             let undeclared = undeclared(path);
             let asked = expectation.as_ref().unwrap_or(&undeclared);
-            let (observation, _) = restorer.look(asked, &host.desired().ids).await;
+            let (observation, _) = restorer.observe_and_compare(asked, &host.desired().ids).await;
             let bytes = bytes(host, path, &observation, choice.secrets)?;
             found.push(AdoptedPath { path, expectation, observation, bytes });
         }

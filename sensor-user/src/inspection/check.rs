@@ -60,7 +60,7 @@ pub async fn check(host: &DeclaredHost) -> CheckReport {
     let desired = host.desired();
     let mut differing = Vec::new();
     for expectation in &desired.expectations {
-        let (_, differences) = restorer.look(expectation, &desired.ids).await;
+        let (_, differences) = restorer.observe_and_compare(expectation, &desired.ids).await;
         if !differences.is_empty() {
             differing.push(DifferingThing {
                 path: expectation.thing.path().to_string_lossy().into_owned(),

@@ -116,7 +116,8 @@ pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result
     let mut restorer = host.restorer();
     let mut things = Vec::new();
     for expectation in host.things_at(path)? {
-        let (observation, differences) = restorer.look(&expectation, &host.desired().ids).await;
+        let (observation, differences) =
+            restorer.observe_and_compare(&expectation, &host.desired().ids).await;
         let Expectation { thing, expected, label, source, .. } = expectation;
         things.push(ExplainedThing {
             thing,

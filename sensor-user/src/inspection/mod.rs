@@ -4,10 +4,10 @@
 
 mod adopt;
 mod check;
+mod declared_host;
 mod explain;
-mod host;
 
 pub use adopt::{AdoptedPaths, AdoptionError, ManifestChoice, ObjectNameError, adopt, check_name};
 pub use check::{CheckReport, DifferingThing, check};
+pub use declared_host::{DeclaredHost, DeclaredHostError};
 pub use explain::{ExplainReport, ExplainedThing, Explanation, PathPolicy, explain};
-pub use host::{DeclaredHost, DeclaredHostError};

@@ -10,21 +10,52 @@ use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// How a hook's program is attached.
+/// One of the two sets of programs. Each has a program for each hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
-    /// BPF LSM.
+pub enum ProgramSet {
+    /// BPF LSM programs.
     Lsm,
-    /// fentry on the `security_` function.
+    /// fentry programs on the `security_` functions.
     Fentry,
 }
 
-impl Mode {
+impl ProgramSet {
     /// Prefix of the program names.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Lsm => "lsm",
             Self::Fentry => "fentry",
+        }
+    }
+}
+
+/// How one program is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// To an LSM hook.
+    Lsm,
+    /// To the entry of a kernel function.
+    Fentry,
+    /// To a tracepoint.
+    Tracepoint,
+}
+
+impl Attachment {
+    /// Its word in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lsm => "lsm",
+            Self::Fentry => "fentry",
+            Self::Tracepoint => "tracepoint",
+        }
+    }
+}
+
+impl From<ProgramSet> for Attachment {
+    fn from(set: ProgramSet) -> Self {
+        match set {
+            ProgramSet::Lsm => Self::Lsm,
+            ProgramSet::Fentry => Self::Fentry,
         }
     }
 }
@@ -116,7 +147,7 @@ pub const TRACEPOINTS: &[(&str, &str)] = &[
     ("group_made", "cgroup_mkdir"),
 ];
 
-/// A kernel function without a security hook. A program is attached to it in both modes.
+/// A kernel function without a security hook. Both sets attach the same program to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Function {
     /// The function.
@@ -215,21 +246,21 @@ impl Function {
 
 impl Hook {
     /// The program's name in the object.
-    pub fn program(&self, mode: Mode) -> String {
-        format!("{}_{}", mode.prefix(), self.name)
+    pub fn program(&self, set: ProgramSet) -> String {
+        format!("{}_{}", set.prefix(), self.name)
     }
 
     /// The kernel function that the program is attached to.
-    pub fn function(&self, mode: Mode) -> String {
-        match mode {
-            Mode::Lsm => format!("bpf_lsm_{}", self.name),
-            Mode::Fentry => format!("security_{}", self.name),
+    pub fn function(&self, set: ProgramSet) -> String {
+        match set {
+            ProgramSet::Lsm => format!("bpf_lsm_{}", self.name),
+            ProgramSet::Fentry => format!("security_{}", self.name),
         }
     }
 
     /// Argument globals and their values on this kernel.
-    pub fn arguments(&self, btf: &Btf<'_>, mode: Mode) -> Result<BTreeMap<String, u32>, BtfError> {
-        let function = self.function(mode);
+    pub fn arguments(&self, btf: &Btf<'_>, set: ProgramSet) -> Result<BTreeMap<String, u32>, BtfError> {
+        let function = self.function(set);
         if !btf.has_function(&function) {
             return Err(BtfError::NoFunction(function));
         }

@@ -1,11 +1,11 @@
 //! Loading, attaching and pinning the programs, and taking over those of an earlier daemon.
 //!
-//! In: the embedded object, the kernel's BTF, a mode. Out: [`Loaded`]: programs, maps and rings. The canary shows whether the programs
-//! run, and the agent decides which mode to try next.
+//! In: the embedded object, the kernel's BTF, a set of programs. Out: [`Loaded`]: programs, maps and rings. The canary shows whether the programs
+//! run, and the agent decides which set to try next.
 
 use super::btrfs;
 use super::groups;
-use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When, WhyOff};
+use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, ProgramSet, TRACEPOINTS, When, WhyOff};
 use super::layout::{Layout, VMLINUX_BTF};
 use super::maps::{Maps, MapsError, ProcessMaps, Rings};
 use super::object::OBJECT;
@@ -74,10 +74,10 @@ pub enum LoadError {
     #[error(transparent)]
     Maps(#[from] MapsError),
     /// No hook could be attached.
-    #[error("no hook could be attached as {mode:?}; the first failure: {hook}: {off}")]
+    #[error("no hook could be attached as {set:?}; the first failure: {hook}: {off}")]
     NothingAttached {
-        /// The mode.
-        mode: Mode,
+        /// The set.
+        set: ProgramSet,
         /// The first hook that failed.
         hook: &'static str,
         /// Why it failed.
@@ -85,7 +85,7 @@ pub enum LoadError {
     },
     /// The kernel's types contain none of the hooks.
     #[error("no hook could be attached as {0:?}; the first failure: this kernel has none of them")]
-    NoHooks(Mode),
+    NoHooks(ProgramSet),
     /// The pin directory is unusable.
     #[error(transparent)]
     Pins(#[from] PinsError),
@@ -109,8 +109,8 @@ pub enum HookState {
 pub struct AttachedPrograms {
     programs: Attachable,
     pins: Option<Pins>,
-    /// How the change hooks are attached.
-    pub mode: Mode,
+    /// The set of the change hooks.
+    pub set: ProgramSet,
     /// The state of each hook, by hook or tracepoint name.
     pub hooks: BTreeMap<&'static str, HookState>,
     links: BTreeMap<&'static str, PinnedOrHeld>,
@@ -153,7 +153,7 @@ pub struct Loaded {
 ///
 /// `pins` is a directory in a BPF file system; with `None` programs and maps end with the process. `things` is the number of
 /// declared things; `None` if it is not known yet.
-pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Loaded, LoadError> {
+pub fn load(set: ProgramSet, pins: Option<&Path>, things: Option<usize>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
@@ -165,11 +165,11 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     let mut globals: Vec<(String, u32)> =
         layout.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     globals.push(("POSSIBLE_CPUS".to_owned(), cpus));
-    let set = set_number(mode);
-    globals.push(("PROGRAM_SET".to_owned(), set));
+    let number = set_number(set);
+    globals.push(("PROGRAM_SET".to_owned(), number));
     let mut wanted = Vec::new();
     for hook in HOOKS {
-        match hook.arguments(&btf, mode) {
+        match hook.arguments(&btf, set) {
             Ok(values) => {
                 globals.extend(values);
                 wanted.push(hook);
@@ -201,7 +201,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     drop(bytes);
 
     let outgrown = |maps: &Path| size::is_outgrown(maps, things);
-    let pins = pins.map(|root| Pins::prepare(root, mode, groups, &PINNED_MAPS, outgrown)).transpose()?;
+    let pins = pins.map(|root| Pins::prepare(root, set, groups, &PINNED_MAPS, outgrown)).transpose()?;
     let bitmap = size::choose(pins.as_ref().map(|pins| pins.maps.as_path()), things);
     globals.push(("BITMAP_SHIFT".to_owned(), bitmap.shift()));
     let map_pins: Vec<PathBuf> =
@@ -230,11 +230,11 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
         maps.set_btrfs_offsets(offsets)?;
     }
     let mount_namespace = host_mount_namespace();
-    maps.set_control(Control { abi_version: ABI_VERSION, mount_namespace, set, ..own })?;
+    maps.set_control(Control { abi_version: ABI_VERSION, mount_namespace, set: number, ..own })?;
 
     let programs = Attachable::Object(ebpf);
     let (links, temporary) = (BTreeMap::new(), BTreeMap::new());
-    let mut sensor = AttachedPrograms { programs, pins, mode, hooks, links, temporary };
+    let mut sensor = AttachedPrograms { programs, pins, set, hooks, links, temporary };
     let adopted = sensor.attach_all(&wanted, &functions, &kernel)?;
     if let Err(error) = sensor.drop_object() {
         tracing::debug!(%error, "The object stays in memory.");
@@ -282,7 +282,7 @@ impl AttachedPrograms {
             adopted &= self.keep(function.name, link, &mut first_failure);
         }
         for hook in wanted {
-            let name = hook.program(self.mode);
+            let name = hook.program(self.set);
             if hook.when != When::Always {
                 let state = match self.load_program(hook, &name, kernel) {
                     Ok(()) => HookState::Waiting,
@@ -302,8 +302,8 @@ impl AttachedPrograms {
             return Ok(adopted);
         }
         Err(match first_failure {
-            Some((hook, off)) => LoadError::NothingAttached { mode: self.mode, hook, off },
-            None => LoadError::NoHooks(self.mode),
+            Some((hook, off)) => LoadError::NothingAttached { set: self.set, hook, off },
+            None => LoadError::NoHooks(self.set),
         })
     }
 
@@ -364,17 +364,17 @@ impl AttachedPrograms {
     fn drop_object(&mut self) -> Result<(), ProgramError> {
         let Some(pins) = self.pins.clone() else { return Ok(()) };
         let waits = |hook: &&Hook| matches!(self.hooks.get(hook.name), Some(HookState::Waiting));
-        let names: Vec<String> = HOOKS.iter().filter(waits).map(|hook| hook.program(self.mode)).collect();
+        let names: Vec<String> = HOOKS.iter().filter(waits).map(|hook| hook.program(self.set)).collect();
         let mut waiting = BTreeMap::new();
         for name in names {
             let path = pins.moment()?;
             let refused = |error: PinError| ProgramError::IOError(io::Error::other(error));
-            let program = match self.mode {
-                Mode::Lsm => {
+            let program = match self.set {
+                ProgramSet::Lsm => {
                     self.program::<Lsm>(&name)?.pin(&path).map_err(refused)?;
                     Program::Lsm(Lsm::from_pin(&path)?)
                 }
-                Mode::Fentry => {
+                ProgramSet::Fentry => {
                     self.program::<FEntry>(&name)?.pin(&path).map_err(refused)?;
                     Program::FEntry(FEntry::from_pin(&path)?)
                 }
@@ -387,20 +387,22 @@ impl AttachedPrograms {
     }
 
     fn load_program(&mut self, hook: &Hook, name: &str, kernel: &aya::Btf) -> Result<(), ProgramError> {
-        match self.mode {
-            Mode::Lsm => self.program::<Lsm>(name)?.load(hook.name, kernel),
-            Mode::Fentry => self.program::<FEntry>(name)?.load(&hook.function(Mode::Fentry), kernel),
+        match self.set {
+            ProgramSet::Lsm => self.program::<Lsm>(name)?.load(hook.name, kernel),
+            ProgramSet::Fentry => {
+                self.program::<FEntry>(name)?.load(&hook.function(ProgramSet::Fentry), kernel)
+            }
         }
     }
 
     fn attach_program(&mut self, name: &str) -> Result<FdLink, ProgramError> {
-        match self.mode {
-            Mode::Lsm => {
+        match self.set {
+            ProgramSet::Lsm => {
                 let program = self.program::<Lsm>(name)?;
                 let link = program.attach()?;
                 Ok(program.take_link(link)?.into())
             }
-            Mode::Fentry => {
+            ProgramSet::Fentry => {
                 let program = self.program::<FEntry>(name)?;
                 let link = program.attach()?;
                 Ok(program.take_link(link)?.into())
@@ -417,7 +419,7 @@ impl AttachedPrograms {
             } else if !self.temporary.contains_key(hook.name)
                 && matches!(self.hooks.get(hook.name), Some(HookState::Waiting))
             {
-                let link = self.attach_program(&hook.program(self.mode))?;
+                let link = self.attach_program(&hook.program(self.set))?;
                 self.temporary.insert(hook.name, link);
                 changed.push(hook.name);
             }
@@ -440,7 +442,7 @@ impl AttachedPrograms {
         }
     }
 
-    /// Detaches all programs and removes the pins, for a mode whose programs do not run.
+    /// Detaches all programs and removes the pins, for a set whose programs do not run.
     pub fn detach(self) {
         for (name, link) in self.links {
             match link {

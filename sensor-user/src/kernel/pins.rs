@@ -1,9 +1,9 @@
 //! Directories for pins in a BPF file system.
 //!
-//! In: a directory, the mode and the hierarchy of control groups. Out: the directories for this set's links and maps, and those of
+//! In: a directory, the set and the hierarchy of control groups. Out: the directories for this set's links and maps, and those of
 //! other sets. It attaches nothing.
 
-use super::hooks::Mode;
+use super::hooks::ProgramSet;
 use super::object::OBJECT_SHA256;
 use sensor_common::ABI_VERSION;
 use sensor_model::host::hierarchy::Hierarchy;
@@ -23,17 +23,17 @@ pub struct PinsError {
     pub source: io::Error,
 }
 
-/// The number of a set of programs: each object has one set for each mode. It is never zero.
-pub(super) fn set_number(mode: Mode) -> u32 {
+/// The number of a set of programs; another object has other numbers. It is never zero.
+pub(super) fn set_number(set: ProgramSet) -> u32 {
     let object = u32::from_str_radix(&OBJECT_SHA256[..8], 16).unwrap_or_default();
-    let mode = match mode {
-        Mode::Lsm => 1,
-        Mode::Fentry => 2,
+    let set = match set {
+        ProgramSet::Lsm => 1,
+        ProgramSet::Fentry => 2,
     };
-    object & !3 | mode
+    object & !3 | set
 }
 
-/// The directories of a set. Maps are apart by ABI, links by object and mode, both by the hierarchy of control groups. So an upgrade
+/// The directories of a set. Maps are apart by ABI, links by object and set, both by the hierarchy of control groups. So an upgrade
 /// attaches the new programs before it removes the old ones.
 #[derive(Debug, Clone)]
 pub(super) struct Pins {
@@ -50,7 +50,7 @@ impl Pins {
     /// set's programs run until [`Pins::others`] are removed.
     pub(super) fn prepare(
         root: &Path,
-        mode: Mode,
+        set: ProgramSet,
         groups: Hierarchy,
         names: &[&str],
         outgrown: impl Fn(&Path) -> bool,
@@ -60,7 +60,7 @@ impl Pins {
         let pins = Self {
             root: root.to_owned(),
             maps: root.join(format!("maps-v{ABI_VERSION}{of}")),
-            links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], mode.prefix())),
+            links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], set.prefix())),
         };
         let lacks = pins.lack(names);
         if lacks || outgrown(&pins.maps) {
@@ -90,7 +90,7 @@ impl Pins {
         missing > 0 && (is_used(&self.maps) || is_used(&self.links))
     }
 
-    /// Directories of other sets: links of other objects or modes, maps of another ABI, both of another hierarchy, and those set
+    /// Directories of other sets: links of other objects or program sets, maps of another ABI, both of another hierarchy, and those set
     /// aside.
     pub(super) fn others(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
@@ -143,7 +143,7 @@ mod tests {
     const NAMES: [&str; 2] = ["MANAGED", "ALLOWED"];
 
     fn prepare(root: &Path) -> Pins {
-        Pins::prepare(root, Mode::Lsm, Hierarchy::default(), &NAMES, |_| false).unwrap()
+        Pins::prepare(root, ProgramSet::Lsm, Hierarchy::default(), &NAMES, |_| false).unwrap()
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
             fs::write(path, "").unwrap();
         }
         let outgrown = |maps: &Path| maps == pins.maps && maps.join("MANAGED").exists();
-        Pins::prepare(root.path(), Mode::Lsm, Hierarchy::default(), &NAMES, outgrown).unwrap();
+        Pins::prepare(root.path(), ProgramSet::Lsm, Hierarchy::default(), &NAMES, outgrown).unwrap();
         assert!(!all.iter().any(|path| path.exists()) && pins.maps.exists() && pins.links.exists());
         assert_eq!(pins.others().len(), 2, "they run until the new set has answered");
     }

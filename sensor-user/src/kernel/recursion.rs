@@ -3,7 +3,7 @@
 //! In: the loaded programs. Out: how often the kernel skipped one, because the same program was already running on that processor
 //! (`bpf_prog_check_recur`). It skips tracing programs and never LSM programs. The programs themselves cannot count such a call.
 
-use super::hooks::{FUNCTIONS, HOOKS, Mode};
+use super::hooks::{FUNCTIONS, HOOKS, ProgramSet};
 use aya::programs::{ProgramError, ProgramFd, loaded_programs};
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,7 +66,7 @@ fn is_gone(error: &ProgramError) -> bool {
 
 /// The names of Holdfast's fentry programs, cut to the length that the kernel keeps. A program with another name does not count.
 fn names() -> BTreeSet<String> {
-    let hooks = HOOKS.iter().map(|hook| hook.program(Mode::Fentry));
+    let hooks = HOOKS.iter().map(|hook| hook.program(ProgramSet::Fentry));
     let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());
     hooks.chain(functions).map(|name| name.chars().take(KERNEL_NAME).collect()).collect()
 }

@@ -32,13 +32,13 @@ struct Stamp {
 struct Database {
     stamps: [Option<Stamp>; 2],
     accounts: Accounts,
-    looked: Option<Instant>,
+    read_at: Option<Instant>,
 }
 
 impl Database {
     /// Reads the files again if the version of one of them differs from the cached one.
     fn refresh(&mut self, root: &Root, paths: [&str; 2]) {
-        self.looked = Some(Instant::now());
+        self.read_at = Some(Instant::now());
         if root.guard().is_some_and(|guard| paths.iter().any(|path| guard.served(Path::new(path)).is_some()))
         {
             // A file system that may never answer is mounted over a file, so the cached names stay.
@@ -64,7 +64,7 @@ impl Database {
     }
 
     fn refresh_when_stale(&mut self, root: &Root, paths: [&str; 2]) {
-        if self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
+        if self.read_at.is_none_or(|read_at| read_at.elapsed() >= FRESH) {
             self.refresh(root, paths);
         }
     }

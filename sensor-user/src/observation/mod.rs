@@ -8,7 +8,7 @@
 mod accounts;
 mod file_system;
 mod for_other_rooms;
-pub mod host;
+pub mod host_observer;
 mod names;
 pub mod node;
 mod object;
@@ -291,12 +291,12 @@ impl Observer {
     }
 
     fn find_again(
-        look: impl Fn() -> Result<Option<Found>, FailedOperation>,
+        find: impl Fn() -> Result<Option<Found>, FailedOperation>,
     ) -> Result<Option<Found>, FailedOperation> {
-        let mut found = look();
+        let mut found = find();
         for _ in 1..ATTEMPTS {
             match found {
-                Err(FailedOperation { errno: Errno::EAGAIN, .. }) => found = look(),
+                Err(FailedOperation { errno: Errno::EAGAIN, .. }) => found = find(),
                 _ => break,
             }
         }

@@ -154,7 +154,7 @@ pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), 
     let observer = Observer::new(root)?;
     for line in from.lines() {
         let expectation: Expectation = serde_json::from_str(&line?).map_err(io::Error::from)?;
-        let mut line = serde_json::to_vec(&look(&observer, &expectation))
+        let mut line = serde_json::to_vec(&answer(&observer, &expectation))
             .or_else(|error| {
                 // A name is not UTF-8.
                 let observation = Observation::Unreadable {
@@ -181,7 +181,7 @@ pub enum ServeError {
     Talk(#[from] io::Error),
 }
 
-fn look(observer: &Observer, expectation: &Expectation) -> Answer {
+fn answer(observer: &Observer, expectation: &Expectation) -> Answer {
     let mut observation = observer.observe(expectation).observation;
     if let Observation::Object(object) = &mut observation {
         object.changed_ns = object.changed_ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX));

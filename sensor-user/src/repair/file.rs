@@ -4,8 +4,8 @@
 //! only undeclared keys and invalid lines.
 
 use super::{
+    context::{KeyOwner, RepairContext},
     error::{RepairError, RepairRefusal},
-    host::{KeyOwner, RepairContext},
 };
 use crate::{
     bounded,

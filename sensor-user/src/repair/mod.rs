@@ -4,9 +4,9 @@
 //! through [`crate::disk`] and observed again, or the reason why not. A repair writes only below the root and only what a config
 //! declares. No error has content in it.
 
+mod context;
 mod error;
 mod file;
-mod host;
 mod node;
 pub mod revert;
 pub(crate) mod unit;
@@ -19,10 +19,10 @@ pub(crate) use file::declared_lines;
 
 use crate::{
     disk,
-    observation::{Observer, host::HostObserver},
+    observation::{Observer, host_observer::HostObserver},
 };
-use host::RepairContext;
-pub use host::linked_file;
+use context::RepairContext;
+pub use context::linked_file;
 use sensor_model::{
     compare::{Ids, compare},
     difference::Difference,
@@ -38,7 +38,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 pub struct Restored {
     /// How it differed before; empty if it did not.
     pub before: Vec<Difference>,
-    /// Each step in a few words, without contents: `content written`, `mode set to 0644`.
+    /// Each change in a few words, without contents: `content written`, `mode set to 0644`.
     pub actions: Vec<String>,
 }
 
@@ -62,7 +62,11 @@ impl Restorer {
     }
 
     /// Observes a thing and compares it with its expectation.
-    pub async fn look(&mut self, expectation: &Expectation, ids: &Ids) -> (Observation, Vec<Difference>) {
+    pub async fn observe_and_compare(
+        &mut self,
+        expectation: &Expectation,
+        ids: &Ids,
+    ) -> (Observation, Vec<Difference>) {
         let (observed, _) = self.units.observe(expectation).await;
         let differences = compare(expectation, &observed.observation, ids);
         (observed.observation, differences)
@@ -78,7 +82,7 @@ impl Restorer {
         expectation: &Expectation,
         ids: &Ids,
     ) -> Result<Restored, RepairError> {
-        let (observation, before) = self.look(expectation, ids).await;
+        let (observation, before) = self.observe_and_compare(expectation, ids).await;
         if before.is_empty() {
             return Ok(Restored::default());
         }
@@ -109,7 +113,7 @@ impl Restorer {
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
         };
-        let (_, differences) = self.look(expectation, ids).await;
+        let (_, differences) = self.observe_and_compare(expectation, ids).await;
         if differences.is_empty() {
             Ok(Restored { before, actions })
         } else {

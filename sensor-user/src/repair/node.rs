@@ -3,9 +3,9 @@
 //! In: the expectation, and how the thing differs. Out: the directory or link as declared, or no undeclared names in the directory.
 
 use super::{
+    context::{RepairContext, linked_file},
     error::{RepairError, RepairRefusal},
     file::texts,
-    host::{RepairContext, linked_file},
 };
 use crate::{
     disk::{NewMetadata, Xattrs, each_name, set_existing},

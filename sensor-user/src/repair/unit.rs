@@ -4,8 +4,8 @@
 //! units, because it knows presets and drop-ins. Otherwise Holdfast makes or removes the links of the `[Install]` section.
 
 use super::{
+    context::RepairContext,
     error::{RepairError, RepairRefusal},
-    host::RepairContext,
 };
 use crate::{
     bounded::{self, Kind, Unreadable},

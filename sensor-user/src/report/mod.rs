@@ -1,6 +1,6 @@
 //! What the daemon reports, from one picture of the node: the forensic log, the metrics and the status.
 //!
-//! In: the events of the loop. Out: a hash-chained log, the pages `/metrics`, `/healthz` and `/readyz`, and `status.json`.
+//! In: the reports of the loop. Out: a hash-chained log, the pages `/metrics`, `/healthz` and `/readyz`, and `status.json`.
 //!
 //! | who reports | reads |
 //! |---|---|

@@ -1,13 +1,13 @@
 //! The picture of the node: the verdict, the open drifts and gaps, and the state of its config.
 //!
-//! In: the events of the loop, and the numbers of each turn. Out: the status. Each event also goes to the metrics from here. Every
+//! In: the reports of the loop, and the numbers of each turn. Out: the status. Each report also goes to the metrics from here. Every
 //! way to report the node reads this picture and nothing else. It decides nothing.
 
 use super::forensic;
 use super::metrics::Metrics;
 use super::status_file::VerdictCounts;
 use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
-use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, NodeCounts, RunFacts};
+use crate::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};
 use jiff::Timestamp;
 use sensor_model::drift_policy::DriftAction;
@@ -39,7 +39,7 @@ impl Default for Picture {
         Self {
             daemon: DaemonFacts::default(),
             run: RunFacts {
-                mode: HookMode::Fanotify,
+                backend: BackendName::Fanotify,
                 sources: Vec::new(),
                 waiting: Vec::new(),
                 refused: None,
@@ -97,55 +97,55 @@ impl Picture {
         std::mem::take(&mut self.changed)
     }
 
-    /// Takes an event, and counts it in the metrics.
-    pub(super) fn take(&mut self, event: AgentEvent<'_>, metrics: &Metrics, clock: &dyn Clock) {
-        match event {
-            AgentEvent::RunBegan(run) => {
+    /// Takes a report, and counts it in the metrics.
+    pub(super) fn take(&mut self, report: AgentReport<'_>, metrics: &Metrics, clock: &dyn Clock) {
+        match report {
+            AgentReport::RunBegan(run) => {
                 self.run = run;
                 self.gaps.clear();
                 self.drifts.unconfirm();
                 self.changed = true;
                 metrics.run_begins();
             }
-            AgentEvent::RunEnded | AgentEvent::NotReady(..) | AgentEvent::Ready(_) => {}
-            AgentEvent::BackendRuns(mode, unseen) => metrics.backend(mode, unseen),
-            AgentEvent::Hook { name, mode, attached } => metrics.hook(name, mode, attached),
-            AgentEvent::ConfigsRead(successful) => metrics.reloaded(successful),
-            AgentEvent::ChangeReceived(operation) => metrics.event(operation),
-            AgentEvent::ChangesLost(stage, reason, count) => metrics.lost(stage, reason, count),
-            AgentEvent::CanarySeen => metrics.canary(clock.now()),
-            AgentEvent::ThingVerified(took) => metrics.verified(took),
-            AgentEvent::AllVerified(things, took) => {
+            AgentReport::RunEnded | AgentReport::NotReady(..) | AgentReport::Ready(_) => {}
+            AgentReport::BackendRuns(backend, unseen) => metrics.backend(backend, unseen),
+            AgentReport::Hook { name, attachment, attached } => metrics.hook(name, attachment, attached),
+            AgentReport::ConfigsRead(successful) => metrics.reloaded(successful),
+            AgentReport::ChangeReceived(operation) => metrics.event(operation),
+            AgentReport::ChangesLost(stage, reason, count) => metrics.lost(stage, reason, count),
+            AgentReport::CanarySeen => metrics.canary(clock.now()),
+            AgentReport::ThingVerified(took) => metrics.verified(took),
+            AgentReport::AllVerified(things, took) => {
                 metrics.verified_all(things, took, clock.now());
                 self.changed = true;
             }
-            AgentEvent::Verdict(verdict, latency) => metrics.verdict(verdict, latency),
-            AgentEvent::Drifted(name, open) => self.drifted(name, *open, metrics, clock.now()),
-            AgentEvent::DriftConfirmed(name, action) => {
+            AgentReport::Verdict(verdict, latency) => metrics.verdict(verdict, latency),
+            AgentReport::Drifted(name, open) => self.drifted(name, *open, metrics, clock.now()),
+            AgentReport::DriftConfirmed(name, action) => {
                 self.drifts.confirm(name, action);
                 self.changed = true;
             }
-            AgentEvent::Touched(path, actor) => metrics.touched(path, actor),
-            AgentEvent::Recovered(name) => {
+            AgentReport::Touched(path, actor) => metrics.touched(path, actor),
+            AgentReport::Recovered(name) => {
                 self.changed = true;
                 if self.drifts.remove(name).is_some() {
                     metrics.recovered(name);
                     metrics.open_drifts(&self.drifts, self.last_drift);
                 }
             }
-            AgentEvent::GapOpened(gap, name) => {
+            AgentReport::GapOpened(gap, name) => {
                 metrics.gap_opened(gap.reason);
                 self.gaps.insert(gap.number, open_gap(gap, name, clock));
                 self.changed = true;
             }
-            AgentEvent::GapClosed(gap) => {
+            AgentReport::GapClosed(gap) => {
                 metrics.gap_closed(gap.reason);
                 self.gaps.remove(&gap.number);
                 self.changed = true;
             }
-            AgentEvent::Reverted(path, result) => metrics.reverted(path, result),
-            AgentEvent::WithoutRecord(kind, count) => metrics.without_record(kind, count),
-            AgentEvent::NodeState(standing) => {
+            AgentReport::Reverted(path, result) => metrics.reverted(path, result),
+            AgentReport::WithoutRecord(kind, count) => metrics.without_record(kind, count),
+            AgentReport::NodeState(standing) => {
                 let is_new = standing != self.node;
                 if let Some(standing) = &standing {
                     metrics.node_state(standing.state, standing.wait);
@@ -197,7 +197,7 @@ impl Picture {
             schema: SCHEMA.to_owned(),
             verdict,
             degraded: self.drifts.iter().any(|(_, open)| open.action >= Some(DriftAction::Degrade)),
-            backend: self.run.mode.name().to_owned(),
+            backend: self.run.backend.as_str().to_owned(),
             capabilities: self.daemon.capabilities.clone(),
             time: rfc3339(clock.now()),
             pid: std::process::id(),

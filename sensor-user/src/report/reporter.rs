@@ -1,6 +1,6 @@
 //! The daemon's reporter, which implements the loop's trait [`Reports`].
 //!
-//! In: events, and the records of each turn. Out: each event goes to the picture at once. At the end of a turn the records go to
+//! In: reports, and the records of each turn. Out: each report goes to the picture at once. At the end of a turn the records go to
 //! the forensic log, and the picture to `status.json`. The pages of metrics and health run in their own thread.
 
 use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
@@ -10,7 +10,7 @@ use super::picture::Picture;
 use super::status_file::StatusFile;
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
-    AgentEvent, DaemonFacts, NodeCounts, OpenedReports, ReadinessSubject, ReportError, Reports,
+    AgentReport, DaemonFacts, NodeCounts, OpenedReports, ReadinessSubject, ReportError, Reports,
 };
 use crate::clock::Clock;
 use sensor_model::record::Record;
@@ -57,7 +57,7 @@ enum ReporterError {
     Join(#[from] tokio::task::JoinError),
 }
 
-/// Writes and shows the events of the loop.
+/// Writes and shows the reports of the loop.
 #[derive(Debug)]
 pub struct Reporter {
     places: Places,
@@ -178,9 +178,9 @@ impl Reports for Reporter {
         self.open_log(facts).map_err(ReportError::new)
     }
 
-    fn report(&mut self, event: AgentEvent<'_>) {
-        match &event {
-            AgentEvent::RunBegan(run) => {
+    fn report(&mut self, report: AgentReport<'_>) {
+        match &report {
+            AgentReport::RunBegan(run) => {
                 self.status.outdate();
                 for subject in [ReadinessSubject::Canary, ReadinessSubject::Config] {
                     self.readiness.ready(subject.name());
@@ -190,14 +190,14 @@ impl Reports for Reporter {
                     self.readiness.not_ready(ReadinessSubject::Config.name(), reason.as_str());
                 }
             }
-            AgentEvent::RunEnded => self.not_verified_yet(),
-            AgentEvent::NotReady(subject, reason) => {
+            AgentReport::RunEnded => self.not_verified_yet(),
+            AgentReport::NotReady(subject, reason) => {
                 self.readiness.not_ready(subject.name(), reason.as_str());
             }
-            AgentEvent::Ready(subject) => self.readiness.ready(subject.name()),
+            AgentReport::Ready(subject) => self.readiness.ready(subject.name()),
             _ => {}
         }
-        self.picture.take(event, &self.metrics, &*self.clock);
+        self.picture.take(report, &self.metrics, &*self.clock);
     }
 
     fn drifts(&self) -> &OpenDrifts {
@@ -212,7 +212,7 @@ impl Reports for Reporter {
         if self.picture.has_changed() {
             self.status.outdate();
         }
-        // A thing can get its verdict without an event, which changes only the counts.
+        // A thing can get its verdict without a report, which changes only the counts.
         if self.status.is_due(self.picture.counts(), !counts.is_verifying) {
             self.write_status();
         }

@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// Opens a journal to append to it, and cuts an unfinished record off its end.
-    pub(crate) fn go_on(&self, parsed: &ParsedJournal) -> Result<JournalFile, StoreError> {
+    pub(crate) fn continue_journal(&self, parsed: &ParsedJournal) -> Result<JournalFile, StoreError> {
         let path = self.path.join(JOURNAL);
         let file = fs::OpenOptions::new()
             .append(true)

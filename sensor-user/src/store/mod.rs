@@ -16,5 +16,5 @@ pub use error::{StoreError, StoreFault, UnknownApplied};
 pub use files::Store;
 pub use history::{HistoryEntry, OverwrittenEntry};
 pub(crate) use journal::{AppendError, JournalFile, RESERVE};
-pub use node_state::note_event;
+pub use node_state::note_milestone;
 pub(crate) use node_state::note_wait;

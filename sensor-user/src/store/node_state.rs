@@ -1,16 +1,16 @@
 //! The file of the node's state, for the daemon, `holdfast status` and people.
 //!
-//! In: events of applies, and waits. Out: the state that follows, in the file and in the log.
+//! In: milestones of applies, and waits. Out: the state that follows, in the file and in the log.
 
 use super::{error::StoreError, files::Store};
 use crate::clock::rfc3339;
 use jiff::Timestamp;
-use sensor_model::node_state::{NodeEvent, Standing, Wait, next};
+use sensor_model::node_state::{Milestone, Standing, Wait, next};
 
 const STATE: &str = "state.json";
 
 impl Store {
-    /// The node's state; `None` before the first event.
+    /// The node's state; `None` before the first milestone.
     ///
     /// # Errors
     /// The file cannot be read, or Holdfast did not write it.
@@ -24,24 +24,24 @@ impl Store {
     }
 }
 
-/// Writes the state that follows an event, and returns it. An event that is impossible in the present state is logged and
+/// Writes the state that follows a milestone, and returns it. A milestone that is impossible in the present state is logged and
 /// changes nothing.
 ///
 /// # Errors
 /// The state cannot be read or written.
-pub fn note_event(
+pub fn note_milestone(
     store: &Store,
-    event: NodeEvent,
+    milestone: Milestone,
     apply: Option<u64>,
     reason: &str,
     waiting_for: &str,
     now: Timestamp,
 ) -> Result<Standing, StoreError> {
     let before = store.standing()?.unwrap_or_default();
-    let state = match next(before.state, event) {
+    let state = match next(before.state, milestone) {
         Ok(state) => state,
         Err(impossible) => {
-            tracing::error!(%impossible, "An event that is impossible in the node's state was ignored.");
+            tracing::error!(%impossible, "A milestone that is impossible in the node's state was ignored.");
             return Ok(before);
         }
     };
@@ -51,7 +51,7 @@ pub fn note_event(
         state,
         reason: reason.to_owned(),
         waiting_for: waiting_for.to_owned(),
-        wait: event.wait(),
+        wait: milestone.wait(),
         since,
         apply: apply.or(before.apply),
     };

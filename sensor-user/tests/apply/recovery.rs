@@ -10,13 +10,13 @@ use holdfast::{
         ActError, ActFuture, ActResult, ActRunner, Applied, Recovered, ResumeLimit, UndoResult,
         UnitAfterBoot, UnitFailure,
     },
-    store::note_event,
+    store::note_milestone,
 };
 use sensor_model::{
     journal::{
         Act, Action, ApplyEnd, Begin, Boot, Fallback, JournalRecord, OsChange, codec, machine::MachineEnd,
     },
-    node_state::{NodeEvent, NodeState},
+    node_state::{Milestone, NodeState},
 };
 use std::{fs, process::Command};
 
@@ -132,7 +132,7 @@ pub(crate) fn interrupted(begin: Begin, more: &[JournalRecord]) -> World {
     }
     fs::write(world.state().join("apply/journal"), text).unwrap();
     let (engine, now) = (engine(&world), jiff::Timestamp::now());
-    note_event(engine.store(), NodeEvent::Begun, Some(2), "", "files to be written", now).unwrap();
+    note_milestone(engine.store(), Milestone::Begun, Some(2), "", "files to be written", now).unwrap();
     world
 }
 

@@ -7,7 +7,7 @@
 mod setting;
 mod world;
 
-use super::target_step::Side;
+use super::target_edit::Side;
 use super::{machine::MachineEnd, mutation::Mutation};
 use setting::{Object, Setting};
 use stateright::{Checker, HasDiscoveries, Model, Property};

@@ -4,7 +4,7 @@ use super::super::{
     ApplyEnd, Begin, Boot, JournalRecord, PathState, Target,
     machine::{Machine, MachineAnswer, MachineEnd, MachineRequest},
     mutation::Mutation,
-    target_step::{Side, TargetState, TargetStep},
+    target_edit::{Side, TargetEdit, TargetState},
 };
 use super::setting::{Object, Setting};
 
@@ -55,29 +55,29 @@ impl Slot {
         }
     }
 
-    /// Takes a step. A step that is no longer possible changes nothing; the next observation shows why.
-    fn step(&mut self, step: TargetStep) {
-        match step {
-            TargetStep::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
-            TargetStep::Swap if self.path != Object::Nothing => {
+    /// Carries out an edit. An edit that is no longer possible changes nothing; the next observation shows why.
+    fn edit(&mut self, edit: TargetEdit) {
+        match edit {
+            TargetEdit::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
+            TargetEdit::Swap if self.path != Object::Nothing => {
                 if let Some(temporary) = self.temporary.replace(self.path) {
                     self.path = temporary;
                 } else {
                     self.temporary = None;
                 }
             }
-            TargetStep::PutIn if self.path == Object::Nothing => {
+            TargetEdit::PutIn if self.path == Object::Nothing => {
                 if let Some(temporary) = self.temporary.take() {
                     self.path = temporary;
                 }
             }
-            TargetStep::TakeAway if self.temporary.is_none() && self.path != Object::Nothing => {
+            TargetEdit::TakeAway if self.temporary.is_none() && self.path != Object::Nothing => {
                 self.temporary = Some(self.path);
                 self.path = Object::Nothing;
             }
-            TargetStep::Discard => self.temporary = None,
-            TargetStep::Set(Side::Before) if self.stubborn => {}
-            TargetStep::Set(side) if self.path != Object::Nothing => self.path = self.content(side),
+            TargetEdit::Discard => self.temporary = None,
+            TargetEdit::Set(Side::Before) if self.stubborn => {}
+            TargetEdit::Set(side) if self.path != Object::Nothing => self.path = self.content(side),
             _ => {}
         }
     }
@@ -169,7 +169,7 @@ impl World {
     /// The slot whose attributes are to be set next.
     pub(super) fn sets(&self) -> Option<usize> {
         match self.machine.as_ref().and_then(Machine::next) {
-            Some(MachineRequest::Step(target, TargetStep::Set(_))) => Some(target),
+            Some(MachineRequest::Edit(target, TargetEdit::Set(_))) => Some(target),
             _ => None,
         }
     }
@@ -205,9 +205,9 @@ impl World {
                     temporary: slot.temporary.map(|content| slot.side(content)),
                 })
             }
-            MachineRequest::Step(target, step) => {
+            MachineRequest::Edit(target, edit) => {
                 self.went_back |= self.machine.as_ref().is_some_and(Machine::is_going_back);
-                self.slots[target].step(step);
+                self.slots[target].edit(edit);
                 MachineAnswer::Done
             }
             MachineRequest::Verify

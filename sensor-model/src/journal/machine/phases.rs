@@ -1,4 +1,4 @@
-//! The next stage after an observation or a step of a target.
+//! The next stage after an observation or an edit of a target.
 //!
 //! In: the pass, the target, the outcome. Out: the next stage. If a target has the state of another process, an apply rolls back,
 //! and a rollback leaves and reports that target.
@@ -6,7 +6,7 @@
 use super::{
     super::{
         Target, TargetKind,
-        target_step::{Side, TargetState, TargetStep, next_step},
+        target_edit::{Side, TargetEdit, TargetState, next_edit},
     },
     Machine, MachineAnswer,
     stage::{Pass, Stage},
@@ -44,7 +44,7 @@ impl Machine {
     /// Writes overwritten paths again, from a number on. Then the given stage follows.
     pub(super) fn write_overwritten(&mut self, at: usize, then: Stage) -> Stage {
         if at < self.overwritten.len() {
-            return Stage::Overwritten { at, state: None, steps: 0, then: Box::new(then) };
+            return Stage::Overwritten { at, state: None, edits: 0, then: Box::new(then) };
         }
         match then {
             Stage::Returning { .. } => self.restore(0),
@@ -55,11 +55,11 @@ impl Machine {
     /// Begins the rollback. Overwritten paths are written again first: such a path may be a target, and a target is restored only
     /// from the state that Holdfast wrote.
     pub(super) fn go_back(&mut self) -> Stage {
-        self.write_overwritten(0, Stage::Returning { at: 0, state: None, steps: 0 })
+        self.write_overwritten(0, Stage::Returning { at: 0, state: None, edits: 0 })
     }
 
-    /// The stage after an observation or a step of a target.
-    pub(super) fn moved(&mut self, pass: Pass, (at, steps): (usize, u8), outcome: MachineAnswer) -> Stage {
+    /// The stage after an observation or an edit of a target.
+    pub(super) fn moved(&mut self, pass: Pass, (at, edits): (usize, u8), outcome: MachineAnswer) -> Stage {
         let target = match pass {
             Pass::Writing | Pass::Clearing => at,
             Pass::Overwritten(_) => self.kinds.len() + at,
@@ -78,19 +78,19 @@ impl Machine {
                 let is_half_way = matches!(pass, Pass::Overwritten(_)) && state.between;
                 let path = state.path.or(is_half_way.then_some(Side::Before));
                 let state = TargetState { path, ..state };
-                match next_step(self.kind(target), goal, keep, state) {
-                    TargetStep::Finished => self.next_target(pass, at),
+                match next_edit(self.kind(target), goal, keep, state) {
+                    TargetEdit::Finished => self.next_target(pass, at),
                     // The final comparison reports it, if a config declares the path.
-                    TargetStep::Foreign if matches!(pass, Pass::Overwritten(_)) => self.next_target(pass, at),
-                    TargetStep::Foreign if pass == Pass::Returning => {
+                    TargetEdit::Foreign if matches!(pass, Pass::Overwritten(_)) => self.next_target(pass, at),
+                    TargetEdit::Foreign if pass == Pass::Returning => {
                         let name = &self.names[target];
                         self.problems.push(format!("{name}{LEFT}"));
                         self.left.push(name.clone());
                         self.next_target(pass, at)
                     }
-                    TargetStep::Foreign => self
+                    TargetEdit::Foreign => self
                         .turn_back(format!("{}: another process changed it meanwhile", self.names[target])),
-                    _ => pass.at(at, Some(state), steps),
+                    _ => pass.at(at, Some(state), edits),
                 }
             }
             // A directory that is not empty stays, with the objects of another process.
@@ -103,7 +103,7 @@ impl Machine {
             | MachineAnswer::Skipped(_)
             | MachineAnswer::NeedsReboot
             | MachineAnswer::Broken(_)
-                if steps >= self.patience =>
+                if edits >= self.patience =>
             {
                 let reason = format!("{}: the state that Holdfast writes does not stay", self.names[target]);
                 self.not_moved(pass, at, reason)
@@ -111,7 +111,7 @@ impl Machine {
             MachineAnswer::Done
             | MachineAnswer::Skipped(_)
             | MachineAnswer::NeedsReboot
-            | MachineAnswer::Broken(_) => pass.at(at, None, steps + 1),
+            | MachineAnswer::Broken(_) => pass.at(at, None, edits + 1),
         }
     }
 

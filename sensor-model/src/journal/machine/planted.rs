@@ -1,7 +1,7 @@
 //! Faults that a test plants in the machine, to show that the checker finds them.
 
 use super::{
-    super::{mutation::Mutation, target_step::TargetState},
+    super::{mutation::Mutation, target_edit::TargetState},
     ApplyEnd, Machine,
     stage::Stage,
 };
@@ -15,7 +15,7 @@ impl Machine {
                 self.stage = Stage::Closing(ApplyEnd::RolledBack);
             }
             Some(Mutation::WriteBeforeBegin) if self.stage == Stage::Opening => {
-                self.stage = Stage::Writing { at: 0, state: None, steps: 0 };
+                self.stage = Stage::Writing { at: 0, state: None, edits: 0 };
             }
             Some(Mutation::SkipAwait) if matches!(self.stage, Stage::Awaiting(_)) => {
                 self.stage = Stage::Verifying;
@@ -25,7 +25,7 @@ impl Machine {
                     self.stage = *then;
                 }
             }
-            // More steps than any test waits for.
+            // More edits than any test waits for.
             Some(Mutation::StepForEver) => self.patience = u8::MAX,
             _ => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! In: nothing. Out: the stages, each with the request that it makes, and the passes over the targets.
 
-use super::super::{ApplyEnd, target_step::TargetState};
+use super::super::{ApplyEnd, target_edit::TargetState};
 use super::end::MachineEnd;
 
 /// A stage. [`super::MachineRequest`] has the request that a stage makes.
@@ -10,12 +10,12 @@ use super::end::MachineEnd;
 pub(super) enum Stage {
     /// `Begin`: the first record.
     Opening,
-    /// `Observe` and `Step`: every new object gets its path.
-    Writing { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Observe` and `Edit`: every new object gets its path.
+    Writing { at: usize, state: Option<TargetState>, edits: u8 },
     /// `Append` of [`super::JournalRecord::Written`].
     Sealing,
-    /// `Observe` and `Step`: the displaced objects are removed.
-    Clearing { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Observe` and `Edit`: the displaced objects are removed.
+    Clearing { at: usize, state: Option<TargetState>, edits: u8 },
     /// `Append` of `Started`.
     Starting(usize),
     /// `Act`.
@@ -32,14 +32,14 @@ pub(super) enum Stage {
     Rebooting,
     /// `Verify`.
     Verifying,
-    /// `Observe` and `Step`: paths that the update of the OS overwrote are written again; `then` is the stage after that.
-    Overwritten { at: usize, state: Option<TargetState>, steps: u8, then: Box<Stage> },
+    /// `Observe` and `Edit`: paths that the update of the OS overwrote are written again; `then` is the stage after that.
+    Overwritten { at: usize, state: Option<TargetState>, edits: u8, then: Box<Stage> },
     /// `Append` of `Done`.
     Ending,
     /// `Append` of `RollingBack`.
     Turning,
-    /// `Observe` and `Step`: the old objects are restored.
-    Returning { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Observe` and `Edit`: the old objects are restored.
+    Returning { at: usize, state: Option<TargetState>, edits: u8 },
     /// `Undo`.
     Undoing(usize),
     /// `Append` of `ReturnRequested`; then the reboot follows.
@@ -70,12 +70,12 @@ pub(super) enum Pass {
 }
 
 impl Pass {
-    pub(super) fn at(self, at: usize, state: Option<TargetState>, steps: u8) -> Stage {
+    pub(super) fn at(self, at: usize, state: Option<TargetState>, edits: u8) -> Stage {
         match self {
-            Self::Writing => Stage::Writing { at, state, steps },
-            Self::Clearing => Stage::Clearing { at, state, steps },
-            Self::Overwritten(then) => Stage::Overwritten { at, state, steps, then },
-            Self::Returning => Stage::Returning { at, state, steps },
+            Self::Writing => Stage::Writing { at, state, edits },
+            Self::Clearing => Stage::Clearing { at, state, edits },
+            Self::Overwritten(then) => Stage::Overwritten { at, state, edits, then },
+            Self::Returning => Stage::Returning { at, state, edits },
         }
     }
 

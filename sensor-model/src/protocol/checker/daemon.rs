@@ -3,7 +3,7 @@
 
 use super::{
     super::{
-        Detector, Event, Evidence, Finding, GapReason, Scope, ThingId, Transition, Verification,
+        Detector, Evidence, Finding, GapReason, Scope, ThingChange, ThingId, Transition, Verification,
         timing::{Mutation, Timing},
     },
     kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject},
@@ -91,7 +91,7 @@ impl Daemon {
             _ => None,
         };
         let timing =
-            Timing { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
+            Timing { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, change_spacing_ns: 1, mutation };
         let mut detector = Detector::new(timing);
         detector.add(THING, NOW);
         let mut daemon =
@@ -222,7 +222,7 @@ impl Daemon {
     }
 
     fn event(&mut self) {
-        self.detector.event(THING, NOW, Event { own: false, outside_evidence: false });
+        self.detector.changed(THING, NOW, ThingChange { own: false, outside_evidence: false });
     }
 
     fn verify(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {

@@ -219,8 +219,12 @@ async fn a_mount_that_a_verification_finds_before_the_table_is_read_has_the_reco
     node.write("mounted over\n");
     let things = &daemon.agent.verdicts.desired.expectations;
     let thing = things.iter().position(|expectation| expectation.thing == file()).unwrap();
-    let seen = Event { own: false, outside_evidence: true };
-    daemon.agent.verdicts.detector.event(ThingId(u32::try_from(thing).unwrap()), node.clock.boot_ns(), seen);
+    let seen = ThingChange { own: false, outside_evidence: true };
+    daemon.agent.verdicts.detector.changed(
+        ThingId(u32::try_from(thing).unwrap()),
+        node.clock.boot_ns(),
+        seen,
+    );
     daemon.agent.turn(&mut daemon.changes).await.unwrap();
     node.settle(&mut daemon).await;
     node.end(daemon).await;
@@ -448,8 +452,8 @@ async fn between_a_change_and_its_verification_a_compliant_thing_is_unknown() {
     let thing = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
     let thing = ThingId(u32::try_from(thing).unwrap());
     assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Compliant));
-    let changed = Event { own: false, outside_evidence: false };
-    daemon.agent.verdicts.detector.event(thing, node.clock.boot_ns(), changed);
+    let changed = ThingChange { own: false, outside_evidence: false };
+    daemon.agent.verdicts.detector.changed(thing, node.clock.boot_ns(), changed);
     assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Unknown));
     node.settle(&mut daemon).await;
     assert_eq!(daemon.agent.verdicts.verdict_now(thing), Some(VerdictKind::Compliant));

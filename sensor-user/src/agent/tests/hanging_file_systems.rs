@@ -70,8 +70,8 @@ async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
             worker::serve(&root, question.as_slice(), &mut answer).unwrap();
             peer.write_all(&answer).await.unwrap();
         };
-        let (event, ()) = tokio::join!(daemon.agent.verifications.workers.next(), work);
-        daemon.agent.worker_answered(event, &mut daemon.changes).await.unwrap();
+        let (result, ()) = tokio::join!(daemon.agent.verifications.workers.next(), work);
+        daemon.agent.worker_answered(result, &mut daemon.changes).await.unwrap();
         // The verifications that follow are due one after another.
         node.settle(daemon).await;
         node.settle(daemon).await;
@@ -167,8 +167,8 @@ async fn a_thing_whose_worker_process_ends_without_an_answer_is_unknown() {
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     peers.lock().unwrap().clear();
-    let event = daemon.agent.verifications.workers.next().await;
-    daemon.agent.worker_answered(event, &mut daemon.changes).await.unwrap();
+    let result = daemon.agent.verifications.workers.next().await;
+    daemon.agent.worker_answered(result, &mut daemon.changes).await.unwrap();
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
     daemon.agent.end_turn();
     assert_eq!(gaps(&node), [(GapReason::FileSystemHangs.to_string(), Some(FILE.to_owned()))]);

@@ -14,7 +14,7 @@ use super::episode::AttributedChange;
 use super::holdfast_writers::HoldfastWriters;
 use super::options::AgentOptions;
 use super::reload::CarriedState;
-use super::reports::{DaemonFacts, HookMode, Reports as _};
+use super::reports::{BackendName, DaemonFacts, Reports as _};
 use super::run_end::RunEnd;
 use super::start::{self, AgentRun, RunEnvironment};
 use super::state::Agent;
@@ -32,7 +32,7 @@ use crate::report::status_file;
 use jiff::Timestamp;
 use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::{Event, GapReason, ThingId};
+use sensor_model::protocol::{GapReason, ThingChange, ThingId};
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::status::NodeStatus;
 use serde_json::json;
@@ -198,7 +198,7 @@ impl Node {
             boot_id: "boot".to_owned(),
         };
         let parts = BackendParts {
-            mode: HookMode::Fanotify,
+            backend: BackendName::Fanotify,
             sensor: None,
             kernel: None,
             canary: None,
@@ -266,7 +266,11 @@ impl Node {
         let thing = ThingId(u32::try_from(index).unwrap());
         let operation = Operation::Write.name();
         daemon.agent.verdicts.add_change(thing, AttributedChange { actor, operation, at_ns }, refused);
-        daemon.agent.verdicts.detector.event(thing, at_ns, Event { own: false, outside_evidence: true });
+        daemon.agent.verdicts.detector.changed(
+            thing,
+            at_ns,
+            ThingChange { own: false, outside_evidence: true },
+        );
     }
 
     /// Ends a run of the loop.

@@ -5,7 +5,7 @@
 use super::super::diff::{declared, shown};
 use super::super::episode::{AttributedChange, brief};
 use super::super::open_drift::MORE_ACTORS;
-use super::super::reports::AgentEvent;
+use super::super::reports::AgentReport;
 use super::super::verifier::VerifiedThing;
 use super::Verdicts;
 use crate::clock::rfc3339;
@@ -110,7 +110,7 @@ impl Verdicts {
             _ => VerdictKind::Compliant,
         };
         record.verdict = Some(verdict);
-        self.reports.report(AgentEvent::Verdict(verdict, latency));
+        self.reports.report(AgentReport::Verdict(verdict, latency));
         record
     }
 

@@ -4,20 +4,20 @@
 //! rolled back first.
 
 use super::{
-    host::{Applied, Engine, Recovered},
     notes::StoreNotes,
     rollback::OldAndNew,
+    state::{Applied, Engine, Recovered},
 };
 use crate::{
     apply::{
         act_runner::ActRunner,
         acts::acts,
+        driver::{DaemonNotice, Driver, ResumeLimit, changing},
         error::ApplyError,
         interrupts::Interrupts,
         operator::Mco,
         password,
-        request::ApplyRequest,
-        run::{DaemonNotice, Progress, ResumeLimit, Run, changing},
+        request::{ApplyRequest, Progress},
         target_finder::TargetFinder,
         verify::{ComparedThings, Differences, HostComparer},
         waiting,
@@ -32,7 +32,7 @@ use sensor_model::{
         ApplyEnd, Begin, Boot, OsChange, Target,
         machine::{Machine, MachineEnd},
     },
-    node_state::NodeEvent,
+    node_state::Milestone,
     waiting::note,
 };
 use sha2::{Digest as _, Sha256};
@@ -65,7 +65,7 @@ impl Engine {
         let now = Timestamp::now();
         if !request.plan.reconcilable {
             let reasons: Vec<String> = request.plan.reasons.iter().map(ToString::to_string).collect();
-            self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
+            self.note(Milestone::NotReconcilable, &reasons.join("; "))?;
             return Err(ApplyError::Unreconcilable(reasons));
         }
         let shadow = if password::concerned(&request.old, &request.new, request.force) {
@@ -153,23 +153,23 @@ impl Engine {
                 without_acts: !request.act,
             },
         )?;
-        let run = Run { shadow, ..self.start(&begin, &again, &boot, Machine::new(&begin, &boot)) };
+        let driver = Driver { shadow, ..self.start(&begin, &again, &boot, Machine::new(&begin, &boot)) };
         let mut notes = StoreNotes::new(self, &begin);
         let (old, new) = (request.old.clone(), &request.new);
         let is_known = previous.is_some() || !expectations(&old).is_ok_and(|nothing| nothing.is_empty());
         let configs = OldAndNew { old: Ok(is_known.then_some(old)), new: Ok(new) };
-        Ok(Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await)
+        Ok(Box::pin(self.drive_to_end(driver, configs, runner, &mut notes, progress)).await)
     }
 
-    /// An apply of this engine, before its first step in this process.
+    /// The driver of an apply, before the first request in this process.
     pub(super) fn start<'a>(
         &'a self,
         begin: &'a Begin,
         again: &'a [Target],
         boot: &'a Boot,
         machine: Machine,
-    ) -> Run<'a> {
-        Run {
+    ) -> Driver<'a> {
+        Driver {
             observer: &self.observer,
             store: &self.store,
             begin,
@@ -190,31 +190,31 @@ impl Engine {
         }
     }
 
-    /// Works an apply to its end, and compares the host after a rollback.
-    pub(super) async fn work_off(
+    /// Drives an apply to its end, and compares the host after a rollback.
+    pub(super) async fn drive_to_end(
         &self,
-        mut run: Run<'_>,
+        mut driver: Driver<'_>,
         configs: OldAndNew<'_>,
         runner: &mut dyn ActRunner,
         notes: &mut StoreNotes<'_>,
         progress: Progress<'_>,
     ) -> Applied {
         let policy = self.policy_or_none();
-        let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
+        let acts = driver.begin.reboot || driver.begin.os.is_some() || !driver.begin.acts.is_empty();
         let scope = ComparedThings::of(acts);
         let expected = configs.new.and_then(|rendered| {
             let mut expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
             // If the file cannot be read, no argument is taken to wait, and a missing argument causes a rollback.
-            let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
+            let waiting = self.store.waiting(driver.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
             let root = &self.options.root;
             let comparer = HostComparer::new(&self.observer, root, rendered, &policy, expectations, scope);
-            Ok(comparer.with_os_counted(run.begin.os.is_some()))
+            Ok(comparer.with_os_counted(driver.begin.os.is_some()))
         });
-        let end = run.drive(runner, expected, notes, progress).await;
+        let end = driver.drive(runner, expected, notes, progress).await;
         let (after_rollback, found) =
-            self.compare_after_rollback(&run, &end, configs.old, scope, notes).await;
-        let machine = &run.machine;
+            self.compare_after_rollback(&driver, &end, configs.old, scope, notes).await;
+        let machine = &driver.machine;
         let is_fallback = machine.failure().is_some();
         let reason = match &end {
             // It names all failures, in their order.
@@ -228,9 +228,9 @@ impl Engine {
         let rolls_back = machine.is_going_back();
         let problems = machine.problems().iter().cloned().chain(found).collect();
         let tolerated =
-            if matches!(end, MachineEnd::Closed(ApplyEnd::Done)) { run.tolerated } else { Vec::new() };
+            if matches!(end, MachineEnd::Closed(ApplyEnd::Done)) { driver.tolerated } else { Vec::new() };
         Applied {
-            id: run.begin.id,
+            id: driver.begin.id,
             end,
             rolls_back,
             is_fallback,

@@ -1,18 +1,18 @@
-//! The node's state and the history, kept in step with the journal.
+//! The node's state and the history, kept up to date with the journal.
 //!
-//! In: the events of an apply. Out: the node's state, the current config, originals, the history. An apply continues if the node's
+//! In: the milestones of an apply. Out: the node's state, the current config, originals, the history. An apply continues if the node's
 //! state cannot be written; the log has the error.
 
-use super::host::Engine;
+use super::state::Engine;
 use crate::{
-    apply::{error::ApplyError, run::RunNotes},
+    apply::{driver::ApplyNotes, error::ApplyError},
     clock::rfc3339,
     store::{self, OverwrittenEntry},
 };
 use jiff::Timestamp;
 use sensor_model::{
     journal::{ApplyEnd, Begin, Original, Target, machine::Machine},
-    node_state::{NodeEvent, Wait},
+    node_state::{Milestone, Wait},
 };
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -40,7 +40,7 @@ impl<'a> StoreNotes<'a> {
             if entry.result == Some(ApplyEnd::RolledBack) {
                 let reason = [&[entry.reason.clone()][..], &entry.problems].concat().join("; ");
                 let id = Some(self.begin.id);
-                store::note_event(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
+                store::note_milestone(store, Milestone::RolledBack, id, &reason, "", Timestamp::now())?;
             }
             Ok(())
         });
@@ -50,10 +50,11 @@ impl<'a> StoreNotes<'a> {
     }
 }
 
-impl RunNotes for StoreNotes<'_> {
-    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
+impl ApplyNotes for StoreNotes<'_> {
+    fn reached(&mut self, milestone: Milestone, reason: &str, waiting_for: &str) {
         let (store, id) = (&self.engine.store, Some(self.begin.id));
-        if let Err(error) = store::note_event(store, event, id, reason, waiting_for, Timestamp::now()) {
+        if let Err(error) = store::note_milestone(store, milestone, id, reason, waiting_for, Timestamp::now())
+        {
             tracing::error!(%error, "Cannot write the node's state.");
         }
     }
@@ -108,13 +109,13 @@ impl RunNotes for StoreNotes<'_> {
             store.set_history(self.begin.id, &entry)?;
         }
         match ended {
-            ApplyEnd::Done => self.happened(NodeEvent::Verified, "", ""),
+            ApplyEnd::Done => self.reached(Milestone::Verified, "", ""),
             ApplyEnd::RolledBack => {
                 let mut reason = machine.reason().to_owned();
                 for problem in machine.problems() {
                     reason = format!("{reason}; {problem}");
                 }
-                self.happened(NodeEvent::RolledBack, &reason, "");
+                self.reached(Milestone::RolledBack, &reason, "");
             }
             ApplyEnd::Abandoned => {}
         }

@@ -2,14 +2,14 @@
 //!
 //! In: the request, the host, the drift policy. Out: every reason against the apply, as text.
 
-use super::host::Engine;
+use super::state::Engine;
 use crate::{
     apply::{
         actions::check_bus,
         acts::{self, acts},
         error::ApplyError,
         operator::Mco,
-        os, preflight,
+        os, preflight_checks,
         request::ApplyRequest,
         targets::Writes,
         verify::{ComparedThings, Differences, HostComparer},
@@ -19,7 +19,7 @@ use crate::{
 };
 use sensor_model::{
     drift_policy::DriftPolicy, expectations::expectations, journal::OsChange, merge::Rendered,
-    node_state::NodeEvent,
+    node_state::Milestone,
 };
 use std::error::Error;
 
@@ -58,8 +58,8 @@ impl Engine {
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
             let (root, scope) = (&self.options.root, ComparedThings::of(request.act));
             let mut comparer = HostComparer::new(&self.observer, root, &request.old, policy, old, scope);
-            found = preflight::drift(&mut comparer).await;
-            preflight::closed(&self.observer, policy, &new, &writes.targets, &mut found);
+            found = preflight_checks::drift(&mut comparer).await;
+            preflight_checks::closed(&self.observer, policy, &new, &writes.targets, &mut found);
         }
         let problems = &mut found.problems;
         if request.act {
@@ -70,7 +70,7 @@ impl Engine {
             }
         }
         let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
-        problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
+        problems.extend(preflight_checks::space(&self.observer, writes, self.store.path(), kept)?);
         problems.extend(text(Mco::of(&self.options).check()));
         problems.extend(os.and_then(|change| text(os::OsTool::find(&self.options.root).check(change))));
         Ok(found)
@@ -94,9 +94,9 @@ impl Engine {
         let (root, scope) = (&self.options.root, ComparedThings::of(acts));
         let policy = self.policy_or_none();
         let mut comparer = HostComparer::new(&self.observer, root, current, &policy, expected, scope);
-        let found = preflight::drift(&mut comparer).await;
+        let found = preflight_checks::drift(&mut comparer).await;
         if found.problems.is_empty() {
-            self.note(NodeEvent::Verified, "")?;
+            self.note(Milestone::Verified, "")?;
         }
         Ok(found)
     }

@@ -3,19 +3,20 @@
 //! In: the journal. Out: the apply is finished or rolled back. If the journal was changed, nothing is written.
 
 use super::{
-    boot::rebooted,
-    host::{Engine, Recovered},
     notes::StoreNotes,
+    present_boot::rebooted,
     rollback::OldAndNew,
+    state::{Engine, Recovered},
 };
 use crate::{
     apply::{
         act_runner::ActRunner,
+        driver::{ApplyNotes as _, Driver, ResumeLimit},
         error::ApplyError,
         interrupts::Interrupts,
         operator::Mco,
         os_update,
-        run::{Progress, ResumeLimit, Run, RunNotes as _},
+        request::Progress,
     },
     desired::{self, StateSource, Unknown},
     store,
@@ -23,7 +24,7 @@ use crate::{
 use sensor_model::{
     journal::{ApplyEnd, machine::Machine},
     merge::Rendered,
-    node_state::NodeEvent,
+    node_state::Milestone,
 };
 
 impl Engine {
@@ -58,11 +59,11 @@ impl Engine {
         let mco = Mco::of(&self.options).or_allowed(begin.beside_mco);
         mco.check()?;
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
-        let journal = self.store.go_on(&parsed)?;
+        let journal = self.store.continue_journal(&parsed)?;
         let mut notes = StoreNotes::new(self, &begin);
         let boot = self.boot(runner).await;
         if limit != ResumeLimit::BeforeServices && rebooted(&parsed, &boot) {
-            notes.happened(NodeEvent::Booted, "", "the comparison after the reboot");
+            notes.reached(Milestone::Booted, "", "the comparison after the reboot");
         }
         let again = os_update::targets(&self.observer, &begin.overwritten);
         let machine = Machine::resume(&begin, &parsed.records, &boot).with_shipped(&again);
@@ -70,7 +71,8 @@ impl Engine {
         if limit == ResumeLimit::BeforeServices && !machine.writes_overwritten() {
             return Ok(Recovered::Nothing);
         }
-        let run = Run { journal: Some(journal), limit, mco, ..self.start(&begin, &again, &boot, machine) };
+        let driver =
+            Driver { journal: Some(journal), limit, mco, ..self.start(&begin, &again, &boot, machine) };
         // A rollback needs only the journal. An apply whose config cannot be read is rolled back.
         let stored;
         let new = match self.rendered_of(begin.id) {
@@ -82,7 +84,7 @@ impl Engine {
         };
         let configs = OldAndNew { old: begin.previous.map(|id| self.rendered_of(id)).transpose(), new };
         // The future is large, and boxing keeps the daemon's futures small.
-        let applied = Box::pin(self.work_off(run, configs, runner, &mut notes, progress)).await;
+        let applied = Box::pin(self.drive_to_end(driver, configs, runner, &mut notes, progress)).await;
         Ok(Recovered::Over(applied))
     }
 

@@ -3,12 +3,12 @@
 //! In: the old config. Out: the differences that `check` reports, and files whose hard links were separated.
 
 use super::{
-    host::{AfterRollback, Engine},
     notes::StoreNotes,
+    state::{AfterRollback, Engine},
 };
 use crate::apply::{
+    driver::Driver,
     error::ApplyError,
-    run::Run,
     verify::{ComparedThings, HostComparer},
     waiting,
 };
@@ -28,14 +28,14 @@ impl Engine {
     /// Compares the host with the restored config; reports differences and separated hard links.
     pub(super) async fn compare_after_rollback(
         &self,
-        run: &Run<'_>,
+        driver: &Driver<'_>,
         end: &MachineEnd,
         old: Result<Option<Rendered>, ApplyError>,
         scope: ComparedThings,
         notes: &StoreNotes<'_>,
     ) -> (AfterRollback, Vec<String>) {
         let mut problems = match end {
-            MachineEnd::Closed(ended @ (ApplyEnd::Done | ApplyEnd::RolledBack)) => run.separated(*ended),
+            MachineEnd::Closed(ended @ (ApplyEnd::Done | ApplyEnd::RolledBack)) => driver.separated(*ended),
             _ => Vec::new(),
         };
         let mut back = AfterRollback::No;

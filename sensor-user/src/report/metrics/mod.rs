@@ -1,6 +1,6 @@
-//! The metrics of the node: one call counts an event and writes its line to the operational log.
+//! The metrics of the node: one call counts a report and writes its line to the operational log.
 //!
-//! In: the events of the loop, and the state of the forensic log. Out: lines of the operational log (tracing), and the page of
+//! In: the reports of the loop, and the state of the forensic log. Out: lines of the operational log (tracing), and the page of
 //! metrics in OpenMetrics text. It decides nothing, and no verdict depends on a metric.
 
 mod families;
@@ -10,7 +10,8 @@ mod process;
 mod tests;
 
 use crate::agent::open_drift::{OpenDrift, OpenDrifts};
-use crate::agent::reports::{HookMode, LossReason, LossStage};
+use crate::agent::reports::{BackendName, LossReason, LossStage};
+use crate::kernel::hooks::Attachment;
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
     ReasonLabels, ResultLabels, StateLabels, VerdictLabels, WaitLabels,
@@ -44,7 +45,7 @@ pub struct BuildInfo {
     pub kernel: String,
 }
 
-/// Counts and logs events.
+/// Counts and logs reports.
 pub struct Metrics {
     registry: Registry,
     families: Families,
@@ -184,7 +185,7 @@ impl Metrics {
         self.families.managed_things.set(i64::try_from(things).unwrap_or(i64::MAX));
     }
 
-    /// A run of the loop begins. The gaps of the last run end without an event.
+    /// A run of the loop begins. The gaps of the last run end without a report.
     pub fn run_begins(&self) {
         self.families.gaps_open.set(0);
     }
@@ -207,26 +208,24 @@ impl Metrics {
     }
 
     /// A hook was attached or detached.
-    pub fn hook(&self, hook: impl Into<Cow<'static, str>>, mode: HookMode, attached: bool) {
+    pub fn hook(&self, hook: impl Into<Cow<'static, str>>, attachment: Attachment, attached: bool) {
         let hook = hook.into();
-        debug!(hook = &*hook, mode = mode.name(), attached, "hook");
-        self.families
-            .hook_attached
-            .get_or_create(&HookLabels { hook, mode: mode.name() })
-            .set(attached.into());
+        let mode = attachment.name();
+        debug!(hook = &*hook, mode, attached, "hook");
+        self.families.hook_attached.get_or_create(&HookLabels { hook, mode }).set(attached.into());
     }
 
     /// Detection runs on this backend. It does not see so many kinds of changes at once; `doctor` lists these.
-    pub fn backend(&self, backend: HookMode, vectors_unseen: usize) {
-        for other in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
-            let labels = BackendLabels { backend: other.name() };
+    pub fn backend(&self, backend: BackendName, vectors_unseen: usize) {
+        for other in [BackendName::Lsm, BackendName::Fentry, BackendName::Fanotify] {
+            let labels = BackendLabels { backend: other.as_str() };
             self.families.backend.get_or_create(&labels).set((other == backend).into());
         }
         self.families.vectors_unseen.set(i64::try_from(vectors_unseen).unwrap_or(i64::MAX));
-        if backend == HookMode::Fanotify {
+        if backend == BackendName::Fanotify {
             warn!(vectors_unseen, "detection runs on fanotify: who made a change is a best guess");
         } else {
-            info!(backend = backend.name(), vectors_unseen, "detection runs");
+            info!(backend = backend.as_str(), vectors_unseen, "detection runs");
         }
     }
 
@@ -270,7 +269,7 @@ impl Metrics {
         self.families.forensic_bytes.inc_by(bytes as u64);
     }
 
-    /// So many events of a kind, `denied` or `exec`, have no record of their own. Another record counts them.
+    /// So many changes of a kind, `denied` or `exec`, have no record of their own. Another record counts them.
     pub fn without_record(&self, kind: RecordKind, count: u64) {
         self.families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(count);
     }

@@ -1,7 +1,7 @@
 //! The page of metrics.
 
 use super::*;
-use crate::agent::reports::{AgentEvent, DaemonFacts, LossReason};
+use crate::agent::reports::{AgentReport, DaemonFacts, LossReason};
 use crate::clock::Clock;
 use crate::report::{forensic, picture::Picture};
 use sensor_model::difference::Difference;
@@ -58,13 +58,13 @@ impl Shown {
             found: None,
             confirmed: true,
         };
-        let event = AgentEvent::Drifted(thing.clone(), Box::new(open));
-        picture.take(event, &self.metrics, &At(at(second)));
+        let report = AgentReport::Drifted(thing.clone(), Box::new(open));
+        picture.take(report, &self.metrics, &At(at(second)));
     }
 
     fn recovered(&self, thing: &ThingName) {
-        let event = AgentEvent::Recovered(thing);
-        self.picture.borrow_mut().take(event, &self.metrics, &At(at(0)));
+        let report = AgentReport::Recovered(thing);
+        self.picture.borrow_mut().take(report, &self.metrics, &At(at(0)));
     }
 }
 
@@ -127,9 +127,9 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     node.drift(&file("/etc/a"), &differences, Some(&actor), 1);
     metrics.verified(Duration::from_micros(90));
     metrics.verified_all(12, Duration::from_millis(20), at(2));
-    metrics.hook("file_open", HookMode::Lsm, true);
-    metrics.hook("inode_file_setattr", HookMode::Lsm, false);
-    metrics.backend(HookMode::Lsm, 2);
+    metrics.hook("file_open", Attachment::Lsm, true);
+    metrics.hook("inode_file_setattr", Attachment::Lsm, false);
+    metrics.backend(BackendName::Lsm, 2);
     metrics.node_state(NodeState::Working, Some(Wait::Act));
     metrics.canary(at(3));
     metrics.gap_opened(GapReason::RecursionMissed);

@@ -1,24 +1,24 @@
-//! The preparation of a target's step.
+//! The preparation of a target's edit.
 //!
 //! In: a target's number. Out: a note of a path that is written again; the lock of the shadow file.
 
-use super::state::{Run, RunNotes};
+use super::state::{ApplyNotes, Driver};
 use crate::apply::{
     error::ApplyError,
     password::{self, ShadowLock},
 };
-use sensor_model::{journal::target_step::TargetStep, node_state::Wait};
+use sensor_model::{journal::target_edit::TargetEdit, node_state::Wait};
 use std::path::Path;
 
-impl Run<'_> {
+impl Driver<'_> {
     /// Notes a path that is written again, and locks the shadow file.
-    pub(super) async fn before_step(
+    pub(super) async fn before_edit(
         &mut self,
         number: usize,
-        step: TargetStep,
-        notes: &mut dyn RunNotes,
+        edit: TargetEdit,
+        notes: &mut dyn ApplyNotes,
     ) -> Result<(), ApplyError> {
-        let writes = matches!(step, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_));
+        let writes = matches!(edit, TargetEdit::PutIn | TargetEdit::Swap | TargetEdit::Set(_));
         if writes && number >= self.begin.targets.len() {
             notes.note_overwritten(self.target(number))?;
         }
@@ -26,7 +26,7 @@ impl Run<'_> {
     }
 
     /// Locks the shadow file. A rollback and a resumed apply write it without reading it first.
-    async fn lock_shadow(&mut self, target: usize, notes: &mut dyn RunNotes) -> Result<(), ApplyError> {
+    async fn lock_shadow(&mut self, target: usize, notes: &mut dyn ApplyNotes) -> Result<(), ApplyError> {
         if self.target(target).path == Path::new(password::SHADOW) && self.shadow.is_none() {
             let waits = &mut self.waits;
             let mut note = |what: &str| {

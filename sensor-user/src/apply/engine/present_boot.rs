@@ -2,7 +2,7 @@
 //!
 //! In: a runner of acts, and a journal. Out: the boot, and whether the reboot has happened.
 
-use super::host::Engine;
+use super::state::Engine;
 use crate::apply::{act_runner::ActRunner, os};
 use sensor_model::journal::{Boot, Brings, JournalRecord, codec::ParsedJournal};
 

@@ -2,18 +2,18 @@
 //!
 //! In: a target. Out: a name of the file to which the target is to be linked; and a report of files whose names were separated.
 
-use super::state::Run;
+use super::state::Driver;
 use crate::{
     apply::{
         error::ApplyError,
-        hard_links::{names, state},
+        hard_link_finder::{names, state},
     },
     disk::Place,
 };
-use sensor_model::journal::{ApplyEnd, FileState, PathState, target_step::Side};
+use sensor_model::journal::{ApplyEnd, FileState, PathState, target_edit::Side};
 use std::path::Path;
 
-impl Run<'_> {
+impl Driver<'_> {
     /// A name of the file to which a target is to be linked, if the file has that state. In a rollback the file may still have its
     /// temporary name.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {

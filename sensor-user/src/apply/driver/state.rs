@@ -1,6 +1,6 @@
 //! One apply in progress: its parts and its limit.
 //!
-//! In: the parts of the engine, and the journal's first record. Out: the struct on which all steps of an apply work.
+//! In: the parts of the engine, and the journal's first record. Out: the struct that carries out the requests of the machine.
 
 use crate::{
     agent::writer_protocol::WriterConnection,
@@ -15,17 +15,14 @@ use sensor_model::{
         Action, ApplyEnd, Begin, Boot, Brings, Target,
         machine::{Machine, MachineAnswer},
     },
-    node_state::{NodeEvent, Wait},
+    node_state::{Milestone, Wait},
 };
 use std::{collections::BTreeSet, error::Error, ffi::OsString, path::PathBuf};
 
-/// Receives one line for each step.
-pub(in crate::apply) type Progress<'a> = &'a mut dyn FnMut(&str);
-
 /// What an apply notes besides its journal.
-pub(in crate::apply) trait RunNotes {
-    /// The node's state changes.
-    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
+pub(in crate::apply) trait ApplyNotes {
+    /// The apply reached a milestone, after which the node may have another state.
+    fn reached(&mut self, milestone: Milestone, reason: &str, waiting_for: &str);
     /// The apply waits for something; the node's state stays.
     fn waits(&mut self, wait: Wait, what: &str);
     /// Holdfast is about to write a path again that an update of the OS overwrote.
@@ -34,9 +31,9 @@ pub(in crate::apply) trait RunNotes {
     fn commit(&mut self, ended: ApplyEnd, machine: &Machine) -> Result<(), ApplyError>;
 }
 
-/// One apply in progress.
+/// Drives one apply: carries out the requests of the journal's machine.
 #[derive(Debug)]
-pub(in crate::apply) struct Run<'a> {
+pub(in crate::apply) struct Driver<'a> {
     pub(in crate::apply) observer: &'a Observer,
     pub(in crate::apply) store: &'a Store,
     pub(in crate::apply) begin: &'a Begin,
@@ -57,7 +54,7 @@ pub(in crate::apply) struct Run<'a> {
     pub(in crate::apply) mco: Mco<'a>,
     /// The wait that was noted last.
     pub(in crate::apply) waits: Option<(Wait, String)>,
-    /// This process or a killed one may have taken steps that are not durable yet.
+    /// This process or a killed one may have made edits that are not durable yet.
     pub(in crate::apply) unsynced: bool,
     /// Paths that are a directory on one side of the apply and something else on the other.
     pub(in crate::apply) changing: BTreeSet<PathBuf>,
@@ -111,7 +108,7 @@ impl DaemonNotice {
 /// The first wait of an apply.
 pub(super) const WRITTEN: &str = "files to be written";
 
-impl Run<'_> {
+impl Driver<'_> {
     /// A target of the journal, or after those one that is written again.
     pub(in crate::apply) fn target(&self, number: usize) -> &Target {
         let targets = &self.begin.targets;

@@ -1,18 +1,18 @@
 //! Durable targets, before a record of the journal depends on them.
 //!
-//! In: the next record. Out: disks on which the steps before the record are durable. Each step syncs its file and its directory,
+//! In: the next record. Out: disks on which the edits before the record are durable. Each edit syncs its file and its directory,
 //! but on some file systems a loss of power may still undo a rename.
 
-use super::state::Run;
-use crate::apply::{error::ApplyError, preflight::nearest};
+use super::state::Driver;
+use crate::apply::{error::ApplyError, preflight_checks::nearest};
 use crate::sys::{self, CallError};
 use sensor_model::journal::JournalRecord;
 use std::collections::BTreeSet;
 
-impl Run<'_> {
-    /// Makes the disks of all targets durable, if the record claims that steps before it are done.
+impl Driver<'_> {
+    /// Makes the disks of all targets durable, if the record claims that edits before it are done.
     pub(super) fn make_durable(&mut self, record: &JournalRecord) -> Result<(), ApplyError> {
-        // No step precedes these records: the next start observes every target again.
+        // No edit precedes these records: the next start observes every target again.
         let claims = !matches!(record, JournalRecord::Begin(_) | JournalRecord::RollingBack { .. });
         if !claims || !self.unsynced {
             return Ok(());

@@ -11,7 +11,7 @@ use super::{
 use crate::disk::{ObjectIdentity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
-    journal::{FileState, PathState, TEMPORARY, Target, target_step::Side},
+    journal::{FileState, PathState, TEMPORARY, Target, target_edit::Side},
 };
 use std::{
     cell::OnceCell,

@@ -2,12 +2,13 @@
 //!
 //! In: a machine. Out: how it ended. `sensor_model::journal` decides the order of the requests, and its model checker checks it.
 
-use super::state::{DaemonNotice, NO_OS, NOT_BY_SOFT, Progress, ResumeLimit, Run, RunNotes, WRITTEN, failed};
+use super::state::{ApplyNotes, DaemonNotice, Driver, NO_OS, NOT_BY_SOFT, ResumeLimit, WRITTEN, failed};
 use crate::{
     agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
         error::ApplyError,
+        request::Progress,
         verify::{Differences, HostComparer},
     },
     store::AppendError,
@@ -17,16 +18,16 @@ use sensor_model::{
         JournalRecord,
         machine::{MachineAnswer, MachineEnd, MachineRequest},
     },
-    node_state::{NodeEvent, Wait},
+    node_state::{Milestone, Wait},
 };
 
-impl Run<'_> {
+impl Driver<'_> {
     /// Works until the machine has ended. If there is no comparer, the comparison fails with its error.
     pub(in crate::apply) async fn drive(
         &mut self,
         runner: &mut dyn ActRunner,
         mut comparer: Result<HostComparer<'_>, ApplyError>,
-        notes: &mut dyn RunNotes,
+        notes: &mut dyn ApplyNotes,
         progress: Progress<'_>,
     ) -> MachineEnd {
         while let Some(request) = self.machine.next() {
@@ -39,14 +40,14 @@ impl Run<'_> {
                 progress(&line);
             }
             let was_going_back = self.machine.is_going_back();
-            let no_look = was_going_back || self.machine.writes_overwritten();
-            let interrupted = self.interrupts.and_then(|asked| asked.before(&request, no_look));
+            let must_observe = was_going_back || self.machine.writes_overwritten();
+            let interrupted = self.interrupts.and_then(|asked| asked.before(&request, must_observe));
             let outcome = match request {
                 _ if let Some(reason) = interrupted => MachineAnswer::Failed(reason),
                 MachineRequest::Begin => {
                     let begun = self.begin();
                     if begun == MachineAnswer::Done {
-                        notes.happened(NodeEvent::Begun, "", WRITTEN);
+                        notes.reached(Milestone::Begun, "", WRITTEN);
                         self.waits = Some((Wait::Files, WRITTEN.to_owned()));
                     }
                     begun
@@ -62,10 +63,10 @@ impl Run<'_> {
                     }
                 }
                 MachineRequest::Observe(target) => {
-                    self.look(target).map_or_else(failed, MachineAnswer::Observed)
+                    self.observe(target).map_or_else(failed, MachineAnswer::Observed)
                 }
-                MachineRequest::Step(number, step) => match self.before_step(number, step, notes).await {
-                    Ok(()) => self.step(number, step),
+                MachineRequest::Edit(number, edit) => match self.before_edit(number, edit, notes).await {
+                    Ok(()) => self.edit(number, edit),
                     Err(error) => failed(error),
                 },
                 // After another boot the unit has started with the new files. A job would conflict with the boot's own jobs.
@@ -96,7 +97,7 @@ impl Run<'_> {
                         Some(failure) => failure.to_owned(),
                         None => "the new config needs a reboot".to_owned(),
                     };
-                    notes.happened(NodeEvent::RebootRequested, &why, "the reboot");
+                    notes.reached(Milestone::RebootRequested, &why, "the reboot");
                     runner.reboot().await.map_or_else(failed, |()| MachineAnswer::Done)
                 }
                 MachineRequest::Verify => match &mut comparer {
@@ -132,13 +133,13 @@ impl Run<'_> {
                 progress(&format!("rolling back: {}", self.machine.reason()));
             }
         }
-        let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next step".to_owned()));
+        let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next request".to_owned()));
         self.note_halt(&end, notes);
         end
     }
 
     /// The end of the apply, if its limit does not allow the request.
-    fn stops(&mut self, request: &MachineRequest, notes: &mut dyn RunNotes) -> Option<MachineEnd> {
+    fn stops(&mut self, request: &MachineRequest, notes: &mut dyn ApplyNotes) -> Option<MachineEnd> {
         if self.limit == ResumeLimit::BeforeServices && !self.machine.writes_overwritten() {
             return Some(self.machine.halted("the daemon or `holdfast apply --resume` continues the apply"));
         }
@@ -163,7 +164,7 @@ impl Run<'_> {
     }
 
     /// Notifies the daemon before anything is written, so that it watches the paths.
-    async fn notify_daemon(&mut self, notes: &mut dyn RunNotes, progress: Progress<'_>) {
+    async fn notify_daemon(&mut self, notes: &mut dyn ApplyNotes, progress: Progress<'_>) {
         let (Some(_), DaemonNotice::Due(state)) = (&self.journal, &self.daemon) else { return };
         if writer_protocol::socket(state).exists() {
             notes.waits(

@@ -2,24 +2,24 @@
 //!
 //! In: a request of the journal's machine. Out: texts.
 
-use super::state::{Run, RunNotes, WRITTEN};
+use super::state::{ApplyNotes, Driver, WRITTEN};
 use crate::apply::act_error::{UNDO_OS, describe};
 use sensor_model::{
     journal::{
         machine::{MachineEnd, MachineRequest},
-        target_step::TargetStep,
+        target_edit::TargetEdit,
     },
-    node_state::{NodeEvent, Wait},
+    node_state::{Milestone, Wait},
 };
 
-impl Run<'_> {
+impl Driver<'_> {
     /// Notes what a request waits for, if that differs from the last note.
-    pub(super) fn note_wait(&mut self, request: &MachineRequest, notes: &mut dyn RunNotes) {
+    pub(super) fn note_wait(&mut self, request: &MachineRequest, notes: &mut dyn ApplyNotes) {
         let wait = match request {
-            MachineRequest::Observe(_) | MachineRequest::Step(..) if self.machine.is_going_back() => {
+            MachineRequest::Observe(_) | MachineRequest::Edit(..) if self.machine.is_going_back() => {
                 (Wait::Files, "files to be restored".to_owned())
             }
-            MachineRequest::Observe(_) | MachineRequest::Step(..) => (Wait::Files, WRITTEN.to_owned()),
+            MachineRequest::Observe(_) | MachineRequest::Edit(..) => (Wait::Files, WRITTEN.to_owned()),
             MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(request) => {
                 (Wait::Act, format!("the result after the reboot: {}", describe(&self.begin.acts[*act])))
             }
@@ -66,16 +66,16 @@ impl Run<'_> {
         let path = |target: usize| self.target(target).path.display().to_string();
         Some(match request {
             MachineRequest::Begin => format!("journal {} path changes", self.begin.targets.len()),
-            MachineRequest::Step(target, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_))
+            MachineRequest::Edit(target, TargetEdit::PutIn | TargetEdit::Swap | TargetEdit::Set(_))
                 if self.machine.writes_overwritten() =>
             {
                 format!("write {} again, which the update of the OS replaced", path(*target))
             }
-            MachineRequest::Step(target, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_)) => {
+            MachineRequest::Edit(target, TargetEdit::PutIn | TargetEdit::Swap | TargetEdit::Set(_)) => {
                 let verb = if self.machine.is_going_back() { "restore" } else { "write" };
                 format!("{verb} {}", path(*target))
             }
-            MachineRequest::Step(target, TargetStep::TakeAway) => format!("remove {}", path(*target)),
+            MachineRequest::Edit(target, TargetEdit::TakeAway) => format!("remove {}", path(*target)),
             MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(request) => {
                 format!("check after the reboot: {}", describe(&self.begin.acts[*act]))
             }
@@ -91,16 +91,16 @@ impl Run<'_> {
             MachineRequest::Verify => "compare everything with the new config".to_owned(),
             MachineRequest::Append(_)
             | MachineRequest::Observe(_)
-            | MachineRequest::Step(..)
+            | MachineRequest::Edit(..)
             | MachineRequest::Commit(_)
             | MachineRequest::Close => return None,
         })
     }
 
     /// Notes an apply that cannot continue now, and what continues it.
-    pub(super) fn note_halt(&self, end: &MachineEnd, notes: &mut dyn RunNotes) {
+    pub(super) fn note_halt(&self, end: &MachineEnd, notes: &mut dyn ApplyNotes) {
         let MachineEnd::Halted(reason) = end else { return };
         let by = if self.refused_os_change { "`holdfast apply --resume`" } else { "the next start" };
-        notes.happened(NodeEvent::Stuck, reason, by);
+        notes.reached(Milestone::Stuck, reason, by);
     }
 }

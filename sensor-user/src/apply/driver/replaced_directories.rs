@@ -2,7 +2,7 @@
 //!
 //! In: a target. Out: its place, if its directory exists; whether a directory stays because another process made a file in it.
 
-use super::state::Run;
+use super::state::Driver;
 use crate::{
     apply::error::{ApplyError, ApplyRefusal},
     disk::Place,
@@ -15,7 +15,7 @@ pub(in crate::apply) fn changing(begin: &Begin) -> BTreeSet<PathBuf> {
     begin.targets.iter().filter(|target| target.turns()).map(|target| target.path.clone()).collect()
 }
 
-impl Run<'_> {
+impl Driver<'_> {
     /// The place of a target; `None` if its directory is missing. If a link replaced the directory, it may lead to other files with
     /// the same names, which are no targets.
     pub(in crate::apply) fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {

@@ -1,7 +1,7 @@
-//! The steps of one target from one state to the other.
+//! The edits that bring one target from one state to the other.
 //!
-//! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single step. The state is only on the
-//! disk, so after a kill between two steps the next process observes the disk and continues. An object of another process is
+//! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single edit. The state is only on the
+//! disk, so after a kill between two edits the next process observes the disk and continues. An object of another process is
 //! put back or left; it is never deleted.
 
 use super::TargetKind;
@@ -37,9 +37,9 @@ pub struct TargetState {
     pub temporary: Option<Option<Side>>,
 }
 
-/// The next step.
+/// The next edit: one change at the path of a target or at its temporary name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TargetStep {
+pub enum TargetEdit {
     /// The target has the wanted state.
     Finished,
     /// The object of another process is at the path, and nothing of Holdfast's is left.
@@ -58,41 +58,41 @@ pub enum TargetStep {
     Discard,
 }
 
-/// Decides the next step towards `goal`. With `keep` the displaced object stays at the temporary name: a rollback then needs no
+/// Decides the next edit towards `goal`. With `keep` the displaced object stays at the temporary name: a rollback then needs no
 /// space and restores the same inode.
-pub fn next_step(kind: TargetKind, goal: Side, keep: bool, state: TargetState) -> TargetStep {
+pub fn next_edit(kind: TargetKind, goal: Side, keep: bool, state: TargetState) -> TargetEdit {
     let absent = |side| match side {
         Side::Before => kind.before_absent,
         Side::After => kind.after_absent,
     };
     let other = goal.other();
     // The exchange displaced the object of another process, so that object gets its name back.
-    let give_back = |at_path| if absent(at_path) { TargetStep::PutIn } else { TargetStep::Swap };
+    let give_back = |at_path| if absent(at_path) { TargetEdit::PutIn } else { TargetEdit::Swap };
     if kind.in_place {
         return match (state.path, state.temporary) {
-            (_, Some(_)) => TargetStep::Discard,
-            (Some(side), None) if side == goal => TargetStep::Finished,
-            (Some(_), None) => TargetStep::Set(goal),
+            (_, Some(_)) => TargetEdit::Discard,
+            (Some(side), None) if side == goal => TargetEdit::Finished,
+            (Some(_), None) => TargetEdit::Set(goal),
             // A kill interrupted the change of attributes, or one of its system calls failed.
-            (None, None) if state.between && goal == Side::Before => TargetStep::Set(goal),
-            (None, None) => TargetStep::Foreign,
+            (None, None) if state.between && goal == Side::Before => TargetEdit::Set(goal),
+            (None, None) => TargetEdit::Foreign,
         };
     }
     match (state.path, state.temporary) {
         (Some(at), temporary) if at == goal => match temporary {
-            None => TargetStep::Finished,
+            None => TargetEdit::Finished,
             Some(None) => give_back(goal),
-            Some(Some(side)) if keep && side == other => TargetStep::Finished,
-            Some(Some(_)) => TargetStep::Discard,
+            Some(Some(side)) if keep && side == other => TargetEdit::Finished,
+            Some(Some(_)) => TargetEdit::Discard,
         },
         (Some(_), temporary) => match temporary {
-            None if absent(goal) => TargetStep::TakeAway,
-            None => TargetStep::Make(goal),
+            None if absent(goal) => TargetEdit::TakeAway,
+            None => TargetEdit::Make(goal),
             Some(Some(side)) if side == goal => give_back(other),
             Some(None) => give_back(other),
-            Some(Some(_)) => TargetStep::Discard,
+            Some(Some(_)) => TargetEdit::Discard,
         },
-        (None, Some(_)) => TargetStep::Discard,
-        (None, None) => TargetStep::Foreign,
+        (None, Some(_)) => TargetEdit::Discard,
+        (None, None) => TargetEdit::Foreign,
     }
 }

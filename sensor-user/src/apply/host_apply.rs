@@ -6,7 +6,7 @@
 use super::{
     ActRunner, Applied, ApplyError, ApplyOptions, ApplyRequest, Differences, Engine, FORCE_FILE,
     GenerationError, Interrupts, NoActs, PlanError, Recovered, ResumeLimit, Systemd, consent::ConsentError,
-    foreseen, present_config, preview::plan_between, removed_by_force, rollback_target,
+    foreseen, present_config, preview::plan_between, removed_by_force, request::Progress, rollback_target,
 };
 use crate::{
     desired::{self, DesiredError, Files, KeptConfig, StateSource, Unknown, as_kept, generation, merged},
@@ -25,9 +25,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// Receives a line for each step.
-pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
 
 /// How configs are applied to a host.
 #[derive(Debug, Clone)]
@@ -353,16 +350,16 @@ impl HostApply {
     /// `None` if no apply was interrupted.
     ///
     /// # Errors
-    /// It cannot go on, or another process is at work.
+    /// The interrupted apply cannot be continued, or another process has the lock of the store.
     pub(super) async fn finish(&self, progress: Progress<'_>) -> Result<Option<Applied>, HostApplyError> {
         let mut runner = self.runner().await;
-        self.go_on(runner.as_mut(), ResumeLimit::Unlimited, progress).await
+        self.continue_interrupted(runner.as_mut(), ResumeLimit::Unlimited, progress).await
     }
 
     /// Writes again what an update of the OS replaced, before the bus and the daemon start. `None` if no apply was interrupted.
     ///
     /// # Errors
-    /// It cannot go on, or another process is at work.
+    /// The interrupted apply cannot be continued, or another process has the lock of the store.
     pub async fn rewrite_overwritten(
         &self,
         progress: Progress<'_>,
@@ -370,13 +367,13 @@ impl HostApply {
         if self.store()?.is_none() {
             return Ok(None);
         }
-        self.go_on(&mut NoActs, ResumeLimit::BeforeServices, progress).await
+        self.continue_interrupted(&mut NoActs, ResumeLimit::BeforeServices, progress).await
     }
 
     /// Finishes an interrupted apply or restores the old config, without a reboot.
     async fn finish_interrupted(&self, progress: Progress<'_>) -> Result<(), HostApplyError> {
         let mut runner = self.runner().await;
-        match self.go_on(runner.as_mut(), ResumeLimit::NoReboot, progress).await? {
+        match self.continue_interrupted(runner.as_mut(), ResumeLimit::NoReboot, progress).await? {
             Some(Applied { end: MachineEnd::Rebooting | MachineEnd::Halted(_), id, reason, .. }) => {
                 Err(ApplyError::Unfinished { id, reason }.into())
             }
@@ -387,7 +384,7 @@ impl HostApply {
         }
     }
 
-    async fn go_on(
+    async fn continue_interrupted(
         &self,
         runner: &mut dyn ActRunner,
         limit: ResumeLimit,

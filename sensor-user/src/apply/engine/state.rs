@@ -12,7 +12,7 @@ use crate::{
 use jiff::Timestamp;
 use sensor_model::{
     journal::machine::MachineEnd,
-    node_state::{NodeEvent, Wait},
+    node_state::{Milestone, Wait},
 };
 use std::{
     path::{Path, PathBuf},
@@ -30,7 +30,7 @@ pub struct Applied {
     pub rolls_back: bool,
     /// Whether an action failed and the reboot is its fallback.
     pub is_fallback: bool,
-    /// Why it rolled back, cannot go on, or reboots although the plan does not; empty otherwise. For people.
+    /// The reason for a rollback, for a halt, or for a reboot that the plan does not have; empty otherwise. For people.
     pub reason: String,
     /// Paths that were left as another process wrote them, skipped acts, failures of the rollback, and differences from the old
     /// config.
@@ -126,7 +126,7 @@ impl Engine {
     }
 
     pub(super) fn refused(&self, reason: &str) {
-        if let Err(error) = self.note(NodeEvent::Refused, reason) {
+        if let Err(error) = self.note(Milestone::Refused, reason) {
             tracing::error!(%error, "Cannot write the node's state.");
         }
     }
@@ -151,8 +151,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
-        store::note_event(&self.store, event, None, reason, "", Timestamp::now())?;
+    pub(super) fn note(&self, milestone: Milestone, reason: &str) -> Result<(), ApplyError> {
+        store::note_milestone(&self.store, milestone, None, reason, "", Timestamp::now())?;
         Ok(())
     }
 }

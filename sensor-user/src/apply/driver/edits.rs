@@ -1,28 +1,28 @@
-//! Observations and steps of targets.
+//! Observations and edits of targets.
 //!
-//! In: a target's number. Out: the objects of its path and its temporary name, or one change of names. No step waits.
+//! In: a target's number. Out: the objects of its path and its temporary name, or one change of names. No edit waits.
 
 use super::{
-    state::{Run, failed},
-    type_changes,
+    replaced_directories,
+    state::{Driver, failed},
 };
 use crate::{
     apply::{
         error::{ApplyError, ApplyRefusal},
-        hard_links::{self, state},
+        hard_link_finder::{self, state},
     },
     disk::{self, NameRemoval, ObjectIdentity, Place},
 };
 use sensor_model::journal::{
     FileState, PathState, Target,
     machine::MachineAnswer,
-    target_step::{Side, TargetState, TargetStep},
+    target_edit::{Side, TargetEdit, TargetState},
 };
 use std::ffi::OsStr;
 
-impl Run<'_> {
+impl Driver<'_> {
     /// Observes a target and its temporary name.
-    pub(super) fn look(&self, number: usize) -> Result<TargetState, ApplyError> {
+    pub(super) fn observe(&self, number: usize) -> Result<TargetState, ApplyError> {
         let target = self.target(number);
         let absent = |state: &PathState| *state == PathState::Absent;
         let Some(place) = self.place(target)? else {
@@ -54,7 +54,7 @@ impl Run<'_> {
         identity: Option<ObjectIdentity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
-        // A new name for a file that another step has restored already is still on this side.
+        // A new name for a file that another edit has restored already is still on this side.
         let before = target.before.is(seen);
         if target.after.is(seen) && (!before || self.is_linked(&target.after, identity)?) {
             return Ok(Some(Side::After));
@@ -69,10 +69,10 @@ impl Run<'_> {
         Ok(place.see()?.identity == identity)
     }
 
-    /// Takes a step of a target.
-    pub(super) fn step(&mut self, number: usize, step: TargetStep) -> MachineAnswer {
+    /// Carries out an edit of a target.
+    pub(super) fn edit(&mut self, number: usize, edit: TargetEdit) -> MachineAnswer {
         self.unsynced = true;
-        match self.try_step(number, step) {
+        match self.try_edit(number, edit) {
             Ok(outcome) => outcome,
             // The next observation shows the object of the other process.
             Err(ApplyError::Disk(error)) if error.is_race() => MachineAnswer::Done,
@@ -80,29 +80,29 @@ impl Run<'_> {
         }
     }
 
-    fn try_step(&self, number: usize, step: TargetStep) -> Result<MachineAnswer, ApplyError> {
+    fn try_edit(&self, number: usize, edit: TargetEdit) -> Result<MachineAnswer, ApplyError> {
         let target = self.target(number);
         let place = self
             .place(target)?
             .ok_or_else(|| ApplyError::refused(&target.path, ApplyRefusal::DirectoryRemoved))?;
         let name = self.temporary(number);
-        match step {
-            TargetStep::Make(side) => {
+        match edit {
+            TargetEdit::Make(side) => {
                 self.make(&place, &name, number, side)?;
                 return Ok(MachineAnswer::Done);
             }
-            TargetStep::Swap if target.turns() && type_changes::must_stay(target, &place, &name)? => {
+            TargetEdit::Swap if target.turns() && replaced_directories::must_stay(target, &place, &name)? => {
                 return Ok(MachineAnswer::Kept);
             }
-            TargetStep::Swap => place.swap(&name)?,
-            TargetStep::PutIn => place.put_in(&name)?,
-            TargetStep::TakeAway if place.is_directory(&place.name)? == Some(true) => {
+            TargetEdit::Swap => place.swap(&name)?,
+            TargetEdit::PutIn => place.put_in(&name)?,
+            TargetEdit::TakeAway if place.is_directory(&place.name)? == Some(true) => {
                 if place.take_away_directory()? == NameRemoval::NotEmpty {
                     return Ok(MachineAnswer::Kept);
                 }
             }
-            TargetStep::TakeAway => place.take_away(&name)?,
-            TargetStep::Set(side) => {
+            TargetEdit::TakeAway => place.take_away(&name)?,
+            TargetEdit::Set(side) => {
                 let file = place.open_directory()?;
                 // No call sets attributes only if they are unchanged, so they are read again right before.
                 let present = place.read_metadata(&file)?;
@@ -113,18 +113,18 @@ impl Run<'_> {
                     place.set_metadata(&file, metadata)?;
                 }
             }
-            TargetStep::Discard => {
+            TargetEdit::Discard => {
                 let is_directory = place.is_directory(&name)? == Some(true);
                 match place.discard(&name, is_directory)? {
                     NameRemoval::Yes => {}
                     NameRemoval::NotEmpty if target.turns() => {
-                        type_changes::swap_back(target, &place, &name)?;
+                        replaced_directories::swap_back(target, &place, &name)?;
                         return Ok(MachineAnswer::Kept);
                     }
                     NameRemoval::NotEmpty => return Err(place.not_empty().into()),
                 }
             }
-            TargetStep::Finished | TargetStep::Foreign => {}
+            TargetEdit::Finished | TargetEdit::Foreign => {}
         }
         place.sync_names()?;
         Ok(MachineAnswer::Done)
@@ -137,7 +137,7 @@ impl Run<'_> {
             match place.make(name, state, None, hard.as_ref()) {
                 // If the names cannot be linked, the path gets a file of its own with the same content. The end of the apply
                 // reports this.
-                Err(error) if error.is_no_hard_link() && hard_links::had(state) => {}
+                Err(error) if error.is_no_hard_link() && hard_link_finder::had(state) => {}
                 made => return Ok(made?),
             }
         }
