@@ -212,6 +212,10 @@ pub(super) fn elf(body: &[u8], rights: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// Held while a test writes a program and executes it. A process that another test forks meanwhile inherits the open file, and
+    /// the kernel executes no file that is open for writing (`ETXTBSY`).
+    static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     const OPEN: u32 = 2;
     const CLOSE: u32 = 3;
     const PWRITE: u32 = 18;
@@ -228,9 +232,11 @@ mod tests {
         let _: Value = program.call(PWRITE, &[opened, text.into(), 5.into(), 2.into()]);
         let _: Value = program.call(CLOSE, &[opened]);
         let built = directory.join("program");
+        let forks = FORKS.lock().expect("no test failed");
         fs::write(&built, program.elf()).expect("the program");
         fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
         let status = Command::new(&built).status().expect("it is executed");
+        drop(forks);
         let text = fs::read_to_string(&file).expect("the file");
         fs::remove_dir_all(&directory).expect("to clean up");
         assert_eq!((status.code(), text.as_str()), (Some(0), "01drift789"));
@@ -239,9 +245,11 @@ mod tests {
     /// Executes the program. Returns its exit status, and the content of the file that it writes.
     fn executed(name: &str, program: RawProgram, file: &Path) -> (Option<i32>, Vec<u8>) {
         let built = std::env::temp_dir().join(format!("raw-{name}-{}", std::process::id()));
+        let forks = FORKS.lock().expect("no test failed");
         fs::write(&built, program.elf()).expect("the program");
         fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
         let status = Command::new(&built).status().expect("it is executed");
+        drop(forks);
         fs::remove_file(&built).expect("to clean up");
         (status.code(), fs::read(file).unwrap_or_default())
     }
@@ -273,9 +281,11 @@ mod tests {
         let path = program.path(Path::new("/nowhere/at/all"));
         let _: Value = program.call(OPEN, &[path.into(), 0.into()]);
         let built = std::env::temp_dir().join(format!("raw-fails-{}", std::process::id()));
+        let forks = FORKS.lock().expect("no test failed");
         fs::write(&built, program.elf()).expect("the program");
         fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
         let status = Command::new(&built).status().expect("it is executed");
+        drop(forks);
         fs::remove_file(&built).expect("to clean up");
         assert_eq!(status.code(), Some(nix::Error::ENOENT as i32));
     }
