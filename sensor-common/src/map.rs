@@ -190,15 +190,20 @@ pub struct Process {
     pub start_ns: u64,
     /// Start time of the process that forked it.
     pub parent_start_ns: u64,
-    /// Key into the execution map; 0 if it started before the sensor.
+    /// Key into the execution map; 0 if it started before the sensor. [`UNKNOWN_EXECUTION`] if the process inherited its program
+    /// from a process whose program is unknown.
     pub exec_id: u64,
     /// The execution of the process that forked it, at that time.
     pub parent_exec_id: u64,
     /// Thread group of the process that forked it, also after another process has become its parent.
     pub parent_tgid: u32,
-    /// Zero.
-    pub padding: u32,
+    /// `task_struct.self_exec_id` of `exec_id`, its low half: it rises at each execution and is inherited at a fork. A task with
+    /// another value has executed a program that the programs did not store.
+    pub executions: u32,
 }
+
+/// The number of an execution that no program stored: the kernel skipped the programs of that call. It has no entry in the map.
+pub const UNKNOWN_EXECUTION: u64 = u64::MAX;
 
 /// One program execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

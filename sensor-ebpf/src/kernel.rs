@@ -72,6 +72,7 @@ globals! {
     OFF_TASK_STRUCT_CGROUPS => task_cgroups;
     OFF_TASK_STRUCT_LOGINUID => task_loginuid;
     OFF_TASK_STRUCT_SESSIONID => task_sessionid;
+    OFF_TASK_STRUCT_SELF_EXEC_ID => task_executions;
     OFF_TASK_STRUCT_REAL_PARENT => task_real_parent;
     OFF_TASK_STRUCT_GROUP_LEADER => task_group_leader;
     OFF_TASK_STRUCT_START_BOOTTIME => task_start;

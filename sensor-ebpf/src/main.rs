@@ -214,9 +214,21 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
     hooks::process::fork(Arguments(ctx.as_ptr()))
 }
 
+/// The same once more, for the calls for which the kernel skips the first program.
+#[btf_tracepoint(function = "sched_process_fork")]
+pub fn process_fork_again(ctx: BtfTracePointContext) -> i32 {
+    hooks::process::fork_again(Arguments(ctx.as_ptr()))
+}
+
 /// Tracepoint program: stores what a process executes, and reports the execution of managed files.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
+    hooks::process::exec(Arguments(ctx.as_ptr()))
+}
+
+/// The same once more, for the calls for which the kernel skips the first program.
+#[btf_tracepoint(function = "sched_process_exec")]
+pub fn process_exec_again(ctx: BtfTracePointContext) -> i32 {
     hooks::process::exec(Arguments(ctx.as_ptr()))
 }
 
@@ -226,14 +238,14 @@ pub fn group_made(ctx: BtfTracePointContext) -> i32 {
     hooks::process::group_made(Arguments(ctx.as_ptr()))
 }
 
-/// fentry program, in both modes: reports block devices that are opened for writing.
+/// fentry program, in both sets: reports block devices that are opened for writing.
 #[fentry(function = "blkdev_open")]
 pub fn fentry_blkdev_open(ctx: FEntryContext) -> u32 {
     hooks::devices::blkdev_open(Arguments(ctx.as_ptr()));
     0
 }
 
-/// fentry program, in both modes: reports processes that could switch all of these programs off.
+/// fentry program, in both sets: reports processes that could switch all of these programs off.
 #[fentry(function = "proc_sys_open")]
 pub fn fentry_proc_sys_open(ctx: FEntryContext) -> u32 {
     hooks::tunables::proc_sys_open(Arguments(ctx.as_ptr()));

@@ -1,7 +1,7 @@
 //! Sends records of changes to the rings, from which the daemon reads them.
 
 use crate::inode::RecordInode;
-use crate::kernel::{self, Pointer};
+use crate::kernel::{self, Pointer, current, read};
 use crate::log;
 use crate::maps::{self, ALARMS, CHANGES};
 use crate::who;
@@ -26,7 +26,7 @@ pub(crate) unsafe fn push(
     flags: u16,
     half_ring_only: bool,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller took `entry` from a map look-up in this program run.
     let alarms = unsafe { (*entry).roles } & ROLE_TAMPER != 0;
     let slot = if alarms {
         ALARMS.reserve::<ChangeRecord>(0)
@@ -37,7 +37,7 @@ pub(crate) unsafe fn push(
     };
     let Some(mut slot) = slot else {
         // It marks the entry before it counts, so that a daemon that sees the count finds the mark.
-        // SAFETY: the caller's. The word is written whole. If two records are lost at once, either value is correct.
+        // SAFETY: as above. The word is written whole. If two records are lost at once, either value is correct.
         unsafe {
             let counter = core::ptr::read_volatile(&raw const (*entry).counter);
             core::ptr::write_volatile(&raw mut (*entry).lost, counter as u32);
@@ -60,7 +60,8 @@ pub(crate) unsafe fn push(
         (*record).operation = operation as u16;
         (*record).padding = 0;
         let mut flags = flags | who::describe(record);
-        (*record).exec_id = who::execution((*record).tgid, (*record).start_ns);
+        let executions = read(current(), kernel::task_executions());
+        (*record).exec_id = who::execution((*record).tgid, (*record).start_ns, executions);
         let mut length = 0u16;
         if dentry.is_null() {
             (*record).name[0] = 0;

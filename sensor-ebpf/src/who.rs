@@ -13,6 +13,7 @@ use core::mem::MaybeUninit;
 use sensor_common::digits::{MOST_DIGITS, is_number};
 use sensor_common::map::{
     ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, Control,
+    UNKNOWN_EXECUTION,
 };
 use sensor_common::op::RECORD_KERNEL_THREAD;
 use sensor_common::record::ChangeRecord;
@@ -127,15 +128,23 @@ fn is_users(node: u64) -> bool {
     read::<u64>(name, 0) == u64::from_le_bytes(*b"user.sli") && end == u32::from_le_bytes(*b"ce\0\0")
 }
 
-/// The number of a process's newest execution, from the map of processes; 0 if the map has no such process.
+/// The number of a process's newest execution, from the map of processes; 0 if the map has no such process. `executions` is
+/// the task's own count: with another count, the entry is older than the task's program.
 #[inline(always)]
-pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
+pub(crate) fn execution(tgid: u32, start_ns: u64, executions: u32) -> u64 {
     // SAFETY: the fields are read whole. The entry stays when a process ends.
-    unsafe { PROCESSES.get(tgid) }
-        .map_or(0, |process| if process.start_ns == start_ns { process.exec_id } else { 0 })
+    unsafe { PROCESSES.get(tgid) }.map_or(0, |process| {
+        if process.start_ns != start_ns {
+            0
+        } else if process.executions == executions {
+            process.exec_id
+        } else {
+            UNKNOWN_EXECUTION
+        }
+    })
 }
 
-/// The same for the process that has this thread group id now, whatever its start.
+/// The same for the process that has this thread group id now, whatever its start and its count.
 #[inline(always)]
 pub(crate) fn runs(tgid: u32) -> u64 {
     // SAFETY: the field is read whole.

@@ -1,5 +1,9 @@
 //! Processes: the parent of each, and what each executes. The programs store this in maps and send no records, so an execution does
 //! not wake the daemon. The maps outlive a process, so the daemon can name an actor that has ended.
+//!
+//! Two programs are attached to each of these two tracepoints. The kernel skips a program while a preempted task waits inside it on
+//! the same CPU (`__bpf_trace_run`), and kernels with lazy preemption (6.13) preempt programs. The second program stores what the
+//! first one was not asked to store.
 
 use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Arguments, Pointer, current, read, within};
@@ -36,16 +40,30 @@ pub(crate) fn fork(args: Arguments) -> i32 {
         return 0;
     }
     let (start_ns, parent_start_ns) = (child.field(kernel::task_start()), start_of(parent));
-    let exec_id = who::runs(parent_tgid);
+    let executions = child.field(kernel::task_executions());
+    let exec_id = who::execution(parent_tgid, parent_start_ns, executions);
     let process =
-        Process { start_ns, parent_start_ns, exec_id, parent_exec_id: exec_id, parent_tgid, padding: 0 };
+        Process { start_ns, parent_start_ns, exec_id, parent_exec_id: exec_id, parent_tgid, executions };
     if PROCESSES.insert(tgid, process, 0).is_err() {
         maps::count(Counter::ProcessLost);
     }
     0
 }
 
-/// `sched_process_exec(task, old_pid, bprm)`.
+/// The same, unless the first program has stored the child.
+#[inline(always)]
+pub(crate) fn fork_again(args: Arguments) -> i32 {
+    let Some(child) = args.pointer(1) else { return 0 };
+    let tgid: u32 = child.field(kernel::task_tgid());
+    let start_ns: u64 = child.field(kernel::task_start());
+    // SAFETY: the field is read whole.
+    if unsafe { PROCESSES.get(tgid) }.is_some_and(|process| process.start_ns == start_ns) {
+        return 0;
+    }
+    fork(args)
+}
+
+/// `sched_process_exec(task, old_pid, bprm)`. It does nothing if the other program has stored the execution.
 #[inline(always)]
 pub(crate) fn exec(args: Arguments) -> i32 {
     let Some(task) = args.pointer(0) else { return 0 };
@@ -53,6 +71,15 @@ pub(crate) fn exec(args: Arguments) -> i32 {
     let Some(file) = binprm.follow(kernel::binprm_file()).non_null() else { return 0 };
     let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return 0 };
     let tgid: u32 = task.field(kernel::task_tgid());
+    let start_ns = start_of(task);
+    let executions: u32 = task.field(kernel::task_executions());
+    let known = PROCESSES.get_ptr_mut(tgid);
+    // SAFETY: the pointer comes from a map look-up.
+    let known = known.filter(|process| unsafe { (**process).start_ns } == start_ns);
+    // SAFETY: as above.
+    if known.is_some_and(|process| unsafe { (*process).executions } == executions) {
+        return 0;
+    }
 
     let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(0) else { return 0 };
     maps::add_one(sequence);
@@ -71,23 +98,28 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         }
     }
 
-    let start_ns = start_of(task);
-    match PROCESSES.get_ptr_mut(tgid) {
-        // SAFETY: the pointer comes from a map look-up; an aligned word is written whole.
-        Some(process) if unsafe { (*process).start_ns } == start_ns => unsafe { (*process).exec_id = id },
-        _ => {
+    match known {
+        // SAFETY: the pointer comes from a map look-up; aligned words are written whole. Between the two, the count differs from the
+        // task's, so the execution of a record is unknown.
+        Some(process) => unsafe {
+            (*process).exec_id = id;
+            core::ptr::write_volatile(&raw mut (*process).executions, executions);
+        },
+        None => {
             let mut process = Process {
                 start_ns,
                 parent_start_ns: 0,
                 exec_id: id,
                 parent_exec_id: 0,
                 parent_tgid: 0,
-                padding: 0,
+                executions,
             };
             if let Some(parent) = task.to(kernel::task_real_parent()) {
                 process.parent_start_ns = start_of(parent);
                 process.parent_tgid = parent.field(kernel::task_tgid());
-                process.parent_exec_id = who::execution(process.parent_tgid, process.parent_start_ns);
+                let executions = parent.field(kernel::task_executions());
+                process.parent_exec_id =
+                    who::execution(process.parent_tgid, process.parent_start_ns, executions);
             }
             if PROCESSES.insert(tgid, process, 0).is_err() {
                 maps::count(Counter::ProcessLost);
@@ -171,6 +203,7 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
     }
     let node: u64 = read(group, kernel::cgroup_kn());
     let id: u64 = read(node, kernel::kernfs_id());
+    // The kernel holds `cgroup_mutex` (`cgroup_mkdir`), so no other task runs this program and uses the buffer.
     let Some(scratch) = GROUP_SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: the pointer comes from a map look-up and is this CPU's own; the helper checks the address that it
     // reads from, and terminates what it wrote.

@@ -5,7 +5,7 @@
 
 use super::canary::{Canary, CanaryState, DEVICES_ID};
 use super::device_checks::{DeviceChecks, device};
-use super::reports::{AgentReport, ReadinessSubject};
+use super::reports::{AgentReport, LossReason, LossStage, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;
@@ -20,7 +20,7 @@ use std::path::Path;
 pub(super) struct Blindness {
     /// Absent on the fanotify backend.
     pub(super) canary: Option<Canary>,
-    /// Only for fentry programs, whose calls the kernel may skip.
+    /// Absent on the fanotify backend.
     pub(super) recursion: Option<Recursion>,
     /// The open gap while changes do not arrive, and its reason.
     gap: Option<(u32, GapReason)>,
@@ -91,10 +91,18 @@ impl Blindness {
 
     /// Opens a gap if the kernel skipped a call of a program: that call may have been any change.
     pub(super) fn check_recursion(&mut self, verdicts: &mut Verdicts) -> std::io::Result<()> {
-        if let Some(recursion) = &mut self.recursion
-            && recursion.missed()? > 0
-        {
+        let Some(recursion) = &mut self.recursion else { return Ok(()) };
+        let skipped = recursion.skipped()?;
+        if skipped.processes > 0 {
+            let lost = AgentReport::ChangesLost(LossStage::Process, LossReason::Skipped, skipped.processes);
+            verdicts.report(lost);
+        }
+        if skipped.changes > 0 || skipped.tampering > 0 {
             verdicts.changes_missed(GapReason::RecursionMissed);
+        }
+        if skipped.tampering > 0 {
+            // It may have been the opening of a block device. Each canary beat looks for processes that have the tunable open.
+            self.device_opened(verdicts);
         }
         Ok(())
     }

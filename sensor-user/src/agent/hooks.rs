@@ -39,7 +39,7 @@ impl Hooks {
         if let Some(sensor) = &self.sensor {
             unseen_kinds = 0;
             for (name, state) in &sensor.hooks {
-                let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
+                let tracepoint = TRACEPOINTS.iter().any(|hook| hook.name == *name);
                 let function = FUNCTIONS.iter().any(|function| function.name == *name);
                 let attached = matches!(state, HookState::Attached | HookState::Adopted);
                 let attachment = match (tracepoint, function) {

@@ -84,6 +84,8 @@ pub enum LossReason {
     Malformed,
     /// The fanotify queue was full.
     Overflow,
+    /// The kernel skipped a kernel program.
+    Skipped,
 }
 
 impl LossReason {
@@ -93,6 +95,7 @@ impl LossReason {
             Self::Full => "full",
             Self::Malformed => "malformed",
             Self::Overflow => "overflow",
+            Self::Skipped => "skipped",
         }
     }
 }

@@ -106,10 +106,10 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     reports.prepare()?;
     let things = map_entries(&loaded.0);
     let mut parts = BackendParts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
-    if parts.backend == BackendName::Fentry {
+    if parts.backend != BackendName::Fanotify {
         let recursion = Recursion::watch().map_err(io::Error::other);
         parts.recursion =
-            Some(recursion.map_err(|source| AgentError::io("find the fentry programs", source))?);
+            Some(recursion.map_err(|source| AgentError::io("find the tracing programs", source))?);
     }
     // Capabilities belong to threads: this ends the threads of the first runtime, and the other one has none yet.
     drop(first);

@@ -16,7 +16,7 @@ use cache::Cache;
 use cgroup::Cgroups;
 use live::{Live, Procfs, split_arguments};
 use sensor_common::{
-    map::{Execution, Process},
+    map::{Execution, Process, UNKNOWN_EXECUTION},
     record::ChangeRecord,
 };
 use sensor_model::{
@@ -234,6 +234,8 @@ impl Attributor {
         let start_ns = asked.start_ns.or(entry.map(|entry| entry.start_ns));
         let program = Program::at(entry, &asked, table);
         let exec_id = asked.exec_id.or(entry.map(|entry| entry.exec_id).filter(|_| program.is_current));
+        // An unknown execution is not always the same one.
+        let exec_id = exec_id.filter(|id| *id != UNKNOWN_EXECUTION);
         let key = start_ns.zip(exec_id).map(|(start_ns, id)| (asked.tgid, start_ns, id, asked.cgroup));
         if let Some(key) = key
             && let Some(described) = self.described.get(key)

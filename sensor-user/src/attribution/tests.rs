@@ -4,7 +4,7 @@ use super::*;
 use crate::observation::Observer;
 use sensor_common::{
     limits::{ARGV_BYTES, FILENAME_BYTES, NAME_BYTES},
-    map::InodeKey,
+    map::{InodeKey, UNKNOWN_EXECUTION},
 };
 use std::{collections::HashMap, fs};
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ impl Table {
             exec_id,
             parent_exec_id: exec_id,
             parent_tgid: parent,
-            padding: 0,
+            executions: 0,
         };
         self.processes.insert(child, process);
     }
@@ -182,6 +182,27 @@ fn a_change_made_before_an_exec_is_that_of_the_program_before_it() {
     // Also in the other order: the cache must not mix up the two.
     let before = host.attributor.attribute(&record(DEAD + 1, 20, 30), &table);
     assert_eq!(before.exe.as_deref(), Some("/usr/bin/bash"));
+}
+
+#[test]
+fn a_program_that_no_kernel_program_stored_is_not_named_as_the_one_before_it() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["bash"]);
+    table.fork(DEAD, DEAD + 1, 20);
+    let of = |comm: &[u8; 2]| {
+        let mut record = ChangeRecord { exec_id: UNKNOWN_EXECUTION, ..record(DEAD + 1, 20, 50) };
+        record.comm[..2].copy_from_slice(comm);
+        record.comm[2..].fill(0);
+        record
+    };
+    let mut host = host();
+    for comm in [b"cp", b"mv"] {
+        let actor = host.attributor.attribute(&of(comm), &table);
+        let name = format!("[{}]", std::str::from_utf8(comm).unwrap());
+        assert_eq!((actor.exe.as_deref(), actor.argv.as_slice()), (None, &[name][..]));
+        assert_eq!(exes(&actor)[0], "/usr/bin/bash", "the parent is known");
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(super) fn not_seen(chosen: Option<&TestedBackend>) -> Vec<UnseenChange> {
     }
     let off = chosen.hooks.iter().filter_map(|hook| Some((hook, hook.off()?)));
     off.filter_map(|(tested, reason)| {
-        if TRACEPOINTS.iter().any(|(_, tracepoint)| *tracepoint == tested.hook) {
+        if TRACEPOINTS.iter().any(|hook| hook.name == tested.hook) {
             return Some(UnseenChange {
                 what: "processes that are gone when their change is looked at".to_owned(),
                 because: format!("tracepoint {}: {reason}", tested.hook),

@@ -140,11 +140,36 @@ pub const HOOKS: &[Hook] = &[
     },
 ];
 
-/// The tracepoints that fill the maps of processes and control groups: program name and tracepoint.
-pub const TRACEPOINTS: &[(&str, &str)] = &[
-    ("process_fork", "sched_process_fork"),
-    ("process_exec", "sched_process_exec"),
-    ("group_made", "cgroup_mkdir"),
+/// A tracepoint that fills the maps of processes and control groups.
+#[derive(Debug, Clone, Copy)]
+pub struct TracepointHook {
+    /// Its name among the hooks.
+    pub name: &'static str,
+    /// The tracepoint.
+    pub tracepoint: &'static str,
+    /// The program's name in the object.
+    pub program: &'static str,
+    /// No other program does the same after it, so a call that the kernel skips is lost.
+    pub is_last: bool,
+}
+
+const fn tracepoint(
+    name: &'static str,
+    tracepoint: &'static str,
+    program: &'static str,
+    is_last: bool,
+) -> TracepointHook {
+    TracepointHook { name, tracepoint, program, is_last }
+}
+
+/// All of these. The kernel skips a program of a tracepoint while a preempted task waits inside it on the same processor
+/// (`__bpf_trace_run`). So the tracepoints of processes have a second program. The kernel makes control groups one at a time.
+pub const TRACEPOINTS: &[TracepointHook] = &[
+    tracepoint("sched_process_fork", "sched_process_fork", "process_fork", false),
+    tracepoint("sched_process_fork_again", "sched_process_fork", "process_fork_again", true),
+    tracepoint("sched_process_exec", "sched_process_exec", "process_exec", false),
+    tracepoint("sched_process_exec_again", "sched_process_exec", "process_exec_again", true),
+    tracepoint("cgroup_mkdir", "cgroup_mkdir", "group_made", true),
 ];
 
 /// A kernel function without a security hook. Both sets attach the same program to it.

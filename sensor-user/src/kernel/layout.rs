@@ -88,6 +88,7 @@ pub const FIELDS: &[KernelField] = &[
     field("OFF_TASK_STRUCT_CGROUPS", "task_struct", "cgroups", Pointer),
     field("OFF_TASK_STRUCT_LOGINUID", "task_struct", "loginuid", Word(4)),
     field("OFF_TASK_STRUCT_SESSIONID", "task_struct", "sessionid", Word(4)),
+    field("OFF_TASK_STRUCT_SELF_EXEC_ID", "task_struct", "self_exec_id", Word(8)),
     field("OFF_TASK_STRUCT_REAL_PARENT", "task_struct", "real_parent", Pointer),
     field("OFF_TASK_STRUCT_GROUP_LEADER", "task_struct", "group_leader", Pointer),
     field("OFF_TASK_STRUCT_START_BOOTTIME", "task_struct", "start_boottime", Word(8)),

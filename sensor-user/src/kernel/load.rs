@@ -263,14 +263,14 @@ impl AttachedPrograms {
     ) -> Result<bool, LoadError> {
         let mut adopted = true;
         let mut first_failure = None;
-        for (program, tracepoint) in TRACEPOINTS {
-            let link = self.adopt_or(tracepoint, |sensor| {
-                let program: &mut BtfTracePoint = sensor.program(program)?;
-                program.load(tracepoint, kernel)?;
+        for hook in TRACEPOINTS {
+            let link = self.adopt_or(hook.name, |sensor| {
+                let program: &mut BtfTracePoint = sensor.program(hook.program)?;
+                program.load(hook.tracepoint, kernel)?;
                 let link = program.attach()?;
                 Ok(program.take_link(link)?.into())
             });
-            adopted &= self.keep(tracepoint, link, &mut first_failure);
+            adopted &= self.keep(hook.name, link, &mut first_failure);
         }
         for function in functions {
             let link = self.adopt_or(function.name, |sensor| {

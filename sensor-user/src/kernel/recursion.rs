@@ -1,11 +1,12 @@
-//! Calls for which the kernel did not run an fentry program.
+//! Calls for which the kernel did not run a program.
 //!
-//! In: the loaded programs. Out: how often the kernel skipped one, because the same program was already running on that processor
-//! (`bpf_prog_check_recur`). It skips tracing programs and never LSM programs. The programs themselves cannot count such a call.
+//! In: the loaded programs. Out: how often the kernel skipped one. It skips a tracing program while the same program runs on that
+//! processor (`bpf_prog_check_recur`, `__bpf_trace_run`): because the program called itself, or because the kernel preempted a task
+//! inside it. It skips no LSM program. The programs themselves cannot count such a call.
 
-use super::hooks::{FUNCTIONS, HOOKS, ProgramSet};
+use super::hooks::{FUNCTIONS, HOOKS, ProgramSet, TRACEPOINTS};
 use aya::programs::{ProgramError, ProgramFd, loaded_programs};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -13,11 +14,30 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 /// The kernel keeps this many characters of a program's name.
 const KERNEL_NAME: usize = 15;
 
-/// The fentry programs of this daemon and of earlier ones. Any of these may be attached.
+/// The tracing programs of this daemon and of earlier ones. Any of these may be attached.
 #[derive(Debug)]
 pub struct Recursion {
-    programs: Vec<ProgramFd>,
-    misses: u64,
+    programs: Vec<(Sees, ProgramFd)>,
+    before: Skipped,
+}
+
+/// What a program sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sees {
+    Change,
+    Tampering,
+    Process,
+}
+
+/// The numbers of skipped calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Skipped {
+    /// Of the programs that see changes.
+    pub changes: u64,
+    /// Of the programs that see openings of block devices and of `kernel.ftrace_enabled`.
+    pub tampering: u64,
+    /// Of the programs that store processes. The first program of a tracepoint does not count, since the second one does the same.
+    pub processes: u64,
 }
 
 impl Recursion {
@@ -30,27 +50,36 @@ impl Recursion {
                 Err(error) if is_gone(&error) => continue,
                 other => other?,
             };
-            if program.name_as_str().is_some_and(|name| ours.contains(name)) {
+            if let Some(sees) = program.name_as_str().and_then(|name| ours.get(name)) {
                 match program.fd() {
                     Err(error) if is_gone(&error) => {}
-                    other => programs.push(other?),
+                    other => programs.push((*sees, other?)),
                 }
             }
         }
-        let mut recursion = Self { programs, misses: 0 };
-        recursion.missed()?;
+        let mut recursion = Self { programs, before: Skipped::default() };
+        recursion.skipped()?;
         Ok(recursion)
     }
 
-    /// The number of skipped calls since the last call of this function.
-    pub fn missed(&mut self) -> io::Result<u64> {
-        let mut sum = 0;
-        for program in &self.programs {
+    /// The numbers of skipped calls since the last call of this function.
+    pub fn skipped(&mut self) -> io::Result<Skipped> {
+        let mut now = Skipped::default();
+        for (sees, program) in &self.programs {
             let number = program.as_fd().as_raw_fd();
-            sum += misses(&fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?);
+            let count = misses(&fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?);
+            match sees {
+                Sees::Change => now.changes += count,
+                Sees::Tampering => now.tampering += count,
+                Sees::Process => now.processes += count,
+            }
         }
-        let before = std::mem::replace(&mut self.misses, sum);
-        Ok(sum.saturating_sub(before))
+        let before = std::mem::replace(&mut self.before, now);
+        Ok(Skipped {
+            changes: now.changes.saturating_sub(before.changes),
+            tampering: now.tampering.saturating_sub(before.tampering),
+            processes: now.processes.saturating_sub(before.processes),
+        })
     }
 }
 
@@ -64,11 +93,14 @@ fn is_gone(error: &ProgramError) -> bool {
     errno == Some(nix::libc::ENOENT)
 }
 
-/// The names of Holdfast's fentry programs, cut to the length that the kernel keeps. A program with another name does not count.
-fn names() -> BTreeSet<String> {
-    let hooks = HOOKS.iter().map(|hook| hook.program(ProgramSet::Fentry));
-    let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());
-    hooks.chain(functions).map(|name| name.chars().take(KERNEL_NAME).collect()).collect()
+/// The names of Holdfast's tracing programs, cut to the length that the kernel keeps. A program with another name does not count.
+fn names() -> BTreeMap<String, Sees> {
+    let hooks = HOOKS.iter().map(|hook| (hook.program(ProgramSet::Fentry), Sees::Change));
+    let functions = FUNCTIONS.iter().map(|function| (function.program.to_owned(), Sees::Tampering));
+    let tracepoints = TRACEPOINTS.iter().filter(|hook| hook.is_last);
+    let tracepoints = tracepoints.map(|hook| (hook.program.to_owned(), Sees::Process));
+    let all = hooks.chain(functions).chain(tracepoints);
+    all.map(|(name, sees)| (name.chars().take(KERNEL_NAME).collect(), sees)).collect()
 }
 
 /// The count in the text of a program's `fdinfo` file; 0 on kernels before 5.12, which do not count.
@@ -79,7 +111,7 @@ fn misses(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{KERNEL_NAME, misses, names};
+    use super::{KERNEL_NAME, Sees, misses, names};
 
     #[test]
     fn the_count_is_read_and_is_zero_on_a_kernel_that_does_not_count() {
@@ -90,10 +122,16 @@ mod tests {
     #[test]
     fn only_holdfasts_programs_are_counted_and_names_have_the_length_that_the_kernel_keeps() {
         let names = names();
-        for ours in ["fentry_file_ope", "fentry_blkdev_o", "fentry_sb_mount"] {
-            assert!(names.contains(ours), "{names:?}");
+        for (ours, sees) in [
+            ("fentry_file_ope", Sees::Change),
+            ("fentry_blkdev_o", Sees::Tampering),
+            ("process_exec_ag", Sees::Process),
+        ] {
+            assert_eq!(names.get(ours), Some(&sees), "{names:?}");
         }
-        assert!(!names.contains("fentry_tcp_conn") && !names.contains("fentry"));
-        assert!(names.iter().all(|name| name.len() <= KERNEL_NAME));
+        for other in ["fentry_tcp_conn", "fentry", "process_exec"] {
+            assert_eq!(names.get(other), None, "{names:?}");
+        }
+        assert!(names.keys().all(|name| name.len() <= KERNEL_NAME));
     }
 }
