@@ -24,6 +24,7 @@ mod hanging;
 mod node;
 mod ostree;
 mod power;
+mod preempted;
 mod restarts;
 mod selinux;
 mod simple;
@@ -261,6 +262,14 @@ pub static SCENARIOS: &[Scenario] = &[
         by_default: Some(only(&["6.12"], "the number of changes decides, not the kernel")),
         limit: 500,
         run: burst::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "preempted",
+        shows: "a change names its process also if another task interrupts a kernel program",
+        by_default: Some(only(&["7.x"], "older kernels do not preempt lazily")),
+        limit: 500,
+        run: preempted::bare,
         ..Scenario::USUAL
     },
     Scenario {

@@ -68,6 +68,8 @@ pub(super) fn judge(
     };
     if let ExpectedReport::TamperThenDrift(_) = vector.expected {
         let tamper = records.iter().any(|r| r["kind"] == "tamper" && r["actor"]["pid"] == pid);
+        // While a preempted task waits inside the program, the kernel skips it for other tasks. Then a gap is the right report.
+        let tamper = tamper || records.iter().any(|r| r["detail"]["reason"] == "recursion-missed");
         if !tamper {
             // The verification of another opening may come first.
             return JudgeResult::NotYet(anyhow!("the opening of the device by {pid} was not recorded"));
