@@ -1,4 +1,4 @@
-//! Whether the kernel accepts every program, in both modes.
+//! Whether the kernel accepts every program, of both sets.
 
 use std::process::Command;
 

@@ -72,7 +72,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "doctor",
-        shows: "the kernel accepts every program, in both modes",
+        shows: "the kernel accepts every program, of both sets",
         limit: 180,
         run: doctor::bare,
         ..Scenario::USUAL
@@ -266,7 +266,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "preempted",
-        shows: "a change names its process also if another task interrupts a kernel program",
+        shows: "no change names a wrong program, also if tasks interrupt each other in kernel programs",
         by_default: Some(only(&["7.x"], "older kernels do not preempt lazily")),
         limit: 500,
         run: preempted::bare,

@@ -1,7 +1,7 @@
-//! Tasks on one processor interrupt each other also inside kernel programs. Each change still names its process.
+//! Tasks on one processor interrupt each other also inside kernel programs. No change names a wrong program.
 //!
 //! In: files that processes replace, all on the first processor. Out: for each file one record of drift with the process, its
-//! program and its ancestors. From 6.13 on, a kernel that preempts lazily may stop a task inside a program, and it skips
+//! program and its ancestors. A program that is unknown is counted, and no other one is named. From 6.13 on, a kernel that preempts lazily may stop a task inside a program, and it skips
 //! a tracing program while another instance of it waits on the same processor.
 
 use std::fs;
@@ -53,25 +53,39 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
             records.into_iter().skip(before).filter(|record| record["kind"] == "drift").collect();
         Ok((drifts.len() >= files.len()).then_some(drifts))
     })?;
-    let wrong: Vec<String> = written
-        .iter()
-        .filter_map(|(file, pid)| {
-            let about = drifts.iter().find(|record| simple::is_drift(record, file));
-            let actor = about.map_or(&Value::Null, |record| &record["actor"]);
-            (!is_named(actor, *pid)).then(|| format!("{} by a child of {pid}: {actor}", file.display()))
-        })
-        .collect();
+    let mut unknown = 0_u32;
+    let mut wrong = Vec::new();
+    for (file, pid) in &written {
+        let about = drifts.iter().find(|record| simple::is_drift(record, file));
+        let actor = about.map_or(&Value::Null, |record| &record["actor"]);
+        if is_unknown(actor) {
+            unknown += 1;
+        } else if !is_named(actor, *pid) {
+            wrong.push(format!("{} by a child of {pid}: {actor}", file.display()));
+        }
+    }
     let skipped = skipped()?;
-    let lost = page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"process\""))?;
+    // The daemon counts them at each canary write.
+    let lost = wait::until("the lost processes to be counted", LIMIT, || {
+        let lost = page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"process\""))?;
+        Ok((lost >= f64::from(unknown)).then_some(lost))
+    })?;
     context.measured(
         "preempted",
         format!("the kernel skipped programs {skipped} times; {lost} processes lost"),
         json!({ "skipped": skipped, "lost": lost }),
     );
-    context.check("each_change_names_its_process", {
+    context.check("no_change_names_a_wrong_program", {
         match wrong.first() {
             None => Ok(format!("{} files", files.len())),
             Some(first) => Err(anyhow!("{} of {} are wrong, as {first}", wrong.len(), files.len())),
+        }
+    });
+    context.check("unknown_programs_are_counted_and_rare", {
+        if usize::try_from(unknown)? * 20 <= files.len() {
+            Ok(format!("{unknown} unknown"))
+        } else {
+            Err(anyhow!("{unknown} of {} programs are unknown", files.len()))
         }
     });
     agent.stop()?;
@@ -102,11 +116,17 @@ fn is_named(actor: &Value, shell: u32) -> bool {
     is_copy && actor["pid"] != shell && actor["ancestors"][0]["pid"] == shell
 }
 
+/// Whether only the name of the actor's task is known, and not its program.
+fn is_unknown(actor: &Value) -> bool {
+    actor["argv"] == json!(["[cp]"]) && actor["exe"].is_null()
+}
+
 /// How many calls of all loaded programs the kernel skipped.
 fn skipped() -> Result<u64> {
     let mut sum = 0;
     for program in loaded_programs() {
-        let number = program?.fd()?.as_fd().as_raw_fd();
+        let program = program?.fd()?;
+        let number = program.as_fd().as_raw_fd();
         let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
         let count = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
         sum += count.context("a count in `fdinfo`")?.trim().parse::<u64>()?;
