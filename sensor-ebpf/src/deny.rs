@@ -1,6 +1,6 @@
 //! Deny rules: which operations they refuse, and which actors they allow.
 //!
-//! Only LSM programs can refuse. In the other mode no entry has a role for deny rules.
+//! Only LSM programs can refuse. With fentry programs no entry has a role for deny rules.
 
 use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Pointer};

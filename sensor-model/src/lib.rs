@@ -35,7 +35,7 @@
 //! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
 //! | [`adopt`] | the MachineConfig that declares the present state |
-//! | [`protocol`] | the detection protocol: events and verifications become verdicts and gaps |
+//! | [`protocol`] | the detection protocol: changes and verifications become verdicts and gaps |
 //! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
 //! | [`fit`] | a record cut to the size limit of an entry |
 //! | [`chain`] | the hash chain of the log's entries |

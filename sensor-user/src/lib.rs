@@ -24,7 +24,7 @@
 //! | [`labels`] | finds the SELinux label that a path should have |
 //! | [`agent`] | runs the detection protocol in one loop |
 //! | [`diagnosis`] | tests which backend works on a host, and what it cannot see |
-//! | [`report`] | keeps one picture of the node, and writes the forensic log, the metrics and the status from it |
+//! | [`report`] | writes the loop's records to the forensic log, and keeps one picture of the node for the metrics and the status |
 //! | [`disk`] | writes managed paths; nothing else does |
 //! | [`store`] | keeps generations and the journal of an apply |
 //! | [`repair`] | restores the declared state of a thing |

@@ -1,6 +1,6 @@
 //! The journal of an apply: its changes, its progress, and the next request.
 //!
-//! In: the targets of an apply (each with its state before and after) and its actions. Out: records for the disk, and by
+//! In: the targets of an apply (each with its state before and after) and its acts. Out: records for the disk, and by
 //! [`machine`] one request after another to the caller, who carries it out. The same machine runs in the daemon, in the commands
 //! and in the model checker. It never reads a clock or a disk.
 

@@ -92,13 +92,13 @@ pub fn choose(
         }
         let mut tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
         if let Err(Failure { cause, adopted: true }) = &tried {
-            tracing::warn!(mode = set.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
+            tracing::warn!(set = set.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
             tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
             Err(Failure { cause, .. }) => {
-                tracing::warn!(mode = set.prefix(), reason = %cause, "This backend does not work here.");
+                tracing::warn!(set = set.prefix(), reason = %cause, "This backend does not work here.");
                 unusable.push(UnusableBackend::Programs { set, cause });
             }
         }

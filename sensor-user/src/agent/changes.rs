@@ -1,6 +1,6 @@
-//! The source of changes: the ring of the kernel programs, or fanotify.
+//! The source of changes: the rings of the kernel programs, or fanotify.
 //!
-//! In: a backend. Out: a descriptor that becomes readable when there are changes. It owns the ring or the fanotify group. `receive`
+//! In: a backend. Out: a descriptor that becomes readable when there are changes. It owns the rings or the fanotify group. `receive`
 //! reads the changes.
 
 use crate::fanotify::FanotifyBackend;

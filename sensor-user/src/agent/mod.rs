@@ -30,7 +30,8 @@
 //!
 //! The methods of `Agent` are the loop. `run_loop` runs one `turn` after another and waits between them. A turn has `receive` take
 //! the changes; then it verifies things and writes back. `follow_applies` handles applies, and `reload` reads configs again.
-//! Nothing in the loop waits for anything but the ring, a timer or the disk. Verdicts leave through [`reports::Reports`].
+//! Between turns the loop waits for changes, timers, signals, other processes of Holdfast and the log. In a turn it waits only for
+//! the disk and systemd. Verdicts leave through [`reports::Reports`]: as a report at once, and as a record at the end of the turn.
 //! `cli::agent` passes the implementations of all traits to [`run`].
 //!
 //! The other files, by what they belong to:

@@ -166,7 +166,7 @@ pub enum AgentReport<'a> {
     Hook {
         /// Its name.
         name: &'static str,
-        /// The kind of its program.
+        /// How its program is attached.
         attachment: Attachment,
         /// Whether it is attached now.
         attached: bool,
@@ -260,7 +260,7 @@ pub trait Reports {
     /// The open drifts.
     fn drifts(&self) -> &OpenDrifts;
 
-    /// A turn is over: takes its records, writes them as one group, and updates the status.
+    /// Takes the records so far, writes them as one group, and updates the status. Called at least once in each turn.
     fn end_turn(&mut self, records: &mut Vec<Record>, counts: &NodeCounts);
 
     /// The loop works: called at each canary write.

@@ -1,7 +1,7 @@
 //! The loop: runs one turn, and waits until something starts the next one.
 //!
-//! In: changes, alarms, timers, signals, answers of other processes. Out: turns, until there is a reason to end. It owns the timers
-//! of one run.
+//! In: changes, alarms, timers, signals, answers of other processes. Out: turns, until there is a reason to end. Between two
+//! turns it also writes the canary, answers writers, and takes the answers of worker processes. It owns the timers of one run.
 
 use super::blindness::CanaryBeat;
 use super::changes::Changes;

@@ -13,8 +13,9 @@
 //!    `originals`, `labels`, `hard_link_finder`, `type_changes` and `removed_by_force` help. Contents go to [`crate::store`].
 //! 3. `engine::preflight` refuses an apply that cannot succeed, or that would destroy something.
 //! 4. [`acts`] turns the plan's steps into acts.
-//! 5. `driver::drive` asks [`sensor_model::journal::machine`] for one request after another. `driver::edits` writes through
-//!    [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`] compares, and `engine::notes` writes history and node state.
+//! 5. `driver::drive` notifies a running daemon, and asks [`sensor_model::journal::machine`] for one request after
+//!    another. `driver::edits` writes through [`crate::disk`], [`actions`] and [`os`] run acts, [`verify`]
+//!    compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
 //! [`agent_view`] shows applies to the daemon. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`,

@@ -4,10 +4,10 @@
 //! the old object or the new one, whole and durable. All writes use [`crate::sys`], so that a test can stop at each of them.
 //! Callers decide what to write, and no error has content in it.
 //!
-//! There are two ways of writing. `make` and `names` are the edits of an apply, which keeps the replaced object beside the path
-//! and has a journal ([`sensor_model::journal::target_edit`]). `replace` replaces an object at once and without a journal, for
-//! a repair. Two other programs write managed paths too. systemd does so when a repair asks it to enable or disable a unit. The
-//! OS tools do so when they merge `/etc`.
+//! There are two ways of writing. `make` and `names` are the edits of an apply, which has a journal
+//! ([`sensor_model::journal::target_edit`]). They keep the replaced object beside the path, and set a directory's metadata
+//! in place. `replace` replaces an object at once and without a journal, for a repair. Two other programs write managed paths
+//! too. systemd does so when a repair asks it to enable or disable a unit. The OS tools do so when they merge `/etc`.
 
 mod error;
 mod leftovers;

@@ -1,4 +1,4 @@
-//! What the daemon reports, from one picture of the node: the forensic log, the metrics and the status.
+//! What the daemon reports: the forensic log, and from one picture of the node the metrics and the status.
 //!
 //! In: the reports of the loop. Out: a hash-chained log, the pages `/metrics`, `/healthz` and `/readyz`, and `status.json`.
 //!
@@ -9,7 +9,7 @@
 //!
 //! Both give the types of [`sensor_model::status`] and [`sensor_model::record`]. A reporter needs nothing else of this crate.
 //!
-//! `reporter` implements the trait of the loop. It gives each event to `picture` at once, which counts it in `metrics`. At the
+//! `reporter` implements the trait of the loop. It gives each report to `picture` at once, which counts it in `metrics`. At the
 //! end of a turn it gives the records to the `forensic` log, whose writer syncs them in a thread. It writes the picture to
 //! `status_file`. `http` serves the pages. `last_status` and `forensic::LogPlace` read the files again, for commands.
 

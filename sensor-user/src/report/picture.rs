@@ -1,7 +1,7 @@
 //! The picture of the node: the verdict, the open drifts and gaps, and the state of its config.
 //!
-//! In: the reports of the loop, and the numbers of each turn. Out: the status. Each report also goes to the metrics from here. Every
-//! way to report the node reads this picture and nothing else. It decides nothing.
+//! In: the reports of the loop, and the numbers of each turn. Out: the status. Each report also goes to the metrics from here. The
+//! status reads nothing else. The forensic log takes the loop's records, and `/readyz` has a state of its own. It decides nothing.
 
 use super::forensic;
 use super::metrics::Metrics;

@@ -1,6 +1,6 @@
 //! Observations and edits of targets.
 //!
-//! In: a target's number. Out: the objects of its path and its temporary name, or one change of names. No edit waits.
+//! In: a target's number. Out: the objects of its path and its temporary name, or the result of one edit. No edit waits.
 
 use super::{
     replaced_directories,
