@@ -16,6 +16,9 @@ use crate::run::{find_program, output, say};
 /// Keyring that the archive's signatures are checked with; part of every Debian.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// The Debian release that guests run, whatever the machine runs.
+pub(crate) const GUEST_RELEASE: &str = "bookworm";
+
 /// A private view of the archive: one set of suites with its own package lists.
 #[derive(Debug)]
 pub(crate) struct Apt {
@@ -86,6 +89,21 @@ impl Apt {
         Ok(table.lines().filter_map(parse_madison).collect())
     }
 
+    /// The newest version among all packages whose name matches `pattern`.
+    pub(crate) fn newest(&self, pattern: &str) -> Result<Option<Offer>> {
+        let mut newest: Option<Offer> = None;
+        for offer in self.offers(pattern)? {
+            let newer = match &newest {
+                Some(best) => is_newer(&offer.version, &best.version)?,
+                None => true,
+            };
+            if newer {
+                newest = Some(offer);
+            }
+        }
+        Ok(newest)
+    }
+
     /// Downloads one package in one version; gives the path of the `.deb`.
     pub(crate) fn download(&self, offer: &Offer) -> Result<PathBuf> {
         say("apt", &format!("download {} {}", offer.package, offer.version));
@@ -116,7 +134,7 @@ pub(crate) fn unpack(deb: &Path, into: &Path) -> Result<()> {
 }
 
 /// Compares two Debian versions the way dpkg does: is `left` newer?
-pub(crate) fn is_newer(left: &str, right: &str) -> Result<bool> {
+fn is_newer(left: &str, right: &str) -> Result<bool> {
     let status = Command::new("dpkg").args(["--compare-versions", left, "gt", right]).status()?;
     Ok(status.success())
 }

@@ -13,7 +13,7 @@ use crate::dist::{self, Profile};
 use crate::matrix::Selection;
 use crate::parts::TestParts;
 use crate::run::{self, cargo, output, show};
-use crate::{alerts, cache::Cache, fuzz, kernels, reference, toolchain::EbpfToolchain, tools};
+use crate::{alerts, cache::Cache, fuzz, kernels, kube, reference, toolchain::EbpfToolchain, tools};
 
 /// The build feature for tests that makes an apply's system calls fail. It only adds code, so lints and tests run with it
 /// alone; the virtual machines get the program without it.
@@ -66,6 +66,8 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
+        parts.run("programs of Kubernetes", kube_assets);
+        parts.run("control plane", control_plane);
     }
 }
 
@@ -90,6 +92,21 @@ fn seed() -> Option<(&'static str, &'static str)> {
 fn all_kernels() -> Result<()> {
     let cache = Cache::open()?;
     kernels::series().try_for_each(|series| kernels::ensure(&cache, series).map(drop))
+}
+
+/// Builds what the next part needs.
+fn kube_assets() -> Result<()> {
+    kube::KubeAssets::ensure(&Cache::open()?, kube::NEWEST).map(drop)
+}
+
+/// Runs the tests that need the programs of Kubernetes. They are ignored elsewhere, since these take minutes to build. The
+/// options of Cargo are those of the other tests, so that nothing is built twice.
+fn control_plane() -> Result<()> {
+    show(
+        cargo()
+            .args(["test", "--workspace", FAULTS, "--quiet", "--bin", "xtask", "--", "--ignored", "kube::"])
+            .current_dir(dist::root()),
+    )
 }
 
 /// Licences, sources and banned crates of all three workspaces, by `.deny.toml`. Advisories need a database from

@@ -123,17 +123,9 @@ pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<CachedKernel> {
     }
     apt::install(&[("xz", "xz-utils"), ("zstd", "zstd"), ("gzip", "gzip")])?;
     let apt = Apt::with_suites(cache, &[series.suite])?;
-    let mut newest: Option<Offer> = None;
-    for offer in apt.offers(series.image)? {
-        let newer = match &newest {
-            Some(best) => apt::is_newer(&offer.version, &best.version)?,
-            None => true,
-        };
-        if newer {
-            newest = Some(offer);
-        }
-    }
-    let offer = newest.with_context(|| format!("Debian {} has no package {}", series.suite, series.image))?;
+    let offer = apt
+        .newest(series.image)?
+        .with_context(|| format!("Debian {} has no package {}", series.suite, series.image))?;
     let mut debs = vec![apt.download(&offer)?];
     if let Some((from, to)) = series.modules {
         let package = offer.package.replacen(from, to, 1);

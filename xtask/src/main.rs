@@ -14,6 +14,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod kernels;
+mod kube;
 mod layers;
 mod matrix;
 mod parts;
@@ -94,6 +95,8 @@ enum Command {
     },
     /// Check that no module takes from one below it in the tables of `docs/architecture.md`, and that files form no circle.
     Layers,
+    /// Build or fetch the programs of a Kubernetes cluster, and print where they are. The first time takes 15 minutes.
+    KubeAssets,
     /// Measure what watching costs, in executed instructions, and compare it with the budgets.
     Bench {
         /// Kernel series.
@@ -172,6 +175,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
+            kube::KubeAssets::ensure(&cache, kube::NEWEST)?;
             vm::GuestParts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux])?;
             run::say("setup", "everything is in place");
             Ok(())
@@ -180,6 +184,7 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Layers => layers::check(),
+        Command::KubeAssets => kube_assets(),
         Command::Coverage => coverage::write(),
         Command::Fuzz { target, runs } => fuzz::run(&target, runs, fuzz::Corpus::Kept),
         Command::Generate { check } => reference::generate(check, &[]),
@@ -216,6 +221,14 @@ fn work(command: Command) -> Result<()> {
             .run()
         }
     }
+}
+
+fn kube_assets() -> Result<()> {
+    let assets = kube::KubeAssets::ensure(&cache::Cache::open()?, kube::NEWEST)?;
+    for (name, path) in assets.rows() {
+        println!("{name:<24} {}", path.display());
+    }
+    Ok(())
 }
 
 fn profile(debug: bool) -> dist::Profile {

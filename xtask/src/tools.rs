@@ -3,10 +3,11 @@
 //! In: packages and their suite, or a crate and its version. Out: a tree with them and with the libraries that this machine
 //! lacks, and commands that find both. It installs nothing on the machine.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::apt::{self, Apt};
 use crate::cache::{Cache, CacheStamp, remove_tree};
@@ -43,6 +44,30 @@ impl PackageTree {
             for deb in &debs {
                 stamp.add_file(deb)?;
                 apt::unpack(deb, folder)?;
+            }
+            Ok(stamp)
+        })?;
+        Ok(Self { root })
+    }
+
+    /// The tree of just these packages of a suite, without what they depend on: for a machine of another release, or for
+    /// programs that need nothing. It is made anew when the list changes.
+    pub(crate) fn of_packages(cache: &Cache, name: &str, suite: &str, packages: &[&str]) -> Result<Self> {
+        let version = format!("{suite}: {}", packages.join(" "));
+        let root = cache.path(name);
+        if cache.stamp(name).is_some_and(|stamp| stamp.version == version) {
+            return Ok(Self { root });
+        }
+        let apt = Apt::with_suites(cache, &[suite])?;
+        cache.make(name, |folder| {
+            let mut stamp = CacheStamp::of_version(&version);
+            for package in packages {
+                let offer = apt.newest(package)?;
+                let deb =
+                    apt.download(&offer.with_context(|| format!("Debian {suite} has no {package}"))?)?;
+                stamp.add_file(&deb)?;
+                apt::unpack(&deb, folder)?;
+                fs::remove_file(deb)?;
             }
             Ok(stamp)
         })?;

@@ -10,15 +10,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt::{self, Mirrors, is_root};
+use crate::apt::{self, GUEST_RELEASE, Mirrors, is_root};
 use crate::cache::{Cache, CacheStamp};
 use crate::run::{find_program, output, say};
 use crate::tools::PackageTree;
 
 /// Packages whose programs make guests.
 const TOOLS: &[&str] = &["busybox-static", "mmdebstrap", "e2fsprogs", "xfsprogs", "btrfs-progs"];
-/// Release that the guest runs, whatever the machine runs.
-const GUEST_RELEASE: &str = "bookworm";
 /// The packages of the Debian guest beside the essential ones.
 const GUEST_PACKAGES: &[&str] = &[
     "systemd",

@@ -1,0 +1,256 @@
+//! Programs that Go builds from pinned modules.
+//!
+//! In: a folder with `go.mod` and `go.sum`, and which programs of its module are wanted. Out: a folder of the cache
+//! with these programs, linked statically and stripped. An interrupted build continues from Go's own caches, which are
+//! below the Holdfast cache. The caller removes them when everything is built, since they take gigabytes.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::apt::{self, Apt};
+use crate::cache::{Cache, CacheStamp, remove_tree};
+use crate::dist;
+use crate::run::{find_program, output, say};
+
+/// Debian's package.
+const PACKAGE: &str = "golang-go";
+/// How often a download of modules is tried. A module is downloaded once, so each try continues the one before.
+const TRIES: usize = 3;
+/// Packages that Go compiles at once.
+const AT_ONCE: &str = "2";
+/// Go's caches, below the Holdfast cache.
+const CACHES: &str = "tmp/go";
+
+/// The programs of one module.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    /// The folder with the pins, below the root of the working tree.
+    pub(super) folder: String,
+    /// The module.
+    pub(super) module: &'static str,
+    /// Programs in its folder `cmd`.
+    pub(super) programs: &'static [&'static str],
+    /// Build tags.
+    pub(super) tags: &'static str,
+    /// The variable that holds the version that the programs print, if the build has to set it.
+    pub(super) version_variable: Option<&'static str>,
+    /// The programs' folder in the cache.
+    pub(super) cached: String,
+}
+
+impl Source {
+    /// Where a program is after a build.
+    pub(super) fn program(&self, cache: &Cache, name: &str) -> PathBuf {
+        cache.path(&self.cached).join(name)
+    }
+
+    /// Whether the cache has the programs of these very pins, built with these flags.
+    pub(super) fn is_built(&self, cache: &Cache) -> Result<bool> {
+        let pins = self.pins()?;
+        Ok(cache.stamp(&self.cached) == Some(self.stamp(&pins)?))
+    }
+
+    /// The oldest Go that can build it.
+    pub(super) fn needed(&self) -> Result<Version> {
+        let pins = self.pins()?;
+        let line = pins.lines().find_map(|line| line.strip_prefix("go "));
+        line.and_then(Version::parse)
+            .with_context(|| format!("{}/go.mod names no version of Go", self.folder))
+    }
+
+    fn pins(&self) -> Result<String> {
+        let path = dist::root().join(&self.folder).join("go.mod");
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The flags of `go build`.
+    fn flags(&self, pins: &str) -> Result<Vec<String>> {
+        let version = version(pins, self.module)
+            .with_context(|| format!("{}/go.mod does not require {}", self.folder, self.module))?;
+        let mut linker = "-s -w".to_owned();
+        if let Some(variable) = self.version_variable {
+            linker = format!("{linker} -X {variable}={version}");
+        }
+        Ok(vec!["-trimpath".into(), "-ldflags".into(), linker, "-tags".into(), self.tags.into()])
+    }
+
+    fn stamp(&self, pins: &str) -> Result<CacheStamp> {
+        let mut stamp =
+            CacheStamp::of_version(&[&self.flags(pins)?.join(" "), "of", &self.programs.join(" ")].join(" "));
+        for file in ["go.mod", "go.sum"] {
+            stamp.add_file(&dist::root().join(&self.folder).join(file))?;
+        }
+        Ok(stamp)
+    }
+
+    /// Builds the programs into the cache.
+    pub(super) fn build(&self, cache: &Cache, go: &Go) -> Result<()> {
+        let pins = self.pins()?;
+        let flags = self.flags(&pins)?;
+        let packages: Vec<String> =
+            self.programs.iter().map(|program| format!("{}/cmd/{program}", self.module)).collect();
+        self.download(go, &packages)?;
+        cache.make(&self.cached, |folder| {
+            for (program, package) in self.programs.iter().zip(&packages) {
+                say("go", &format!("build {program}"));
+                let start = Instant::now();
+                let mut build = go.command(&self.folder);
+                build.args(["build", "-p", AT_ONCE]).args(&flags).arg("-o").arg(folder.join(program));
+                output(build.arg(package))?;
+                say("go", &format!("{program} is built ({:.0} s)", start.elapsed().as_secs_f64()));
+            }
+            self.stamp(&pins)
+        })?;
+        Ok(())
+    }
+
+    /// Downloads the modules that the packages need.
+    fn download(&self, go: &Go, packages: &[String]) -> Result<()> {
+        say("go", &format!("download {} and the modules that it needs", self.module));
+        let mut tries = 1;
+        loop {
+            let mut list = go.command(&self.folder);
+            list.args(["list", "-deps", "-f", "{{.ImportPath}}", "-tags", self.tags]).args(packages);
+            match output(&mut list) {
+                Ok(_) => return Ok(()),
+                Err(error) if tries == TRIES => {
+                    return Err(error.context(format!("cannot download the modules of {}", self.module)));
+                }
+                Err(_) => say("go", "the download failed; it continues with another try"),
+            }
+            tries += 1;
+        }
+    }
+}
+
+/// The version of a module that `go.mod` requires.
+fn version<'a>(pins: &'a str, module: &str) -> Option<&'a str> {
+    pins.lines().find_map(|line| {
+        let line = line.trim().strip_prefix("require ").unwrap_or(line.trim());
+        let version = line.strip_prefix(module)?.strip_prefix(' ')?;
+        version.starts_with('v').then(|| version.split(' ').next().unwrap_or(version))
+    })
+}
+
+/// A Go toolchain, and where it keeps what it downloads and compiles.
+#[derive(Debug)]
+pub(super) struct Go {
+    program: PathBuf,
+    caches: PathBuf,
+}
+
+impl Go {
+    /// Finds a Go of this version or later. A machine without any gets Debian's, if that is new enough.
+    pub(super) fn find(cache: &Cache, needed: &Version) -> Result<Self> {
+        let caches = cache.path(CACHES);
+        let present =
+            find_program("go").and_then(|program| Version::of(&program).map(|version| (program, version)));
+        if let Some((program, version)) = &present
+            && version >= needed
+        {
+            return Ok(Self { program: program.clone(), caches });
+        }
+        let release = apt::codename()?;
+        let offer = Apt::with_suites(cache, &[&release])?.newest(PACKAGE)?;
+        let offered = offer.as_ref().and_then(|offer| Version::of_package(&offer.version));
+        if present.is_none() && offered.as_ref().is_some_and(|offered| offered >= needed) {
+            apt::install(&[("go", PACKAGE)])?;
+            let program = find_program("go").with_context(|| format!("{PACKAGE} holds no go"))?;
+            return Ok(Self { program, caches });
+        }
+        let has = |version: Option<&Version>| version.map_or("none".to_owned(), ToString::to_string);
+        bail!(
+            "Kubernetes is built with Go {needed} or later: this machine has {}, Debian {release} has {}\n    \
+             install Go {needed} or later and put its folder `bin` on the search path (PATH)",
+            has(present.as_ref().map(|(_, version)| version)),
+            has(offered.as_ref()),
+        )
+    }
+
+    /// A command in a folder of the working tree. Where modules come from is the machine's own setting.
+    fn command(&self, folder: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .current_dir(dist::root().join(folder))
+            .env("GOCACHE", self.caches.join("build"))
+            .env("GOMODCACHE", self.caches.join("modules"))
+            // The caches are removed as any folder is. The working tree's commit is no part of the programs.
+            .env("GOFLAGS", "-modcacherw -mod=readonly -buildvcs=false")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOWORK", "off")
+            .env("GOOS", "linux")
+            .env("GOARCH", "amd64")
+            .env("CGO_ENABLED", "0");
+        command
+    }
+}
+
+/// Removes what was downloaded and compiled.
+pub(super) fn clean(cache: &Cache) -> Result<()> {
+    remove_tree(&cache.path(CACHES))
+}
+
+/// A version of Go.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(Vec<u32>);
+
+impl Version {
+    /// Reads `1.26.8`; what follows the numbers, such as `rc1`, is left out.
+    fn parse(text: &str) -> Option<Self> {
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let numbers: Result<Vec<u32>, _> = text[..end].split('.').map(str::parse).collect();
+        numbers.ok().map(Self)
+    }
+
+    /// The version that a program prints.
+    fn of(program: &Path) -> Option<Self> {
+        // A `go.mod` in the present folder could name another toolchain.
+        let mut command = Command::new(program);
+        let text =
+            output(command.args(["env", "GOVERSION"]).env("GOTOOLCHAIN", "local").current_dir("/")).ok()?;
+        Self::parse(text.trim().strip_prefix("go")?)
+    }
+
+    /// The version in that of Debian's package, `2:1.24~1`.
+    fn of_package(version: &str) -> Option<Self> {
+        Self::parse(version.split_once(':').map_or(version, |(_, version)| version))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        f.write_str(&numbers.join("."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let version = |text| Version::parse(text).unwrap();
+        assert!(version("1.26.8") > version("1.26.0"));
+        assert!(version("1.26.0") > version("1.9"));
+        assert_eq!(version("1.27rc1"), version("1.27"));
+        assert_eq!(Version::of_package("2:1.19~1"), Some(version("1.19")));
+        assert_eq!(version("1.26.8").to_string(), "1.26.8");
+        assert_eq!(Version::parse("devel"), None);
+    }
+
+    #[test]
+    fn the_version_of_a_module_is_the_required_one_and_not_that_of_a_longer_name() {
+        let pins = "require k8s.io/kubernetes v1.2.3\n\nrequire (\n\tk8s.io/api v0.0.0\n\tk8s.io/api/v2 v2.1.0 // indirect\n)\n\
+                    replace (\n\tk8s.io/api => k8s.io/api v0.9.9\n)\n";
+        assert_eq!(version(pins, "k8s.io/kubernetes"), Some("v1.2.3"));
+        assert_eq!(version(pins, "k8s.io/api/v2"), Some("v2.1.0"));
+        assert_eq!(version(pins, "k8s.io/api"), Some("v0.0.0"));
+        assert_eq!(version(pins, "k8s.io"), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! Kubernetes for the tests: its programs, a control plane on this machine, and images for a node's containerd.
+//!
+//! In: the cache, and the pins in `vm-tests/kube-assets`. Out: the paths of the programs, a running control
+//! plane that ends with its value, and archives of images. Nothing is installed on the machine, and no registry of
+//! images is used.
+
+mod assets;
+#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios with a kubelet start it"))]
+pub(crate) mod control_plane;
+mod go;
+#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios with a kubelet import images"))]
+pub(crate) mod image;
+mod process;
+mod tar;
+
+pub(crate) use assets::{KubeAssets, NEWEST};
