@@ -50,6 +50,7 @@
 //! | [`journal`] | the journal of an apply and the state machine that works through it |
 //! | [`node_state`] | the state of a node during an apply |
 //! | [`status`] | the contract of the status: what the daemon keeps in `status.json` and `holdfast status` prints |
+//! | [`socket`] | the contract of the reporter's socket: paths, limits and answers |
 //! | `fuzzing` | the bodies of the fuzz targets |
 #![forbid(unsafe_code)]
 
@@ -88,6 +89,7 @@ pub mod reconcile;
 pub mod record;
 pub mod registries;
 pub mod selinux;
+pub mod socket;
 pub mod status;
 pub mod text;
 mod unknown;

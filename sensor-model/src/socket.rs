@@ -1,0 +1,171 @@
+//! The contract of the reporter's socket: HTTP/1.1 and JSON between the daemon and the node's reporter.
+//!
+//! In: nothing. Out: the paths of the requests, their limits, and the answers that are no status and no log entry. The daemon
+//! serves them; `holdfast-cluster node` asks for them. Fields are added, never renamed or removed.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`crate::status::NodeStatus`], with an `ETag` that changes with the body |
+//! | the same with `If-None-Match` and `Prefer: wait=S` | the status as soon as it differs, or 304 after S seconds |
+//! | `GET /v1/records?from=SEQ`, also with `Prefer: wait=S` | the log's entries from this number on, one a line as in the log; an empty body if there is none |
+//! | `GET /v1/log` | [`LogCheckpoint`] |
+//! | `GET /metrics`, `/healthz`, `/readyz` | as the pages of a daemon that listens on an address |
+//!
+//! Every other answer is a [`SocketError`] with the status code of its reason.
+
+use crate::names::names;
+use serde::{Deserialize, Serialize};
+
+/// The socket's path on the host.
+pub const SOCKET: &str = "/run/holdfast/reporter.sock";
+
+/// The node's status.
+pub const STATUS: &str = "/v1/status";
+
+/// Entries of the forensic log.
+pub const RECORDS: &str = "/v1/records";
+
+/// The field of [`RECORDS`]' query that has the number of the first entry.
+pub const FROM: &str = "from";
+
+/// The newest entry of the forensic log.
+pub const LOG: &str = "/v1/log";
+
+/// The page of metrics.
+pub const METRICS: &str = "/metrics";
+
+/// The page of a server that works.
+pub const HEALTH: &str = "/healthz";
+
+/// The page of a daemon that is ready.
+pub const READY: &str = "/readyz";
+
+/// The media type of [`RECORDS`]: one JSON object a line.
+pub const JSON_LINES: &str = "application/jsonl";
+
+/// The media type of every other answer but the pages.
+pub const JSON: &str = "application/json";
+
+/// The header of RFC 7240 that asks to wait: see [`prefer_wait`].
+pub const PREFER: &str = "prefer";
+
+/// Longest time of a wait. A request for more waits this long.
+pub const LONGEST_WAIT_SECONDS: u64 = 60;
+
+/// Most bytes in an answer to [`RECORDS`]. It has whole lines only, and at least one if the log has the entry.
+pub const RECORDS_BYTES: usize = 256 << 10;
+
+/// Most bytes of a request's first line and headers. A request has no body.
+pub const REQUEST_HEAD_BYTES: usize = 8 << 10;
+
+/// Most connections at once. The daemon closes one more without an answer.
+pub const CONNECTIONS: usize = 8;
+
+/// Longest time until a peer has sent the head of its request.
+pub const HEADER_SECONDS: u64 = 10;
+
+/// The value of [`LogCheckpoint::schema`].
+pub const LOG_CHECKPOINT_SCHEMA: &str = "holdfast.log-checkpoint/v1";
+
+/// The newest entry of the forensic log, to keep elsewhere. A log that somebody wrote anew does not have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct LogCheckpoint {
+    /// Always [`LOG_CHECKPOINT_SCHEMA`].
+    #[schemars(extend("const" = LOG_CHECKPOINT_SCHEMA))]
+    pub schema: String,
+    /// The number of the entry.
+    pub sequence: u64,
+    /// The SHA-256 of the entry, 64 hexadecimal digits.
+    pub hash: String,
+    /// The time of the entry, RFC 3339.
+    pub time: String,
+}
+
+names! {
+    /// Why a request has no other answer.
+    pub enum SocketErrorReason {
+        /// There is no such path (404).
+        NotFound = "NotFound",
+        /// The forensic log has no entry yet (404).
+        NoEntry = "NoEntry",
+        /// The path answers `GET` and `HEAD` only (405).
+        MethodNotAllowed = "MethodNotAllowed",
+        /// A field of the query or a header has no valid value (400).
+        InvalidRequest = "InvalidRequest",
+        /// Rotation removed the entry (410). `oldest` is the number of the first one that is left.
+        Gone = "Gone",
+        /// The daemon has no status yet (503).
+        NotReady = "NotReady",
+        /// The daemon cannot read the forensic log (500).
+        Unreadable = "Unreadable",
+    }
+}
+
+impl SocketErrorReason {
+    /// The status code of the answer.
+    pub const fn status_code(self) -> u16 {
+        match self {
+            Self::InvalidRequest => 400,
+            Self::NotFound | Self::NoEntry => 404,
+            Self::MethodNotAllowed => 405,
+            Self::Gone => 410,
+            Self::Unreadable => 500,
+            Self::NotReady => 503,
+        }
+    }
+}
+
+/// Why a request has no other answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SocketError {
+    /// The reason, for programs.
+    pub reason: SocketErrorReason,
+    /// The reason, for people.
+    pub error: String,
+    /// The number of the log's first entry, with the reason `Gone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<u64>,
+}
+
+/// The value of [`PREFER`] that asks to wait up to this many seconds for news.
+pub fn prefer_wait(seconds: u64) -> String {
+    format!("wait={}", seconds.min(LONGEST_WAIT_SECONDS))
+}
+
+/// The seconds that a value of [`PREFER`] asks to wait, at most [`LONGEST_WAIT_SECONDS`]. `None` without a valid `wait`, because
+/// a server ignores preferences that it does not know.
+pub fn wait_of(prefer: &str) -> Option<u64> {
+    let wait = prefer.split([',', ';']).find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"'))
+    })?;
+    Some(wait.parse::<u64>().ok()?.min(LONGEST_WAIT_SECONDS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_read_as_it_is_written_and_has_a_limit() {
+        assert_eq!(wait_of(&prefer_wait(7)), Some(7));
+        assert_eq!(wait_of(&prefer_wait(u64::MAX)), Some(LONGEST_WAIT_SECONDS));
+        assert_eq!(wait_of("respond-async, WAIT=\"5\""), Some(5));
+        assert_eq!(wait_of("wait=3600"), Some(LONGEST_WAIT_SECONDS));
+        for other in ["", "wait", "wait=", "wait=-1", "wait=soon", "awaiting=3"] {
+            assert_eq!(wait_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_its_reason_by_name_and_has_a_status_code() {
+        let error =
+            SocketError { reason: SocketErrorReason::Gone, error: "removed".to_owned(), oldest: Some(4) };
+        let text = serde_json::to_string(&error).unwrap();
+        assert_eq!(text, r#"{"reason":"Gone","error":"removed","oldest":4}"#);
+        assert_eq!(serde_json::from_str::<SocketError>(&text).unwrap(), error);
+        for reason in SocketErrorReason::ALL {
+            assert!(reason.status_code() >= 400, "{}", reason.as_str());
+        }
+    }
+}
