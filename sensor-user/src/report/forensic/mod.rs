@@ -6,9 +6,11 @@
 //! entry that was changed. The log never rewrites an entry and never holds file contents.
 //!
 //! `mod` and `segment` write, `writer` does so in another thread, `end_note` and `note_end` note the last entry. `read`,
-//! `newest`, `soundness` and `answers` read.
+//! `by_sequence`, `newest`, `soundness` and `answers` read. `announce` gives other threads the newest entry.
 
+mod announce;
 mod answers;
+mod by_sequence;
 mod changes;
 mod end_note;
 mod newest;
@@ -44,7 +46,9 @@ use std::{
     time::Duration,
 };
 
+pub use announce::NewestEntry;
 pub use answers::{LastChange, LogAnswer, LogCheck, LogPlace, LogReport, LogState};
+pub use by_sequence::{EntriesFrom, entries_from};
 pub use changes::{PathChange, WhoReport};
 pub use end_note::{EndNote, EndNoteError, NOTE, NotedEnd, Shortfall};
 pub use newest::{Follower, canonical, last_actor};
@@ -172,6 +176,8 @@ pub struct ForensicLog {
     checkpoint_ns: u64,
     /// Writes the note of the last entry, after [`ForensicLog::note_end`].
     end: Option<end_note::EndNoteWriter>,
+    /// Where the newest entry is announced, after [`ForensicLog::announce_to`].
+    newest: Option<tokio::sync::watch::Sender<NewestEntry>>,
 }
 
 impl ForensicLog {
@@ -198,6 +204,7 @@ impl ForensicLog {
             rotation: None,
             checkpoint_ns: 0,
             end: None,
+            newest: None,
         };
         log.checkpoint_ns = log.clock.boot_ns();
         if let Err(error) = log.reopen(None) {
@@ -329,6 +336,7 @@ impl ForensicLog {
             return Err(error);
         }
         self.place = Some(lines.place);
+        self.announce(&lines.text);
         self.pending = Pending::default();
         for (kind, bytes) in lines.sizes {
             self.metrics.recorded(kind, bytes);

@@ -131,3 +131,68 @@ fn every_change_of_a_written_byte_is_found_and_named() {
         }
     }
 }
+
+/// The numbers of the entries from one number to another.
+fn numbers(place: &TestLog, first: u64, last: u64, limit: usize) -> Vec<u64> {
+    match entries_from(&place.path(), first, last, limit).unwrap() {
+        EntriesFrom::Lines(lines) => {
+            let lines = String::from_utf8(lines).unwrap();
+            lines.lines().map(|line| sensor_model::chain::open(line.as_bytes()).unwrap().seq).collect()
+        }
+        EntriesFrom::Gone(oldest) => panic!("the oldest entry is {oldest}"),
+    }
+}
+
+#[test]
+fn entries_are_found_by_their_number_in_a_long_log_and_over_rotations() {
+    let mut place = TestLog::new();
+    place.limits.file_bytes = 300 << 10;
+    let mut log = place.open();
+    for _ in 0..30 {
+        let records: Vec<Record> = (0..100).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+        log.append(&records);
+    }
+    assert!(files(&place.path()).unwrap().len() > 2);
+    let last = place.entries().last().unwrap().seq;
+    for first in (1..=last).step_by(37).chain([last]) {
+        let found = numbers(&place, first, last, 8 << 10);
+        assert_eq!(found, (first..first + found.len() as u64).collect::<Vec<_>>());
+    }
+    assert_eq!(numbers(&place, 7, last, 1), [7], "at least one");
+    assert_eq!(numbers(&place, last - 1, last - 1, 8 << 10), [last - 1], "no entry that is not synced yet");
+    assert!(numbers(&place, last + 1, last + 1, 8 << 10).is_empty());
+    let all = numbers(&place, 1, last, usize::MAX);
+    assert_eq!(all, (1..=last).collect::<Vec<_>>());
+}
+
+#[test]
+fn removed_entries_are_gone_and_an_unfinished_line_is_no_entry_yet() {
+    let place = TestLog::new();
+    let mut log = place.open();
+    log.append(&[drift(&log, "/etc/a"), drift(&log, "/etc/b"), drift(&log, "/etc/c")]);
+    let text = fs::read_to_string(place.current()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    fs::write(place.current(), format!("{}\n{}\n", lines[0], lines[2])).unwrap();
+    assert_eq!(entries_from(&place.path(), 2, 3, 1 << 20).unwrap(), EntriesFrom::Gone(3));
+    fs::write(place.current(), format!("{}\n{}", lines[0], lines[1])).unwrap();
+    assert_eq!(numbers(&place, 1, 3, 1 << 20), [1]);
+    assert_eq!(entries_from(&place.path(), 2, 3, 1 << 20).unwrap(), EntriesFrom::Lines(Vec::new()));
+}
+
+#[test]
+fn the_newest_entry_is_announced_at_the_start_and_after_each_write() {
+    let place = TestLog::new();
+    let mut log = place.open();
+    log.append(&[drift(&log, "/etc/a")]);
+    drop(log);
+    let mut log = place.open();
+    let (sender, newest) = tokio::sync::watch::channel(None);
+    log.announce_to(sender);
+    for count in 1..3 {
+        let announced = newest.borrow().clone().unwrap();
+        let entry = place.entries().pop().unwrap();
+        assert_eq!((announced.sequence, announced.hash), (count, entry.hash));
+        assert_eq!(announced.time, entry.record.time);
+        log.append(&[drift(&log, "/etc/b")]);
+    }
+}
