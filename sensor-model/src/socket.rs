@@ -92,9 +92,10 @@ names! {
         MethodNotAllowed = "MethodNotAllowed",
         /// A field of the query or a header has no valid value (400).
         InvalidRequest = "InvalidRequest",
-        /// Rotation removed the entry (410). `oldest` is the number of the first one that is left.
+        /// The log does not have the entry and will not get it (410): rotation removed it, or the log ends before the entry
+        /// before it. `oldest` is the number of the first one that is left.
         Gone = "Gone",
-        /// The daemon has no status yet (503).
+        /// The daemon has no status yet, or its loop hangs (503).
         NotReady = "NotReady",
         /// The daemon cannot read the forensic log (500).
         Unreadable = "Unreadable",

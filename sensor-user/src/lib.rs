@@ -13,6 +13,8 @@
 //! |---|---|
 //! | [`bounded`] | reads files up to a limit |
 //! | [`clock`] | gives the time |
+//! | [`host_namespaces`] | enters the host's namespaces from a pod |
+//! | [`no_network`] | refuses network sockets to the process |
 //! | [`systemd`] | asks systemd for the state of a unit |
 //! | [`sys`] | has the system calls that change a disk |
 //! | [`desired`] | reads what the node should be: configs, drift policies, generations |
@@ -37,6 +39,10 @@
 
 pub mod bounded;
 pub mod clock;
+
+pub mod host_namespaces;
+
+pub mod no_network;
 
 pub mod systemd;
 

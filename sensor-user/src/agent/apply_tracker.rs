@@ -78,7 +78,12 @@ impl ApplyTracker {
     /// one of the command line.
     pub(super) async fn start(self, options: &mut AgentOptions, observer: &Arc<Observer>) -> Self {
         let mut tracker = Self::new(self.applies);
-        if tracker.is_interrupted() {
+        if tracker.is_interrupted() && !options.writes_managed_paths {
+            tracing::warn!(
+                "An apply was interrupted, and this daemon only observes: run `holdfast apply --resume` on the host."
+            );
+            tracker.unrecovered = tracker.applies.journal_version();
+        } else if tracker.is_interrupted() {
             let recovery = tracker.applies.recover(observer, &options.inputs.policies);
             // Actions may take longer than systemd waits for a start, or for the watchdog.
             let is_ours =

@@ -4,10 +4,12 @@
 //! owns the locks. A second daemon would take the socket and the kernel programs from the first.
 
 use super::options::AgentOptions;
+use crate::bounded;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NOFOLLOW;
 use nix::sys::stat::{major, minor};
+use sensor_model::cgroup::Placement;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -20,13 +22,16 @@ const FILE: &str = "agent.lock";
 /// Every lock on the host, with its process.
 const LOCKS: &str = "/proc/locks";
 
+/// Most bytes of a process's list of control groups.
+const GROUP_BYTES: u64 = 64 << 10;
+
 /// The daemon cannot exclude other daemons.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// Another daemon runs.
     #[error(
-        "`{path}` belongs to the daemon that runs as {holder}: stop that one, or give this one its own --state, --run \
-         and --pins"
+        "`{path}` belongs to the daemon that runs as {holder}: a node has one daemon, as a service of the host or in a pod of \
+         the DaemonSet. Stop that one, or give this one its own --state, --run and --pins"
     )]
     Held {
         /// The locked path.
@@ -103,11 +108,21 @@ fn lock(file: File, path: &Path) -> Result<Flock<File>, LockError> {
         Err((file, Errno::EWOULDBLOCK)) => {
             let locks = fs::read_to_string(LOCKS).unwrap_or_default();
             let holder = file.metadata().ok().and_then(|file| holder(&locks, file.dev(), file.ino()));
-            let holder = holder
-                .map_or("a process that cannot be seen from here".to_owned(), |pid| format!("process {pid}"));
+            let holder = holder.map_or("a process that cannot be seen from here".to_owned(), described);
             Err(LockError::Held { path: path.to_owned(), holder })
         }
         Err((_, errno)) => Err(LockError::Failed { path: path.to_owned(), source: errno.into() }),
+    }
+}
+
+/// A process with its unit or pod, for people.
+fn described(pid: u32) -> String {
+    let group = bounded::read_text(&Path::new("/proc").join(pid.to_string()).join("cgroup"), GROUP_BYTES);
+    let Placement { unit, pod_uid, .. } = group.map(|text| Placement::of_proc(&text)).unwrap_or_default();
+    match (pod_uid, unit) {
+        (Some(pod), _) => format!("process {pid} in the pod {pod}"),
+        (None, Some(unit)) => format!("process {pid} of {unit}"),
+        (None, None) => format!("process {pid}"),
     }
 }
 

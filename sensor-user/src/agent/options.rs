@@ -19,4 +19,6 @@ pub struct AgentOptions {
     pub verify_every: Duration,
     /// Pause between canaries.
     pub canary_every: Duration,
+    /// Whether the daemon writes managed paths. If not, drift under a `revert` rule stays, and so does an interrupted apply.
+    pub writes_managed_paths: bool,
 }

@@ -172,7 +172,9 @@ impl Agent {
     /// Writes the declared state of due things back.
     async fn write_back_due(&mut self) {
         for thing in self.verdicts.reverts.due(self.verdicts.now()) {
-            if self.verdicts.open_drift(thing).is_none_or(|open| open.action != Some(DriftAction::Revert)) {
+            let open = self.verdicts.open_drift(thing);
+            let is_due = open.is_some_and(|open| open.action == Some(DriftAction::Revert));
+            if !is_due || !self.options.writes_managed_paths {
                 self.verdicts.reverts.done(thing);
                 continue;
             }

@@ -1,31 +1,62 @@
 //! `holdfast agent`: the daemon.
 
+use super::exit::BadInput;
 use crate::agent::{AgentOptions, Services, run};
 use crate::apply::{agent_view::AgentView, waits_or_none};
+use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
 use crate::desired::NamedSources;
+use crate::host_namespaces;
 use crate::kernel::object::OBJECT_SHA256;
+use crate::no_network;
 use crate::repair::revert::Reverter;
 use crate::report::forensic;
 use crate::report::http::DEFAULT_ADDRESS;
 use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
+use crate::report::socket::ReporterPeer;
 use crate::report::status_file;
+use anyhow::Context as _;
+use nix::sys::stat::{Mode as FileMode, umask};
+use sensor_model::cgroup::Placement;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The directory in which links and maps are pinned.
 pub const PINS: &str = "/sys/fs/bpf/holdfast";
 
+/// The control group of this process.
+const OWN_GROUP: &str = "/proc/self/cgroup";
+
+/// Most bytes of it.
+const OWN_GROUP_BYTES: u64 = 64 << 10;
+
+/// What the daemon does on its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// Report, and write no managed path.
+    Observe,
+    /// Keep one host without a cluster as it is declared.
+    Standalone,
+    /// Keep a node of a cluster as it is declared. Not built yet.
+    Manage,
+}
+
 /// Arguments.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct AgentCommand {
-    /// Run on one host without a cluster.
-    #[arg(long, required = true)]
+    /// What the daemon does on its node.
+    #[arg(long, value_enum, default_value = "observe")]
+    mode: Mode,
+    /// Run on one host without a cluster: the same as `--mode standalone`.
+    #[arg(long, conflicts_with = "mode")]
     standalone: bool,
+    /// Enter the host's mount and control-group namespaces first: for a pod with `hostPID`. The daemon then opens no network socket.
+    #[arg(long, conflicts_with_all = ["host_root", "listen"])]
+    enter_host: bool,
     /// MachineConfig manifests or Ignition configs: files, or directories of them. After the first `holdfast apply` the daemon
     /// uses the applied config instead. [default: /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies]
     #[arg(long, num_args = 1.., value_name = "PATH")]
@@ -57,9 +88,15 @@ pub struct AgentCommand {
     /// Do not pin the kernel programs: they end with the daemon.
     #[arg(long)]
     no_pins: bool,
-    /// Address of the metrics and health pages; `none` serves no pages.
-    #[arg(long, default_value_t = DEFAULT_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
-    listen: String,
+    /// Address of the metrics and health pages; `none` serves no pages. [default: 127.0.0.1:9464 with `--standalone`, else none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Open the socket `reporter.sock` in the run directory for the reporter that runs as this user.
+    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..))]
+    reporter_uid: Option<u32>,
+    /// Serve the reporter only if it belongs to this systemd unit.
+    #[arg(long, requires = "reporter_uid", value_name = "UNIT")]
+    reporter_unit: Option<String>,
     /// Seconds between full verifications.
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     verify_every: u64,
@@ -71,15 +108,35 @@ pub struct AgentCommand {
 impl AgentCommand {
     /// Runs the daemon until a signal ends it.
     pub fn run(self) -> anyhow::Result<u8> {
-        let listen: Option<SocketAddr> = match self.listen.as_str() {
-            "none" => None,
-            address => match address.parse() {
+        let mode = if self.standalone { Mode::Standalone } else { self.mode };
+        if mode == Mode::Manage {
+            let reason =
+                "--mode manage is not built yet: this version has the modes `observe` and `standalone`";
+            return Err(BadInput::because(reason));
+        }
+        if self.enter_host {
+            // No thread exists yet.
+            host_namespaces::enter()?;
+            no_network::forbid()?;
+        }
+        if self.enter_host || self.reporter_uid.is_some() {
+            // As in the service's unit: other users reach the run directory.
+            umask(FileMode::from_bits_truncate(0o077));
+        }
+        let listen: Option<SocketAddr> = match self.listen.as_deref() {
+            Some("none") => None,
+            None => (mode == Mode::Standalone && !self.enter_host).then_some(DEFAULT_ADDRESS),
+            Some(address) => match address.parse() {
                 Ok(address) => Some(address),
                 Err(error) => {
                     tracing::error!(%error, address, "`--listen` needs an address and a port, or `none`.");
                     return Ok(super::exit::USAGE);
                 }
             },
+        };
+        let reporter = match self.reporter_uid {
+            None => None,
+            Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
         let sources = NamedSources {
             root: self.host_root,
@@ -89,7 +146,8 @@ impl AgentCommand {
             allow_unknown: self.allow_unknown,
         };
         let inputs = sources.daemon_inputs(self.allow_empty, waits_or_none);
-        let places = Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen };
+        let places =
+            Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen, reporter };
         let services = Services {
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),
@@ -101,10 +159,24 @@ impl AgentCommand {
             pins: (!self.no_pins).then_some(self.pins),
             verify_every: Duration::from_secs(self.verify_every),
             canary_every: Duration::from_secs(self.canary_every),
+            writes_managed_paths: mode == Mode::Standalone,
         };
         run(options, services)?;
         Ok(super::exit::IN_SYNC)
     }
+}
+
+/// The uid of the pod that this process belongs to. In the namespace of a container the path of the control group does not show it,
+/// so this comes after the host's namespaces are entered. That changes no membership.
+fn own_pod(in_host: bool) -> anyhow::Result<Option<String>> {
+    let text = bounded::read_text(Path::new(OWN_GROUP), OWN_GROUP_BYTES).context(OWN_GROUP)?;
+    let pod = Placement::of_proc(&text).pod_uid;
+    if in_host && pod.is_none() {
+        tracing::warn!(
+            "This process is in no pod: each process of the reporter's user may use the reporter's socket."
+        );
+    }
+    Ok(pod)
 }
 
 /// The metrics, with the versions of the daemon and the kernel.

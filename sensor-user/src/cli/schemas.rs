@@ -9,7 +9,7 @@ use crate::{
     report::forensic::{LogReport, WhoReport},
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
-use sensor_model::{chain, status};
+use sensor_model::{chain, socket, status};
 use serde_json::Value;
 
 /// Every schema, with its name.
@@ -24,9 +24,17 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
         ),
         of::<HistoryReport>("history", "What `holdfast history -o json` prints."),
+        of::<socket::LogCheckpoint>(
+            "log-checkpoint",
+            "The answer of the reporter's socket to `GET /v1/log`.",
+        ),
         of::<LogReport<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
         of::<PlanReport>("plan", "What `holdfast plan -o json` prints."),
         of::<RepairReport>("repair", "What `holdfast repair -o json` prints."),
+        of::<socket::SocketError>(
+            "socket-error",
+            "The answer of the reporter's socket to a request that it refuses.",
+        ),
         of::<status::StatusReport>("status", "What `holdfast status -o json` prints."),
         of::<status::NodeStatus>("status-file", "What the daemon keeps in status.json."),
         of::<WhoReport>("who", "What `holdfast who -o json` prints."),

@@ -14,6 +14,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sensor_model::socket::{HEALTH, METRICS, READY};
 use std::{
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
@@ -192,7 +193,7 @@ impl Peers {
 }
 
 /// Whether accepting may work again later: the client disconnected, or the process has too many descriptors.
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     use nix::errno::Errno;
     let passing =
         [Errno::ECONNABORTED, Errno::EINTR, Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
@@ -228,8 +229,8 @@ async fn connection(
     }
 }
 
-/// The answer to one request.
-fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
+/// The answer to a request for one of the pages, also on the reporter's socket.
+pub(super) fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
@@ -237,12 +238,12 @@ fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> 
         return response;
     }
     match path {
-        "/metrics" => match pages.metrics.page() {
+        METRICS => match pages.metrics.page() {
             Ok(text) => page(StatusCode::OK, CONTENT_TYPE, text),
             Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("metrics: {error}\n")),
         },
-        "/healthz" => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
-        "/readyz" => {
+        HEALTH => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        READY => {
             let reasons = pages.readiness.reasons();
             if reasons.is_empty() {
                 return page(StatusCode::OK, TEXT, "ready\n".to_owned());

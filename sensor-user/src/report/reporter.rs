@@ -1,13 +1,15 @@
 //! The daemon's reporter, which implements the loop's trait [`Reports`].
 //!
 //! In: reports, and the records of each turn. Out: each report goes to the picture at once. At the end of a turn the records go to
-//! the forensic log, and the picture to `status.json`. The pages of metrics and health run in their own thread.
+//! the forensic log, and the picture to `status.json`. The pages of metrics and health run in their own thread, and so does
+//! the reporter's socket.
 
 use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
 use super::http::{self, Pages, Readiness};
 use super::metrics::Metrics;
 use super::picture::Picture;
-use super::status_file::StatusFile;
+use super::socket::{self, Answers, Publisher, ReporterPeer};
+use super::status_file::{self, StatusFile};
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
     AgentReport, DaemonFacts, NodeCounts, OpenedReports, ReadinessSubject, ReportError, Reports,
@@ -17,6 +19,7 @@ use sensor_model::record::Record;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,6 +41,8 @@ pub struct Places {
     pub run: PathBuf,
     /// Address of the pages; `None` for none.
     pub listen: Option<SocketAddr>,
+    /// Who may use the reporter's socket in the run directory; `None` for no socket.
+    pub reporter: Option<ReporterPeer>,
 }
 
 /// A report cannot be written or shown.
@@ -49,6 +54,12 @@ enum ReporterError {
     /// The thread of the pages cannot be started.
     #[error("cannot start the thread of the pages of metrics and health: {0}")]
     Thread(io::Error),
+    /// The socket cannot be made, or not for the reporter.
+    #[error("cannot make the reporter's socket {}: {source}", path.display())]
+    Socket { path: PathBuf, source: io::Error },
+    /// The thread of the socket cannot be started.
+    #[error("cannot start the thread of the reporter's socket: {0}")]
+    SocketThread(io::Error),
     /// The log cannot be used.
     #[error(transparent)]
     Forensic(#[from] ForensicError),
@@ -69,7 +80,18 @@ pub struct Reporter {
     /// `None` before the log is open, and after it is closed.
     writer: Option<LogWriter>,
     listener: Option<TcpListener>,
-    pages: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    bound: Option<UnixListener>,
+    /// The side of the loop of the reporter's socket; `None` without a socket.
+    publisher: Option<Publisher>,
+    servers: Vec<Server>,
+}
+
+/// A thread that serves peers.
+#[derive(Debug)]
+struct Server {
+    name: &'static str,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
 }
 
 impl Reporter {
@@ -84,7 +106,9 @@ impl Reporter {
             readiness: Readiness::default(),
             writer: None,
             listener: None,
-            pages: None,
+            bound: None,
+            publisher: None,
+            servers: Vec::new(),
         }
     }
 
@@ -99,6 +123,7 @@ impl Reporter {
     }
 
     fn open_log(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReporterError> {
+        let beat = facts.beat;
         let open = forensic::open_drifts(&self.places.log).unwrap_or_else(|error| {
             // A log that does not exist yet is no error; for any other reason, opening it fails below.
             tracing::warn!(%error, "Cannot read the open drifts from the forensic log: they are reported anew.");
@@ -113,14 +138,26 @@ impl Reporter {
         )?;
         self.picture.open(facts, open, &self.metrics);
         let log_is_cut = log.note_end(&self.places.state).is_some();
-        self.writer = Some(LogWriter::new(log));
         self.not_verified_yet();
+        let pages = Pages { metrics: Arc::clone(&self.metrics), readiness: self.readiness.clone() };
         if let Some(listener) = self.listener.take() {
-            let pages = Pages { metrics: Arc::clone(&self.metrics), readiness: self.readiness.clone() };
             let (stop, stopped) = watch::channel(false);
-            let thread = http::serve_in_thread(listener, pages, stopped).map_err(ReporterError::Thread)?;
-            self.pages = Some((stop, thread));
+            let thread =
+                http::serve_in_thread(listener, pages.clone(), stopped).map_err(ReporterError::Thread)?;
+            self.servers.push(Server { name: "pages", stop, thread });
         }
+        if let (Some(listener), Some(peer)) = (self.bound.take(), self.places.reporter.clone()) {
+            let (publisher, view) = socket::channel(Arc::clone(&self.clock), beat);
+            self.publisher = Some(publisher);
+            let (sender, newest) = watch::channel(None);
+            log.announce_to(sender);
+            let answers = Answers { published: view, newest, log: self.places.log.clone(), pages };
+            let (stop, stopped) = watch::channel(false);
+            let thread = socket::serve_in_thread(listener, peer, answers, stopped)
+                .map_err(ReporterError::SocketThread)?;
+            self.servers.push(Server { name: "reporter", stop, thread });
+        }
+        self.writer = Some(LogWriter::new(log));
         Ok(OpenedReports { log_is_cut })
     }
 
@@ -139,15 +176,26 @@ impl Reporter {
     }
 
     fn write_status(&mut self) {
-        self.status.write(self.picture.counts(), &self.picture.status(&*self.clock));
+        let text = status_file::text(&self.picture.status(&*self.clock));
+        self.status.write(self.picture.counts(), &text);
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(text);
+        }
+    }
+
+    /// Gives the reporter a status that cannot be written.
+    fn publish_unwritten(&mut self) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(status_file::text(&self.picture.status(&*self.clock)));
+        }
     }
 
     async fn close_log(&mut self) -> Result<(), ReporterError> {
-        if let Some((stop, thread)) = self.pages.take() {
+        for Server { name, stop, thread } in std::mem::take(&mut self.servers) {
             stop.send_replace(true);
             // Connections have a few seconds to finish.
             if tokio::task::spawn_blocking(move || thread.join()).await?.is_err() {
-                tracing::error!("The thread of the metrics page has panicked.");
+                tracing::error!(thread = name, "A thread that serves reports has panicked.");
             }
         }
         let Some(writer) = self.writer.take() else { return Ok(()) };
@@ -164,6 +212,14 @@ impl Reporter {
 
 impl Reports for Reporter {
     fn prepare(&mut self) -> Result<(), ReportError> {
+        if let Some(peer) = &self.places.reporter {
+            let run = &self.places.run;
+            // The image of the reporter gives it a group of its user's number.
+            let bound = socket::bind(run, peer.uid).map_err(|source| {
+                ReportError::new(ReporterError::Socket { path: socket::path(run), source })
+            })?;
+            self.bound = Some(bound);
+        }
         let Some(address) = self.places.listen else { return Ok(()) };
         let bound = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -209,17 +265,23 @@ impl Reports for Reporter {
             writer.append(records.drain(..));
         }
         self.picture.count(counts);
-        if self.picture.has_changed() {
+        let has_changed = self.picture.has_changed();
+        if has_changed {
             self.status.outdate();
         }
         // A thing can get its verdict without a report, which changes only the counts.
         if self.status.is_due(self.picture.counts(), !counts.is_verifying) {
             self.write_status();
+        } else if has_changed && self.status.has_failed() {
+            self.publish_unwritten();
         }
         self.show_log();
     }
 
     fn beat(&mut self, counts: &NodeCounts) {
+        if let Some(publisher) = &self.publisher {
+            publisher.beat();
+        }
         if self.status.beat() {
             self.picture.count(counts);
             self.write_status();

@@ -6,8 +6,9 @@
 use crate::bounded;
 use sensor_model::status::NodeStatus;
 use sensor_model::verdict::VerdictKind;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -17,13 +18,22 @@ pub const DIRECTORY: &str = "/run/holdfast";
 /// Name of the file in its directory.
 pub const FILE: &str = "status.json";
 
-/// Replaces the status file. It does not outlive a reboot, so it needs no fsync.
-pub fn write(directory: &Path, status: &NodeStatus) -> io::Result<()> {
-    let temporary = directory.join(".status.json.new");
+/// The text of the status, as the file and the reporter's socket have it.
+pub(super) fn text(status: &NodeStatus) -> Vec<u8> {
     // A serializer that writes to the file makes a system call for each word.
-    let mut text = serde_json::to_vec_pretty(status)?;
+    let mut text = serde_json::to_vec_pretty(status).expect("the keys of a status are strings");
     text.push(b'\n');
-    File::create(&temporary)?.write_all(&text)?;
+    text
+}
+
+/// Replaces the status file. It does not outlive a reboot, so it needs no fsync. Other users may look up names in the directory
+/// of the reporter's socket, so the file is readable only by its owner.
+fn write(directory: &Path, text: &[u8]) -> io::Result<()> {
+    let temporary = directory.join(".status.json.new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    // An earlier version may have left a file with another mode.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(text)?;
     fs::rename(temporary, directory.join(FILE))
 }
 
@@ -59,14 +69,19 @@ impl StatusFile {
         self.outdated = true;
     }
 
+    /// Whether the last attempt to write it failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     /// Whether it has to be written. `steady`: no full verification is under way; its counts are written at its end.
     pub(crate) fn is_due(&self, counts: VerdictCounts, steady: bool) -> bool {
         self.failed.is_none() && (self.outdated || (steady && self.written != Some(counts)))
     }
 
     /// Writes it. The next beat repeats a write that fails.
-    pub(crate) fn write(&mut self, counts: VerdictCounts, status: &NodeStatus) {
-        match write(&self.directory, status) {
+    pub(crate) fn write(&mut self, counts: VerdictCounts, text: &[u8]) {
+        match write(&self.directory, text) {
             Ok(()) => {
                 (self.written, self.outdated) = (Some(counts), false);
                 if self.failed.take().is_some() {

@@ -84,6 +84,22 @@ fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
 }
 
 #[test]
+fn options_of_the_daemon_that_do_not_fit_are_refused() {
+    let world = World::new();
+    for (arguments, reason) in [
+        (&["--mode", "manage"][..], "--mode manage is not built yet"),
+        (&["--standalone", "--mode", "observe"], "cannot be used with"),
+        (&["--enter-host", "--listen", "127.0.0.1:9464"], "cannot be used with"),
+        (&["--enter-host", "--host-root", "/host"], "cannot be used with"),
+        (&["--reporter-unit", "x.service"], "--reporter-uid"),
+        (&["--reporter-uid", "0"], "--reporter-uid"),
+    ] {
+        let result = world.run(&[&["agent"], arguments].concat());
+        assert!(result.code == 2 && result.err.contains(reason), "{arguments:?}: {}", result.golden());
+    }
+}
+
+#[test]
 fn a_missing_path_is_named() {
     let world = World::new();
     let root = world.at("root").display().to_string();

@@ -59,6 +59,19 @@ async fn another_actors_change_after_a_restart_is_written_back() {
     assert_eq!(actors, [Some(7), Some(8), None]);
 }
 
+#[tokio::test]
+async fn a_daemon_that_only_observes_degrades_the_node_and_writes_nothing_back() {
+    let node = Node::new(&revert());
+    node.observes.set(true);
+    let mut daemon = node.begin(None).await;
+    node.write("forbidden\n");
+    node.changed(&mut daemon, &file(), Some(mallory())).await;
+    assert_eq!(node.content(), "forbidden\n");
+    assert!(node.status().degraded);
+    node.end(daemon).await;
+    assert!(of_file(node.recorded(RecordKind::Reverted)).is_empty());
+}
+
 /// A host on which one program may change the file, and that program's path on it.
 fn host_with_program() -> (Node, PathBuf) {
     let node = Node::new(

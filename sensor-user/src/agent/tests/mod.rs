@@ -66,6 +66,8 @@ struct Node {
     metrics: Arc<Metrics>,
     /// The file has no fanotify mark.
     unwatched: Cell<bool>,
+    /// The daemon writes no managed path.
+    observes: Cell<bool>,
 }
 
 /// A daemon on this host.
@@ -92,6 +94,7 @@ impl Node {
             clock: Arc::new(TestClock(AtomicU64::new(1_000_000_000))),
             metrics: Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH)),
             unwatched: Cell::new(false),
+            observes: Cell::new(false),
         };
         for directory in ["root/etc/systemd/system", "state", "run", "config", "policy"] {
             fs::create_dir_all(node.path(directory)).unwrap();
@@ -149,8 +152,13 @@ impl Node {
     }
 
     fn reporter(&self) -> Reporter {
-        let places =
-            Places { log: self.path("log"), state: self.path("state"), run: self.path("run"), listen: None };
+        let places = Places {
+            log: self.path("log"),
+            state: self.path("state"),
+            run: self.path("run"),
+            listen: None,
+            reporter: None,
+        };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let mut reporter = Reporter::new(places, clock, Arc::clone(&self.metrics));
         let facts = DaemonFacts { boot_id: "boot".to_owned(), ..DaemonFacts::default() };
@@ -181,6 +189,7 @@ impl Node {
             pins: None,
             verify_every: Duration::from_mins(10),
             canary_every: Duration::from_secs(5),
+            writes_managed_paths: !self.observes.get(),
         }
     }
 

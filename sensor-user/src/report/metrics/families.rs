@@ -118,6 +118,7 @@ pub(super) struct Families {
     pub(super) forensic_pending: Gauge,
     pub(super) forensic_missing: Gauge,
     pub(super) forensic_checkpoint: Gauge,
+    pub(super) reporter_refused: Family<ReasonLabels, Counter>,
     pub(super) mcd_config_drift: Gauge,
 }
 
@@ -164,11 +165,17 @@ impl Families {
             forensic_pending: Gauge::default(),
             forensic_missing: Gauge::default(),
             forensic_checkpoint: Gauge::default(),
+            reporter_refused: Family::default(),
             mcd_config_drift: Gauge::default(),
         };
         families.register_drift(ours);
         families.register_detection(ours);
         families.register_forensic(ours);
+        ours.register(
+            "reporter_refused",
+            "Peers of the reporter's socket that were closed without an answer",
+            families.reporter_refused.clone(),
+        );
         registry.register(
             "mcd_config_drift",
             "Unix time of the last config drift while there is one, 0 when there is none",

@@ -301,4 +301,16 @@ impl Metrics {
     pub fn forensic_missing(&self, entries: u64) {
         self.families.forensic_missing.set(i64::try_from(entries).unwrap_or(i64::MAX));
     }
+
+    /// The reporter's socket is open. It may refuse peers for these reasons.
+    pub fn reporter_socket(&self, reasons: &[&'static str]) {
+        for &reason in reasons {
+            self.families.reporter_refused.get_or_create(&ReasonLabels { reason }).inc_by(0);
+        }
+    }
+
+    /// The reporter's socket refused a peer.
+    pub fn reporter_refused(&self, reason: &'static str) {
+        self.families.reporter_refused.get_or_create(&ReasonLabels { reason }).inc();
+    }
 }
