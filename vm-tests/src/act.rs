@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::scenarios::{burst, flood};
+use crate::scenarios::{burst, flood, pod};
 use crate::vectors::{Does, REFUSED, all, content};
 
 /// Performs a vector in this process: `act ID PATH`. Returns the exit status.
@@ -24,6 +24,14 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
     }
     if id == flood::FLOODER {
         flood::attempt(path)?;
+        return Ok(0);
+    }
+    if id == pod::CONTAINER {
+        pod::contain(path)?;
+        return Ok(0);
+    }
+    if id == pod::REPORTER {
+        pod::ask_as(path)?;
         return Ok(0);
     }
     let vector = all().find(|vector| vector.id == id).with_context(|| format!("no vector {id}"))?;

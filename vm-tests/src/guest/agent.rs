@@ -53,9 +53,15 @@ fn repeat(from: PipeReader, mut to: File) {
 impl RunningDaemon {
     /// Starts `holdfast agent` with more arguments. It does not wait until the daemon is ready.
     pub fn spawn(arguments: &[&str]) -> Result<Self> {
-        let output = File::options().create(true).append(true).open(OUTPUT)?;
         let mut command = Command::new(HOLDFAST);
-        command.arg("agent").args(arguments).envs(environment()).stdin(Stdio::null());
+        command.arg("agent").args(arguments);
+        Self::spawn_by(command)
+    }
+
+    /// Starts the daemon by a command whose process becomes the daemon.
+    fn spawn_by(mut command: Command) -> Result<Self> {
+        let output = File::options().create(true).append(true).open(OUTPUT)?;
+        command.envs(environment()).stdin(Stdio::null());
         if parameter("hf.verbose").is_some() {
             let (reader, writer) = io::pipe()?;
             command.stdout(writer.try_clone()?).stderr(writer);
@@ -63,16 +69,25 @@ impl RunningDaemon {
         } else {
             command.stdout(output.try_clone()?).stderr(output);
         }
-        let child = command.spawn().with_context(|| format!("cannot start {HOLDFAST}"))?;
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
         Ok(Self { child, log: PathBuf::from(FORENSIC_LOG) })
     }
 
     /// Starts the daemon and waits for its start record.
     pub fn start(arguments: &[&str]) -> Result<Self> {
-        let mut agent = Self::spawn(arguments)?;
-        let before = agent.records()?.len();
-        agent.wait_for("the start record", before, |record| record["kind"] == "start")?;
-        Ok(agent)
+        Self::spawn(arguments)?.started()
+    }
+
+    /// The same by a command whose process becomes the daemon.
+    pub fn start_by(command: Command) -> Result<Self> {
+        Self::spawn_by(command)?.started()
+    }
+
+    fn started(mut self) -> Result<Self> {
+        let before = self.records()?.len();
+        self.wait_for("the start record", before, |record| record["kind"] == "start")?;
+        Ok(self)
     }
 
     /// Process id.

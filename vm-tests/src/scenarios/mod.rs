@@ -23,6 +23,7 @@ mod groups;
 mod hanging;
 mod node;
 mod ostree;
+pub(crate) mod pod;
 mod power;
 mod preempted;
 mod restarts;
@@ -91,6 +92,16 @@ pub static SCENARIOS: &[Scenario] = &[
         by_default: Some(only(&["6.12"], "what it shows is decided in user space")),
         limit: 300,
         run: ways::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "pod",
+        shows: "in a container the daemon enters the host's namespaces, opens no network socket and serves its reporter alone",
+        by_default: Some(only(
+            &["5.10", "6.12"],
+            "since 6.5 a socket has a descriptor of its peer's process",
+        )),
+        run: pod::bare,
         ..Scenario::USUAL
     },
     Scenario {

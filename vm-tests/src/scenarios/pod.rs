@@ -1,0 +1,238 @@
+//! The daemon in a container of a pod, and the reporter beside it.
+//!
+//! In: a bare guest. Out: a check for each property. The container has a mount, a control-group and a network namespace of its
+//! own, and the host's process ids. The program's file is in the container alone, as in an image.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+use serde_json::{Value, json};
+
+use super::simple;
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::{Context, run, status};
+
+/// The helper that becomes a container: `act container FILE`.
+pub(crate) const CONTAINER: &str = "container";
+/// The helper that asks as a reporter: `act reporter FILE`.
+pub(crate) const REPORTER: &str = "reporter";
+
+const LIMIT: Duration = Duration::from_mins(1);
+const CONFIG: &str = "/run/pod.yaml";
+const POLICY: &str = "/run/pod-policy.yaml";
+const SPEC: &str = "/run/pod-spec.json";
+const SOCKET: &str = "/run/holdfast/reporter.sock";
+const GROUPS: &str = "/sys/fs/cgroup/kubepods/besteffort";
+const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
+const OTHER: &str = "99999999-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
+/// The user of the reporter.
+const USER: u32 = 61_234;
+
+const RULES: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: pod}\nspec:\n  rules:\n  \
+                     - path: /etc/pod/0001\n    action: revert\n";
+
+/// The scenario.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let files = simple::files(Path::new("/etc/pod"), 2, Path::new(CONFIG))?;
+    fs::write(POLICY, RULES)?;
+    context.check("without_host_pid", without_host_pid());
+    let user = USER.to_string();
+    let arguments = [
+        "--mode",
+        "observe",
+        "--enter-host",
+        "--config",
+        CONFIG,
+        "--policy",
+        POLICY,
+        "--reporter-uid",
+        &user,
+    ];
+    let mut agent = RunningDaemon::start_by(container(&arguments, false)?)?;
+    status::wait_for("compliant", LIMIT)?;
+    context.check("in_the_hosts_namespaces", in_host(&agent));
+    context.check("no_network", no_network(&agent));
+    context.check("an_edit_on_the_host", edit(&mut agent, &files[0]));
+    context.check("nothing_is_written_back", stays(&mut agent, &files[1]));
+    context.check("the_reporter_is_answered", answered(&agent));
+    context.check("others_are_refused", refused());
+    context.check("a_second_daemon", second());
+    agent.stop()?;
+    Ok(())
+}
+
+/// The command of a container that runs `holdfast agent`, with process ids of its own if asked for.
+fn container(arguments: &[&str], own_pids: bool) -> Result<Command> {
+    let group = group(OWN, "sensor");
+    fs::write(SPEC, json!({ "group": group, "arguments": arguments, "pids": own_pids }).to_string())?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["act", CONTAINER, SPEC]);
+    Ok(command)
+}
+
+/// The group of a pod's container.
+fn group(pod: &str, name: &str) -> String {
+    let id: String = name
+        .bytes()
+        .cycle()
+        .map(|byte| char::from(b"0123456789abcdef"[usize::from(byte & 15)]))
+        .take(64)
+        .collect();
+    format!("{GROUPS}/pod{pod}/{id}")
+}
+
+fn enter_group(group: &str) -> Result<()> {
+    fs::create_dir_all(group)?;
+    fs::write(format!("{group}/cgroup.procs"), "0").with_context(|| format!("cannot enter {group}"))
+}
+
+/// Becomes a container's process and runs `holdfast agent` there.
+pub(crate) fn contain(spec: &Path) -> Result<()> {
+    let spec: Value = serde_json::from_str(&fs::read_to_string(spec)?)?;
+    enter_group(spec["group"].as_str().context("no group")?)?;
+    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNET;
+    unshare(namespaces).context("cannot make namespaces")?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("private mounts")?;
+    for place in ["/mnt", "/etc", "/var", "/run"] {
+        mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none)
+            .with_context(|| format!("cannot mount at {place}"))?;
+    }
+    fs::copy(HOLDFAST, "/mnt/holdfast")?;
+    let arguments = spec["arguments"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut command = Command::new("/mnt/holdfast");
+    command.arg("agent").args(arguments);
+    if spec["pids"] == true {
+        unshare(CloneFlags::CLONE_NEWPID).context("process ids of its own")?;
+        let ended = command.status()?;
+        ensure!(ended.success(), "holdfast ended ({ended})");
+        return Ok(());
+    }
+    Err(command.exec().into())
+}
+
+/// Asks the socket as a user in a control group, and prints the answer.
+pub(crate) fn ask_as(spec: &Path) -> Result<()> {
+    let spec: Value = serde_json::from_str(&fs::read_to_string(spec)?)?;
+    let user = u32::try_from(spec["user"].as_u64().context("no user")?)?;
+    enter_group(spec["group"].as_str().context("no group")?)?;
+    setgroups(&[])?;
+    setgid(Gid::from_raw(user))?;
+    setuid(Uid::from_raw(user))?;
+    let mut stream = UnixStream::connect(SOCKET).context("cannot connect")?;
+    let path = spec["path"].as_str().unwrap_or_default();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let mut answer = String::new();
+    // The daemon may have closed the connection already.
+    let _ = stream.write_all(request.as_bytes());
+    let _ = stream.read_to_string(&mut answer);
+    println!("{answer}");
+    Ok(())
+}
+
+fn ask(user: u32, group: &str, path: &str) -> Result<String> {
+    let file = "/tmp/pod-ask.json";
+    fs::write(file, json!({ "user": user, "group": group, "path": path }).to_string())?;
+    run("/proc/self/exe", &["act", REPORTER, file])
+}
+
+fn without_host_pid() -> Result<String> {
+    let out = container(&["--enter-host"], true)?.output()?;
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    ensure!(!out.status.success() && error.contains("hostPID: true"), "{error}");
+    Ok(error)
+}
+
+fn in_host(agent: &RunningDaemon) -> Result<String> {
+    for name in ["mnt", "cgroup", "pid"] {
+        let number = |process: u32| fs::metadata(format!("/proc/{process}/ns/{name}")).map(|file| file.ino());
+        ensure!(number(agent.pid())? == number(1)?, "another {name} namespace");
+    }
+    let group = fs::read_to_string(format!("/proc/{}/cgroup", agent.pid()))?;
+    ensure!(group.contains(OWN), "{group}");
+    let program = fs::read_link(format!("/proc/{}/exe", agent.pid()))?;
+    ensure!(!program.exists(), "the program has a path on the host");
+    Ok(program.display().to_string())
+}
+
+fn no_network(agent: &RunningDaemon) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    ensure!(status.contains("\nSeccomp:\t2\n") && status.contains("\nNoNewPrivs:\t1\n"), "{status}");
+    let sockets = fs::read_dir(format!("/proc/{}/fd", agent.pid()))?
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned))
+        .collect::<Vec<_>>();
+    let unix = fs::read_to_string(format!("/proc/{}/net/unix", agent.pid()))?;
+    for socket in &sockets {
+        ensure!(unix.split_whitespace().any(|word| word == socket), "socket {socket} is none of this host");
+    }
+    Ok(format!("{} sockets", sockets.len()))
+}
+
+fn edit(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
+    let before = agent.records()?.len();
+    run("/bin/sh", &["-c", &format!("echo drift >> {}", file.display())])?;
+    let record = agent.wait_for("the drift", before, |record| simple::is_drift(record, file))?;
+    ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");
+    Ok(record.to_string())
+}
+
+/// A rule that would write back degrades the node in this mode.
+fn stays(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
+    edit(agent, file)?;
+    status::wait_for("drifted", LIMIT)?;
+    let before = agent.records()?.len();
+    // A second edit after the first verdict: a repair of the first would come before it.
+    run("/bin/sh", &["-c", &format!("chmod 600 {}", file.display())])?;
+    agent.wait_for("the second drift", before, |record| simple::is_drift(record, file))?;
+    let reverted = agent.records()?.into_iter().any(|record| record["kind"] == "reverted");
+    ensure!(!reverted && fs::read_to_string(file)?.ends_with("drift\n"), "it was written back");
+    Ok(status::read()?["degraded"].to_string())
+}
+
+fn answered(agent: &RunningDaemon) -> Result<String> {
+    let group = group(OWN, "reporter");
+    let status = ask(USER, &group, "/v1/status")?;
+    ensure!(status.contains("holdfast.status/v1") && status.contains("/etc/pod/0000"), "{status}");
+    let records = ask(USER, &group, "/v1/records?from=1")?;
+    let lines = records.lines().filter(|line| line.starts_with('{')).count();
+    ensure!(lines >= agent.records()?.len().min(2), "{records}");
+    let log = ask(USER, &group, "/v1/log")?;
+    ensure!(log.contains("holdfast.log-checkpoint/v1"), "{log}");
+    ensure!(ask(0, "/sys/fs/cgroup/root", "/readyz")?.contains(" 200 "), "root of the host");
+    Ok(log)
+}
+
+fn refused() -> Result<String> {
+    for (user, group) in [(USER, group(OTHER, "reporter")), (0, group(OTHER, "root"))] {
+        let answer = ask(user, &group, "/v1/status")?;
+        ensure!(answer.trim().is_empty(), "{answer}");
+    }
+    match ask(USER + 1, &group(OWN, "other"), "/v1/status") {
+        Err(error) if format!("{error:#}").contains("cannot connect") => {}
+        other => bail!("another user: {other:?}"),
+    }
+    let metrics = ask(USER, &group(OWN, "reporter"), "/metrics")?;
+    for reason in ["pod", "container"] {
+        let line = format!("holdfast_reporter_refused_total{{reason=\"{reason}\"}} 1");
+        ensure!(metrics.contains(&line), "{metrics}");
+    }
+    Ok(String::new())
+}
+
+fn second() -> Result<String> {
+    match run(HOLDFAST, &["agent", "--standalone", "--config", CONFIG]) {
+        Err(error) if error.to_string().contains(&format!("in the pod {OWN}")) => Ok(error.to_string()),
+        other => bail!("{other:?}"),
+    }
+}
