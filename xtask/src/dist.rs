@@ -1,8 +1,8 @@
-//! The product: the eBPF object, and `holdfast` with it inside.
+//! The product: the eBPF object, `holdfast` with it inside, and `holdfast-cluster`.
 //!
-//! In: the working tree. Out: `target/dist/holdfast.bpf.o` and `target/dist/holdfast`, one static file. The build of `holdfast`
-//! reads the path of the object from `HOLDFAST_EBPF_OBJECT`. A file in `target/dist` is written only if its content changed, so
-//! that cargo does not build again without need.
+//! In: the working tree. Out: `target/dist/holdfast.bpf.o`, and the programs as static files in `target/dist`. The build of
+//! `holdfast` reads the path of the object from `HOLDFAST_EBPF_OBJECT`. A file in `target/dist` is written only if its content
+//! changed, so that cargo does not build again without need.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -141,6 +141,13 @@ pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     // A build for a merge has another name, so that it is not shipped by mistake.
     deliver(&program, 0o755, if profile == Profile::Merge { "holdfast-merge" } else { "holdfast" })
+}
+
+/// Builds `holdfast-cluster`; gives its path in `target/dist`.
+pub(crate) fn build_cluster(profile: Profile) -> Result<PathBuf> {
+    let built = build_static("holdfast-cluster", "holdfast-cluster", profile, &[])?;
+    let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    deliver(&program, 0o755, "holdfast-cluster")
 }
 
 /// Builds the program that runs the scenarios in guests.

@@ -46,12 +46,12 @@ struct Cli {
 enum Command {
     /// Fetch everything that the other commands need: compiler sources and linker.
     Setup,
-    /// Build the eBPF object and the `holdfast` binary into `target/dist`.
+    /// Build the eBPF object and the programs `holdfast` and `holdfast-cluster` into `target/dist`.
     Build {
         /// Build only the eBPF object, `target/dist/holdfast.bpf.o`; in a debug build `holdfast-debug.bpf.o`.
         #[arg(long)]
         ebpf: bool,
-        /// Build `holdfast` with the dev profile, and kernel programs that print lines.
+        /// Build the programs with the dev profile, and kernel programs that print lines.
         #[arg(long)]
         debug: bool,
     },
@@ -72,7 +72,7 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         runs: u64,
     },
-    /// Make `docs/cli.md`, `docs/schemas`, man pages and completion scripts from the command line and its types.
+    /// Make `docs/cli.md`, `docs/schemas`, `deploy/crds`, man pages and completion scripts from the command line and the types.
     Generate {
         /// Only say whether the kept files are what would be made.
         #[arg(long)]
@@ -181,7 +181,10 @@ fn work(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Build { ebpf: true, debug } => dist::build_ebpf(profile(debug)).map(drop),
-        Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
+        Command::Build { debug, .. } => {
+            dist::build_holdfast(profile(debug))?;
+            dist::build_cluster(profile(debug)).map(drop)
+        }
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Layers => layers::check(),
         Command::KubeAssets => kube_assets(),

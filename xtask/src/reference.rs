@@ -1,8 +1,8 @@
 //! The files that are generated from the command line's definition and from the types.
 //!
-//! In: the definition and the types, through an example of `sensor-user`. Out: `docs/cli.md` and `docs/schemas`, which the
-//! repository keeps, and the man pages and completion scripts in `target/dist`. With `check` an error if a kept file is not the
-//! generated one. It refuses a schema that lacks a field of the kept one: contracts only grow.
+//! In: the definition and the types, through examples of `sensor-user` and `cluster`. Out: `docs/cli.md`, `docs/schemas` and
+//! `deploy/crds`, which the repository keeps, and the man pages and completion scripts in `target/dist`. With `check` an error if
+//! a kept file is not the generated one. It refuses a schema that lacks a field of the kept one: contracts only grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,6 +21,9 @@ const PAGE: &str = "docs/cli.md";
 /// Where the generated schemas are kept.
 const SCHEMAS: &str = "docs/schemas";
 
+/// Where the generated CustomResourceDefinitions are kept, beside what is written by hand.
+const DEFINITIONS: &str = "deploy/crds";
+
 /// Deepest field of a schema that is compared: an actor's ancestors are actors.
 const DEPTH: usize = 12;
 
@@ -28,10 +31,10 @@ const DEPTH: usize = 12;
 /// Cargo builds nothing twice. They do not change the files.
 pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     let folder = dist::target_dir().join("dist");
-    say("generate", "command line reference, schemas, man pages, completions");
+    say("generate", "command line reference, schemas, CustomResourceDefinitions, man pages, completions");
     show(
         cargo()
-            .args(["build", "--quiet", "--workspace", "--example", "reference"])
+            .args(["build", "--quiet", "--workspace", "--example", "reference", "--example", "crds"])
             .args(options)
             .current_dir(dist::root()),
     )?;
@@ -42,6 +45,7 @@ pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     let program = dist::target_dir().join("debug/examples/reference");
     show(Command::new(program).arg(&folder).current_dir(dist::root()))?;
     keep(Path::new(PAGE), Some(&read(&folder.join("cli.md"))?), check)?;
+    definitions(&folder.join("crds"), check)?;
     let kept = Path::new(SCHEMAS);
     let (made, old) = (schemas(&made)?, schemas(&dist::root().join(kept))?);
     for (name, text) in &old {
@@ -58,6 +62,15 @@ pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
         }
     }
     made.iter().try_for_each(|(name, text)| keep(&kept.join(name), Some(text), check))
+}
+
+/// Makes the CustomResourceDefinitions.
+fn definitions(folder: &Path, check: bool) -> Result<()> {
+    let program = dist::target_dir().join("debug/examples/crds");
+    show(Command::new(program).arg(folder).current_dir(dist::root()))?;
+    schemas(folder)?
+        .iter()
+        .try_for_each(|(name, text)| keep(&Path::new(DEFINITIONS).join(name), Some(text), check))
 }
 
 /// Writes a kept file, or reports that it differs.

@@ -20,7 +20,8 @@ use source::{Crate, Import};
 const DOCUMENT: &str = "docs/architecture.md";
 
 /// Root files of the crates, by the crates' folders.
-const CRATES: [(&str, &str); 6] = [
+const CRATES: [(&str, &str); 7] = [
+    ("cluster", "src/lib.rs"),
     ("sensor-common", "src/lib.rs"),
     ("sensor-ebpf", "src/main.rs"),
     ("sensor-model", "src/lib.rs"),

@@ -1,0 +1,202 @@
+//! The objects that Holdfast defines in the API.
+//!
+//! In: nothing. Out: the types of `holdfast.dev/v1alpha1` and their CustomResourceDefinitions, which `cargo xtask generate` writes to
+//! `deploy/crds`. Fields are added, never renamed or removed.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{CustomResource, CustomResourceExt as _};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A `DriftReport` has no desired state: the node's reporter writes all of it.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "holdfast.dev",
+    version = "v1alpha1",
+    kind = "DriftReport",
+    plural = "driftreports",
+    singular = "driftreport",
+    category = "holdfast",
+    status = "DriftReportStatus",
+    derive = "PartialEq",
+    no_spec,
+    doc = "What differs on one node from its MachineConfigs, since when, and who changed it. It is named as the Node, which owns it. The node's reporter writes it.",
+    printcolumn = r#"{"name": "State", "type": "string", "jsonPath": ".status.state",
+         "description": "Whether the node matches its MachineConfigs."}"#,
+    printcolumn = r#"{"name": "Count", "type": "integer", "jsonPath": ".status.count",
+         "description": "The number of things that differ."}"#,
+    printcolumn = r#"{"name": "Newest path", "type": "string", "jsonPath": ".status.newest.path",
+         "description": "The thing that differs since the shortest time."}"#,
+    printcolumn = r#"{"name": "By", "type": "string", "jsonPath": ".status.newest.by",
+         "description": "Who changed it."}"#,
+    printcolumn = r#"{"name": "Since", "type": "date", "jsonPath": ".status.newest.since",
+         "description": "How long it has differed.", "priority": 1}"#,
+    printcolumn = r#"{"name": "Backend", "type": "string", "jsonPath": ".status.backend",
+         "description": "How the sensor receives events.", "priority": 1}"#,
+    printcolumn = r#"{"name": "Observed", "type": "date", "jsonPath": ".status.observedAt",
+         "description": "How old the report's content is.", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+pub struct DriftReportSpec {}
+
+/// Whether a node matches its MachineConfigs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DriftState {
+    /// Everything matches.
+    InSync,
+    /// Something differs.
+    Drifted,
+    /// Evidence was lost, not everything was verified yet, or the sensor does not answer.
+    #[default]
+    Unknown,
+}
+
+/// What the sensor found, bounded in size. File contents are not in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftReportStatus {
+    /// When the sensor wrote the status that this report shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub observed_at: Option<String>,
+    /// Whether the node matches its MachineConfigs. If it is `Unknown`, `drifts` has what was known last.
+    pub state: DriftState,
+    /// Whether the drift policy degrades the node for any of the drifts.
+    #[serde(default)]
+    pub degraded: bool,
+    /// The number of things that differ.
+    pub count: i64,
+    /// The thing that differs since the shortest time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<NewestDrift>,
+    /// The things that differ, the newest first: at most 100, and fewer if their texts are long.
+    #[serde(default)]
+    #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic"))]
+    pub drifts: Vec<Drift>,
+    /// The number of things that differ and are not in `drifts`.
+    #[serde(default)]
+    pub more: i64,
+    /// Stretches of time in which the sensor may have missed changes, and which are not verified again yet: at most 20.
+    #[serde(default)]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
+    pub gaps: Vec<Gap>,
+    /// The number of gaps that are not in `gaps`.
+    #[serde(default)]
+    pub more_gaps: i64,
+    /// How the sensor receives events: `lsm`, `fentry` or `fanotify`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// The newest entry of the node's forensic log. A log that was written anew on the node does not have this entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogEntry>,
+}
+
+/// The thing that differs since the shortest time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewestDrift {
+    /// Its path on the host.
+    pub path: String,
+    /// Who changed it, in a few words.
+    pub by: String,
+    /// Since when it differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub since: Option<String>,
+}
+
+/// One thing that differs from its MachineConfig.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drift {
+    /// The kind of the thing: `file`, `directory`, `link`, `unit` or another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its path on the host. A long path ends with `…`.
+    pub path: String,
+    /// The kinds of its differences: `content`, `mode`, `owner`, `missing` and others.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub differences: Vec<String>,
+    /// Since when it differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub since: Option<String>,
+    /// Who changed it; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<ChangedBy>,
+    /// The MachineConfig that declares it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// Who made a change. Users choose the names of their programs and pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangedBy {
+    /// Path of the executable, as the process saw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Process id on the host.
+    pub pid: i64,
+    /// The user id with which it made the change.
+    pub uid: i64,
+    /// Name of the user who logged in, also behind sudo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<String>,
+    /// Number of the user who logged in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_uid: Option<i64>,
+    /// The host's systemd unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// The pod's namespace; absent if the API does not know the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_namespace: Option<String>,
+    /// The pod's name; absent if the API does not know the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_name: Option<String>,
+    /// The pod's uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// The container's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
+    /// Whether Holdfast itself made the change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holdfast: bool,
+}
+
+/// A stretch of time in which the sensor may have missed changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Gap {
+    /// When it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub since: Option<String>,
+    /// Why changes may have been missed.
+    pub reason: String,
+    /// The path that it is about; absent if it is about more than one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// One entry of the node's forensic log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LogEntry {
+    /// Its number.
+    pub sequence: i64,
+    /// Its SHA-256, 64 hexadecimal digits.
+    pub hash: String,
+    /// Its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub time: Option<String>,
+}
+
+/// Every CustomResourceDefinition with the name of its file.
+pub fn definitions() -> Vec<(&'static str, CustomResourceDefinition)> {
+    vec![("driftreports.holdfast.dev.yaml", DriftReport::crd())]
+}

@@ -1,0 +1,88 @@
+//! The command line of `holdfast-cluster`.
+//!
+//! In: arguments. Out: a command that runs, and an exit code.
+
+use crate::node::{self, Options};
+use crate::publish::Place;
+use clap::{Parser, Subcommand};
+use sensor_model::socket::SOCKET;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The cluster's side of Holdfast.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-cluster", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Report what the sensor of this node finds to the API server, until a signal ends it.
+    Node(NodeCommand),
+}
+
+/// Arguments of `node`.
+#[derive(Debug, clap::Args)]
+pub struct NodeCommand {
+    /// Name of the Node that this process runs on.
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node_name: String,
+    /// Namespace of the Lease that shows that the reporter lives.
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    namespace: String,
+    /// Name of this reporter in its Lease and its Events. [default: the name of the Node]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    name: Option<String>,
+    /// The sensor's socket.
+    #[arg(long, default_value = SOCKET, value_name = "PATH")]
+    socket: PathBuf,
+    /// Address of the health pages.
+    #[arg(long, default_value = "0.0.0.0:9465", value_name = "ADDRESS:PORT")]
+    probes: SocketAddr,
+    /// How long the sensor may be silent before the node's state is unknown.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    grace: u64,
+}
+
+impl NodeCommand {
+    fn options(self) -> Options {
+        Options {
+            place: Place {
+                holder: self.name.unwrap_or_else(|| self.node_name.clone()),
+                node: self.node_name,
+                namespace: self.namespace,
+            },
+            socket: self.socket,
+            probes: self.probes,
+            grace: Duration::from_secs(self.grace),
+        }
+    }
+}
+
+/// Runs a command until it ends.
+///
+/// # Errors
+/// Why it cannot run.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match command {
+        Command::Node(node) => runtime.block_on(node::run(node.options()))?,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

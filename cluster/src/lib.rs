@@ -1,0 +1,36 @@
+//! The cluster's side of Holdfast: what a node's sensor found becomes objects of the API.
+//!
+//! The reporter has no rights on the host but the connection to the sensor's socket. The sensor has no network.
+//!
+//! ```text
+//! the sensor's socket -> socket -> reports (with the names of pods) -> publish -> the API server
+//! ```
+//!
+//! A module takes only from the modules above it in this list:
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`text`] | texts that fit into objects of the cluster |
+//! | [`backoff`] | pauses between attempts that fail |
+//! | [`socket`] | the client of the sensor's socket |
+//! | [`api`] | the objects that Holdfast defines in the API |
+//! | [`reports`] | what the sensor found, as the cluster sees it |
+//! | [`pods`] | names of pods by their uids |
+//! | [`publish`] | the writes to the API server |
+//! | [`probes`] | the health pages for the kubelet |
+//! | [`node`] | the command `node`, which joins them |
+//! | [`cli`] | the command line |
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod backoff;
+pub mod cli;
+pub mod node;
+#[cfg(test)]
+mod played_server;
+pub mod pods;
+pub mod probes;
+pub mod publish;
+pub mod reports;
+pub mod socket;
+pub mod text;

@@ -1,0 +1,115 @@
+//! The task that asks the sensor.
+
+use crate::api::{DriftReportStatus, DriftState};
+use crate::backoff::Backoff;
+use crate::reports::{Finding, Sensor, status_of};
+use crate::socket::{SensorError, SensorSocket, Tagged};
+use jiff::{Timestamp, Unit};
+use sensor_model::status::NodeStatus;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long one request waits for another status.
+const WAIT: Duration = Duration::from_secs(30);
+/// How long a finding waits for the log's newest entry.
+const LOG_TIMEOUT: Duration = Duration::from_secs(2);
+/// First pause after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A sensor that does not answer.
+#[derive(Debug)]
+struct Silence {
+    from: Instant,
+    since: Timestamp,
+    is_reported: bool,
+}
+
+/// Asks for the node's status again and again, and hands on each finding. A sensor that is silent for longer than the grace time
+/// is a finding, too. Ends when nothing takes findings any more.
+pub(super) async fn follow(
+    mut socket: SensorSocket,
+    grace: Duration,
+    findings: watch::Sender<Option<Finding>>,
+    not_ready: watch::Sender<Option<&'static str>>,
+) {
+    let mut tag: Option<String> = None;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut silence: Option<Silence> = None;
+    while !findings.is_closed() {
+        match socket.status(tag.as_deref(), WAIT).await {
+            Ok(answer) => {
+                if silence.take().is_some_and(|silence| silence.is_reported) {
+                    tracing::info!("The sensor answers again.");
+                }
+                backoff.reset();
+                not_ready.send_replace(None);
+                if let Some(Tagged { body, tag: new }) = answer {
+                    findings.send_replace(Some(found(&mut socket, &body).await));
+                    tag = Some(new).filter(|tag| !tag.is_empty());
+                    // Without a tag the sensor answers at once, so the pause limits the requests.
+                    if tag.is_none() {
+                        sleep(LONGEST_PAUSE).await;
+                    }
+                }
+            }
+            Err(error) => {
+                // The next answer has the whole status, which the last finding may hide.
+                tag = None;
+                let silence = silence.get_or_insert_with(|| Silence {
+                    from: Instant::now(),
+                    since: now(),
+                    is_reported: false,
+                });
+                if !silence.is_reported && silence.from.elapsed() >= grace {
+                    silence.is_reported = true;
+                    not_ready.send_replace(Some("the sensor does not answer"));
+                    findings.send_modify(|last| *last = Some(silent(last.take(), &error, silence.since)));
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(error = format!("{error:#}"), "The sensor does not answer.");
+                } else {
+                    tracing::debug!(%error, "the sensor does not answer");
+                }
+                sleep(backoff.next_pause()).await;
+            }
+        }
+    }
+}
+
+/// The finding of a status, with the log's newest entry if the sensor gives it in time.
+async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> Finding {
+    let log = match timeout(LOG_TIMEOUT, socket.log()).await {
+        Ok(Ok(log)) => log,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "the sensor does not give the log's newest entry");
+            None
+        }
+        Err(_) => None,
+    };
+    Finding {
+        status: status_of(status, log.as_ref()),
+        sensor: Sensor::Answers { refuses_config: status.config_refused.is_some() },
+    }
+}
+
+/// The finding of a sensor that does not answer: nothing is proved, and the last drifts stay.
+fn silent(last: Option<Finding>, error: &SensorError, since: Timestamp) -> Finding {
+    let last = last.map_or_else(DriftReportStatus::default, |last| last.status);
+    let since = since.to_string();
+    Finding {
+        status: DriftReportStatus { state: DriftState::Unknown, observed_at: Some(since.clone()), ..last },
+        sensor: if error.is_unusable_answer() {
+            Sensor::Unusable { since }
+        } else {
+            Sensor::Silent { since }
+        },
+    }
+}
+
+/// The time to the second.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(Unit::Second).unwrap_or(now)
+}

@@ -1,0 +1,153 @@
+use super::*;
+use crate::api::DriftState;
+use crate::played_server::{Answer, Asked, played};
+use crate::reports::{Finding, Sensor};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+const GRACE: Duration = Duration::from_millis(400);
+
+fn status(drifted: bool) -> String {
+    let things = if drifted {
+        r#"[{"path":"/etc/a","thing":"file","differences":[],"since":"2026-01-01T00:00:00Z","actor":null,"source":"99"}]"#
+    } else {
+        "[]"
+    };
+    let verdict = if drifted { "drifted" } else { "compliant" };
+    format!(
+        r#"{{"schema":"holdfast.status/v1","verdict":"{verdict}","degraded":false,"backend":"lsm","time":"2026-01-01T00:00:00Z",
+        "pid":1,"boot_id":"","sources":[],"drifted":{things},"gaps":[],"counters":{{}}}}"#
+    )
+}
+
+/// A sensor whose status is the newest text of the channel. It waits if the client has that one, for at most 50 ms.
+async fn serve(listener: UnixListener, statuses: watch::Receiver<(u64, String)>) {
+    // The connections end with this task.
+    let mut connections = JoinSet::new();
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut statuses = statuses.clone();
+        connections.spawn(async move {
+            loop {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => return,
+                    }
+                }
+                let head = String::from_utf8(head).unwrap().to_lowercase();
+                let answer = if head.starts_with("get /v1/log ") {
+                    let body = r#"{"schema":"holdfast.log-checkpoint/v1","sequence":5,"hash":"ab","time":"2026-01-01T00:00:00Z"}"#;
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+                } else {
+                    let known = |tag: u64| head.contains(&format!("if-none-match: \"{tag}\""));
+                    let wait = statuses.wait_for(|(tag, _)| !known(*tag));
+                    match timeout(Duration::from_millis(50), wait).await {
+                        Ok(Ok(status)) => {
+                            let (tag, body) = &*status;
+                            let length = body.len();
+                            format!(
+                                "HTTP/1.1 200 OK\r\nETag: \"{tag}\"\r\nContent-Length: {length}\r\n\r\n{body}"
+                            )
+                        }
+                        _ => "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
+                    }
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+    }
+}
+
+async fn next(findings: &mut watch::Receiver<Option<Finding>>) -> Finding {
+    timeout(Duration::from_secs(10), findings.changed()).await.unwrap().unwrap();
+    findings.borrow_and_update().clone().unwrap()
+}
+
+#[tokio::test]
+async fn a_sensor_that_dies_is_unknown_after_the_grace_time_and_a_new_one_is_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("reporter.sock");
+    let (set, statuses) = watch::channel((1, status(false)));
+    let sensor = tokio::spawn(serve(UnixListener::bind(&path).unwrap(), statuses.clone()));
+    let (findings, mut newest) = watch::channel(None);
+    let (not_ready, ready) = watch::channel(Some("the sensor has not answered yet"));
+    tokio::spawn(sensor::follow(SensorSocket::new(&path), GRACE, findings, not_ready));
+
+    let first = next(&mut newest).await;
+    assert_eq!((first.status.state, first.status.log.unwrap().sequence), (DriftState::InSync, 5));
+    assert_eq!(*ready.borrow(), None);
+    set.send((2, status(true))).unwrap();
+    let drifted = next(&mut newest).await;
+    assert_eq!((drifted.status.state, drifted.status.count), (DriftState::Drifted, 1));
+
+    sensor.abort();
+    let _ = sensor.await;
+    std::fs::remove_file(&path).unwrap();
+    let silent = next(&mut newest).await;
+    assert_eq!((silent.status.state, silent.status.count), (DriftState::Unknown, 1), "the last drifts stay");
+    assert!(matches!(silent.sensor, Sensor::Silent { .. }));
+    assert!(ready.borrow().is_some());
+
+    set.send((3, "{}".to_owned())).unwrap();
+    tokio::spawn(serve(UnixListener::bind(&path).unwrap(), statuses));
+    sleep(GRACE).await;
+    set.send((4, status(false))).unwrap();
+    let back = next(&mut newest).await;
+    assert_eq!(back.status.state, DriftState::InSync);
+    assert_eq!(back.sensor, Sensor::Answers { refuses_config: false });
+    assert_eq!(*ready.borrow(), None);
+}
+
+/// A finding with one drift, whose actor is in a pod.
+fn finding(path: &str) -> Finding {
+    let drift = crate::api::Drift {
+        path: path.to_owned(),
+        by: Some(crate::api::ChangedBy { pod_uid: Some("u-1".to_owned()), ..Default::default() }),
+        ..Default::default()
+    };
+    let status = crate::api::DriftReportStatus {
+        state: DriftState::Drifted,
+        count: 1,
+        drifts: vec![drift],
+        ..Default::default()
+    };
+    Finding { status, sensor: Sensor::Answers { refuses_config: false } }
+}
+
+#[tokio::test(start_paused = true)]
+async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written_with_its_pod() {
+    let (client, log) = played(|asked: &Asked| match asked.line().as_str() {
+        "GET /api/v1/pods" => Answer::Json(json!({"apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"}}]})),
+        line if line.contains("/api/v1/nodes") => Answer::Json(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "node-uid"}}),
+        ),
+        line if line.starts_with("GET") => Answer::Code(404),
+        _ => Answer::Echo,
+    });
+    let place =
+        Place { node: "n1".to_owned(), namespace: "holdfast-system".to_owned(), holder: "n1".to_owned() };
+    let (findings, newest) = watch::channel(None);
+    let (stop, stopped) = watch::channel(false);
+    let writer =
+        tokio::spawn(writer::write(Publisher::new(&client, place), Pods::new(client, "n1"), newest, stopped));
+    for number in 0..100 {
+        findings.send_replace(Some(finding(&format!("/etc/{number}"))));
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_secs(5)).await;
+    let statuses: Vec<Asked> =
+        log.take().into_iter().filter(|asked| asked.line().ends_with("/driftreports/n1/status")).collect();
+    assert!((2..=7).contains(&statuses.len()), "{} writes in one second", statuses.len());
+    let last = &statuses[statuses.len() - 1].body["status"];
+    assert_eq!(last["drifts"][0]["path"], "/etc/99");
+    assert_eq!(last["newest"]["by"], "pod default/debugger");
+    stop.send_replace(true);
+    timeout(Duration::from_secs(1), writer).await.unwrap().unwrap();
+}

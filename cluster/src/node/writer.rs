@@ -1,0 +1,54 @@
+//! The task that writes to the API server.
+
+use crate::pods::Pods;
+use crate::publish::Publisher;
+use crate::reports::{Finding, name_pods, unnamed_pods};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// Shortest time between the beginnings of two rounds. A newer finding meanwhile replaces the older one.
+const SHORTEST: Duration = Duration::from_millis(200);
+/// The time between rounds doubles up to this one while findings come without a pause.
+const LONGEST: Duration = Duration::from_secs(2);
+/// Without a finding for this time the next one begins anew.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Writes the newest finding whenever it changes, and what is due without a change. Ends after the round that is under way.
+pub(super) async fn write(
+    mut publisher: Publisher,
+    mut pods: Pods,
+    mut findings: watch::Receiver<Option<Finding>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut spacing = SHORTEST;
+    loop {
+        let begin = Instant::now();
+        let mut finding = findings.borrow_and_update().clone();
+        let mut again = None;
+        if let Some(finding) = &mut finding {
+            let names = pods.names(&unnamed_pods(&finding.status)).await;
+            name_pods(&mut finding.status, names);
+            again = pods.again_at();
+        }
+        let round = publisher.round(finding.as_ref()).await;
+        let again = again.map_or(round, |again| again.min(round)).max(begin + SHORTEST);
+        let waits = Instant::now();
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = sleep_until(again) => continue,
+            changed = findings.changed() => if changed.is_err() {
+                // The task that asks the sensor ends only at the shutdown.
+                return;
+            },
+        }
+        if waits.elapsed() >= QUIET {
+            spacing = SHORTEST;
+        }
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = sleep_until(begin + spacing) => {}
+        }
+        spacing = (spacing * 2).min(LONGEST);
+    }
+}

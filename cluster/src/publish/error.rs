@@ -1,0 +1,66 @@
+//! Why an object was not written.
+
+use kube::core::Status;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The status code of an object or a kind that does not exist.
+const NOT_FOUND: u16 = 404;
+
+/// Why an object was not written or read.
+#[derive(Debug, Error)]
+pub enum PublishError {
+    /// The API server refuses the request.
+    #[error("{object}: the API server refuses it: {} ({} {})", status.message, status.code, status.reason)]
+    Refused {
+        /// The object.
+        object: &'static str,
+        /// The API server's reason.
+        status: Box<Status>,
+    },
+    /// The API server did not get the request, or its answer cannot be used.
+    #[error("{object}: the API server does not answer")]
+    Unanswered {
+        /// The object.
+        object: &'static str,
+        /// The reason.
+        #[source]
+        error: Box<kube::Error>,
+    },
+    /// The API server did not answer in time.
+    #[error("{object}: the API server did not answer in time")]
+    TimedOut {
+        /// The object.
+        object: &'static str,
+    },
+    /// The Node that the API server answered with has no uid.
+    #[error("the Node has no uid")]
+    NoUid,
+}
+
+impl PublishError {
+    /// The error of a request about this object.
+    pub(super) fn of(object: &'static str, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused { object, status },
+            error => Self::Unanswered { object, error: Box::new(error) },
+        }
+    }
+
+    /// Whether the object, or its kind, does not exist.
+    pub fn is_missing(&self) -> bool {
+        // By the code: the API server's answer about an unknown kind is no Status, so it has no reason.
+        matches!(self, Self::Refused { status, .. } if status.code == NOT_FOUND)
+    }
+
+    /// How long the API server asks to wait.
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Refused { status, .. } => {
+                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                Duration::from_secs(seconds.into())
+            }
+            Self::Unanswered { .. } | Self::TimedOut { .. } | Self::NoUid => Duration::ZERO,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The writes to the API server.
+//!
+//! In: what the reporter knows about its node. Out: the node's `DriftReport`, the conditions of its Node, Events and a Lease. Only
+//! one request is under way at a time, only what changed is written, and a failed write is tried again with the state of then.
+//! Every write is a server-side apply of our own fields. No field of another writer is touched.
+
+mod attempts;
+mod error;
+mod event_budget;
+mod objects;
+mod place;
+#[cfg(test)]
+mod tests;
+
+pub use error::PublishError;
+pub use objects::FIELD_MANAGER;
+pub use place::Place;
+
+use crate::api::{DriftReport, DriftReportStatus, DriftState};
+use crate::reports::{Condition, ConditionStatus, Finding, conditions, event};
+use attempts::Attempts;
+use event_budget::EventBudget;
+use jiff::Timestamp;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, events::v1::Event};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// An unchanged report is written again after this time, with the log's newest entry, and the conditions with their heartbeat.
+const REFRESH: Duration = Duration::from_mins(10);
+
+/// Longest time of one request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Writes what the reporter knows.
+#[derive(Debug)]
+pub struct Publisher {
+    place: Place,
+    nodes: Api<Node>,
+    reports: Api<DriftReport>,
+    leases: Api<Lease>,
+    events: Api<Event>,
+    /// The Node's uid. Unknown before the first answer, and after the Node was removed.
+    uid: Option<String>,
+    /// The report exists, with the Node as its owner.
+    is_owned: bool,
+    /// The report that the last Event led to.
+    told: Option<DriftReportStatus>,
+    /// Status of each condition, and since when.
+    since: BTreeMap<&'static str, (ConditionStatus, Timestamp)>,
+    node: Attempts<()>,
+    report: Attempts<DriftReportStatus>,
+    conditions: Attempts<[Condition; 2]>,
+    event: Attempts<()>,
+    event_budget: EventBudget,
+    lease: Attempts<()>,
+}
+
+impl Publisher {
+    /// A publisher for this place. Nothing is asked or written yet.
+    pub fn new(client: &Client, place: Place) -> Self {
+        Self {
+            nodes: Api::all(client.clone()),
+            reports: Api::all(client.clone()),
+            leases: Api::namespaced(client.clone(), &place.namespace),
+            events: Api::namespaced(client.clone(), objects::EVENT_NAMESPACE),
+            place,
+            uid: None,
+            is_owned: false,
+            told: None,
+            since: BTreeMap::new(),
+            // Never refreshed: it is asked for again if the Node is another one.
+            node: Attempts::new(Duration::ZERO),
+            report: Attempts::new(REFRESH),
+            conditions: Attempts::new(REFRESH),
+            event: Attempts::new(Duration::ZERO),
+            event_budget: EventBudget::new(),
+            lease: Attempts::new(objects::LEASE_RENEWAL),
+        }
+    }
+
+    /// Writes what changed, in this order: report, conditions, Event, Lease. Without a finding only the Lease. One failure does not
+    /// keep the others from being written. Gives the time at which the next round is due if nothing changes.
+    pub async fn round(&mut self, finding: Option<&Finding>) -> Instant {
+        let uid = match &self.uid {
+            Some(uid) => uid.clone(),
+            None => match self.learn().await {
+                Ok(uid) => uid,
+                Err(again) => return again,
+            },
+        };
+        let mut again = Instant::now() + REFRESH;
+        if let Some(finding) = finding {
+            again = again.min(self.write_report(&uid, &finding.status).await);
+            again = again.min(self.write_conditions(&uid, conditions(finding)).await);
+            // The Node is another one: an Event or a Lease of the old one would be wrong.
+            if self.uid.is_none() {
+                return again;
+            }
+            again = again.min(self.write_event(&uid, &finding.status).await);
+        }
+        again.min(self.renew_lease(&uid).await)
+    }
+
+    /// Learns the Node's uid and what an earlier reporter wrote, so that nothing is reported twice after a restart.
+    async fn learn(&mut self) -> Result<String, Instant> {
+        if let Some(later) = self.node.later(&()) {
+            return Err(later);
+        }
+        match self.ask().await {
+            Ok((uid, node, told)) => {
+                self.node.done((), Ok(()));
+                self.uid = Some(uid.clone());
+                self.since = known_conditions(&node);
+                self.told = self.told.take().or(told);
+                Ok(uid)
+            }
+            Err(error) => Err(self.node.done((), Err(error))),
+        }
+    }
+
+    async fn ask(&self) -> Result<(String, Node, Option<DriftReportStatus>), PublishError> {
+        let node = limited("Node", self.nodes.get(&self.place.node)).await?;
+        let uid = node.uid().ok_or(PublishError::NoUid)?;
+        let report = match limited("DriftReport", self.reports.get_opt(&self.place.node)).await {
+            // Without the report, an Event may be repeated. Conditions are written all the same.
+            Err(PublishError::Refused { .. }) => None,
+            report => report?,
+        };
+        Ok((uid, node, report.and_then(|report| report.status)))
+    }
+
+    async fn write_report(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
+        // The time and the log's newest entry change all the time. They go with other changes.
+        let compared = DriftReportStatus { observed_at: None, log: None, ..status.clone() };
+        if let Some(later) = self.report.later(&compared) {
+            return later;
+        }
+        let result = self.apply_report(uid, status).await;
+        if result.as_ref().is_err_and(PublishError::is_missing) {
+            self.is_owned = false;
+        }
+        self.report.done(compared, result)
+    }
+
+    async fn apply_report(&mut self, uid: &str, status: &DriftReportStatus) -> Result<(), PublishError> {
+        let name = &self.place.node;
+        if !self.is_owned {
+            let report = Patch::Apply(objects::report(&self.place, uid));
+            limited("DriftReport", self.reports.patch(name, &ours(), &report)).await?;
+            self.is_owned = true;
+        }
+        let status = Patch::Apply(objects::report_status(&self.place, status));
+        limited("DriftReport's status", self.reports.patch_status(name, &ours(), &status)).await?;
+        Ok(())
+    }
+
+    async fn write_conditions(&mut self, uid: &str, wanted: [Condition; 2]) -> Instant {
+        if let Some(later) = self.conditions.later(&wanted) {
+            return later;
+        }
+        let now = Timestamp::now();
+        for condition in &wanted {
+            let kept = self.since.get(condition.kind).filter(|(status, _)| *status == condition.status);
+            if kept.is_none() {
+                self.since.insert(condition.kind, (condition.status, now));
+            }
+        }
+        let timed: Vec<(&Condition, Timestamp)> = wanted
+            .iter()
+            .map(|condition| (condition, self.since.get(condition.kind).map_or(now, |(_, since)| *since)))
+            .collect();
+        let status = Patch::Apply(objects::node_status(&self.place, &timed, now));
+        let answer =
+            limited("Node's conditions", self.nodes.patch_status(&self.place.node, &ours(), &status)).await;
+        let is_same = match &answer {
+            Ok(node) => node.uid().is_none_or(|found| found == uid),
+            Err(error) => !error.is_missing(),
+        };
+        let again = self.conditions.done(wanted, answer.map(drop));
+        if is_same { again } else { self.start_anew() }
+    }
+
+    /// The Node is another one: the garbage collector removes what the old one owned.
+    fn start_anew(&mut self) -> Instant {
+        self.uid = None;
+        self.is_owned = false;
+        self.report.forget();
+        self.lease.forget();
+        Instant::now()
+    }
+
+    async fn write_event(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
+        let idle = Instant::now() + REFRESH;
+        let Some(event) = event(self.told.as_ref(), status) else {
+            // An unknown state ends no drift, so it must not hide the recovery.
+            if status.state != DriftState::Unknown {
+                self.told = Some(status.clone());
+            }
+            return idle;
+        };
+        if let Some(later) = self.event.later(&()).or_else(|| self.event_budget.later()) {
+            return later;
+        }
+        let event = objects::event(&self.place, uid, &event, Timestamp::now());
+        let result = limited("Event", self.events.create(&PostParams::default(), &event)).await;
+        let is_created = result.is_ok();
+        if is_created {
+            self.event_budget.spend();
+            self.told = Some(status.clone());
+        }
+        let again = self.event.done((), result.map(drop));
+        self.event.forget();
+        if is_created { idle } else { again }
+    }
+
+    async fn renew_lease(&mut self, uid: &str) -> Instant {
+        if let Some(later) = self.lease.later(&()) {
+            return later;
+        }
+        let lease = Patch::Apply(objects::lease(&self.place, uid, Timestamp::now()));
+        let result = limited("Lease", self.leases.patch(&self.place.node, &ours(), &lease)).await;
+        self.lease.done((), result.map(drop))
+    }
+}
+
+/// Server-side apply of our own fields. A field that somebody else has changed is ours again.
+fn ours() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
+}
+
+/// One request with its time limit.
+async fn limited<T>(
+    object: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, PublishError> {
+    match timeout(ANSWER_TIMEOUT, request).await {
+        Ok(answer) => answer.map_err(|error| PublishError::of(object, error)),
+        Err(_) => Err(PublishError::TimedOut { object }),
+    }
+}
+
+/// The conditions that an earlier reporter wrote.
+fn known_conditions(node: &Node) -> BTreeMap<&'static str, (ConditionStatus, Timestamp)> {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .filter_map(|condition| {
+            let kind = crate::reports::CONDITIONS.into_iter().find(|kind| *kind == condition.type_)?;
+            let status = ConditionStatus::of(&condition.status)?;
+            Some((kind, (status, condition.last_transition_time.as_ref()?.0)))
+        })
+        .collect()
+}

@@ -1,0 +1,121 @@
+//! The objects as they are sent.
+
+use super::place::Place;
+use crate::api::DriftReportStatus;
+use crate::reports::{Condition, NodeEvent};
+use crate::text::fit;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// The name under which the API server keeps which fields are ours.
+pub const FIELD_MANAGER: &str = "holdfast-reporter";
+
+/// The namespace of Events about objects that have none.
+pub(super) const EVENT_NAMESPACE: &str = "default";
+
+/// Time between renewals of the Lease.
+pub(super) const LEASE_RENEWAL: Duration = Duration::from_mins(2);
+
+/// Seconds after which a Lease that was not renewed proves that the reporter is dead: two renewals and a half.
+const LEASE_SECONDS: u64 = LEASE_RENEWAL.as_secs() * 5 / 2;
+
+/// Longest part of an Event's name that is the node's.
+const EVENT_NAME_LENGTH: usize = 200;
+/// Longest name of a reporting instance that the API server accepts.
+const INSTANCE_BYTES: usize = 128;
+
+/// The report, with its owner and without its status.
+pub(super) fn report(place: &Place, uid: &str) -> Value {
+    json!({
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "DriftReport",
+        "metadata": {"name": place.node, "ownerReferences": [owner(place, uid)]},
+    })
+}
+
+/// The report's status.
+pub(super) fn report_status(place: &Place, status: &DriftReportStatus) -> Value {
+    json!({
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "DriftReport",
+        "metadata": {"name": place.node},
+        "status": status,
+    })
+}
+
+/// The Node's conditions, each with the time of its last change.
+pub(super) fn node_status(place: &Place, conditions: &[(&Condition, Timestamp)], now: Timestamp) -> Value {
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(condition, since)| {
+            json!({
+                "type": condition.kind,
+                "status": condition.status.as_str(),
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastHeartbeatTime": Time(now),
+                "lastTransitionTime": Time(*since),
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": place.node},
+        "status": {"conditions": conditions},
+    })
+}
+
+/// The Lease that shows that the reporter lives.
+pub(super) fn lease(place: &Place, uid: &str, now: Timestamp) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": place.node,
+            "namespace": place.namespace,
+            "ownerReferences": [owner(place, uid)],
+        },
+        "spec": {
+            "holderIdentity": place.holder,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": MicroTime(now),
+        },
+    })
+}
+
+/// An Event about the Node.
+pub(super) fn event(place: &Place, uid: &str, event: &NodeEvent, now: Timestamp) -> Event {
+    let name: String = place.node.chars().take(EVENT_NAME_LENGTH).collect();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{:x}", name.trim_end_matches(['.', '-']), now.as_nanosecond())),
+            namespace: Some(EVENT_NAMESPACE.to_owned()),
+            ..ObjectMeta::default()
+        },
+        action: Some(event.action.to_owned()),
+        reason: Some(event.reason.to_owned()),
+        note: Some(event.note.clone()),
+        type_: Some(if event.is_warning { "Warning" } else { "Normal" }.to_owned()),
+        event_time: Some(MicroTime(now)),
+        regarding: Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(place.node.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some("holdfast.dev/reporter".to_owned()),
+        reporting_instance: Some(fit(&place.holder, INSTANCE_BYTES)),
+        ..Event::default()
+    }
+}
+
+/// What is removed with the Node.
+fn owner(place: &Place, uid: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": uid})
+}

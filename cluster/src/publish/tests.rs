@@ -1,0 +1,301 @@
+use super::*;
+use crate::api::{Drift, DriftReportStatus};
+use crate::played_server::{Answer, Asked, Log, played};
+use crate::reports::Sensor;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+const REPORT: &str = "/apis/holdfast.dev/v1alpha1/driftreports/n1";
+const NODE: &str = "/api/v1/nodes/n1";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+fn place() -> Place {
+    Place { node: "n1".to_owned(), namespace: "holdfast-system".to_owned(), holder: "pod-1".to_owned() }
+}
+
+fn drift(path: &str) -> Drift {
+    Drift { path: path.to_owned(), differences: vec!["content".to_owned()], ..Drift::default() }
+}
+
+fn finding(paths: &[&str]) -> Finding {
+    let drifts: Vec<Drift> = paths.iter().map(|path| drift(path)).collect();
+    Finding {
+        status: DriftReportStatus {
+            observed_at: Some("2026-01-01T00:00:00Z".to_owned()),
+            state: if paths.is_empty() { DriftState::InSync } else { DriftState::Drifted },
+            count: i64::try_from(paths.len()).unwrap(),
+            drifts,
+            backend: Some("lsm".to_owned()),
+            ..DriftReportStatus::default()
+        },
+        sensor: Sensor::Answers { refuses_config: false },
+    }
+}
+
+fn node(uid: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": uid}})
+}
+
+/// The answer of a server on which nothing goes wrong.
+fn good(asked: &Asked) -> Answer {
+    match (asked.method.as_str(), asked.line().split_once(' ').unwrap().1) {
+        (_, path) if path.starts_with(NODE) => Answer::Json(node("node-uid")),
+        ("GET", REPORT) => Answer::Code(404),
+        _ => Answer::Echo,
+    }
+}
+
+fn publisher(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Publisher, Log) {
+    let (client, log) = played(answer);
+    (Publisher::new(&client, place()), log)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request() {
+    let (mut publisher, log) = publisher(good);
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let asked = log.take();
+    let lines: Vec<String> = asked.iter().map(Asked::line).collect();
+    assert_eq!(
+        lines,
+        [
+            format!("GET {NODE}"),
+            format!("GET {REPORT}"),
+            format!("PATCH {REPORT}"),
+            format!("PATCH {REPORT}/status"),
+            format!("PATCH {NODE}/status"),
+            format!("POST {EVENTS}"),
+            format!("PATCH {LEASE}"),
+        ]
+    );
+    for patch in asked.iter().filter(|asked| asked.method == "PATCH") {
+        assert!(patch.uri.contains("fieldManager=holdfast-reporter"), "{}", patch.uri);
+        assert!(patch.uri.contains("force=true"), "{}", patch.uri);
+    }
+    let owner = &asked[2].body["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), &json!("node-uid")));
+    assert_eq!(asked[3].body["status"]["drifts"][0]["path"], "/etc/a");
+    let conditions = asked[4].body["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 2);
+    assert_eq!(conditions[0]["type"], "ConfigDrift");
+    assert_eq!(conditions[0]["status"], "True");
+    assert_eq!(asked[4].body.as_object().unwrap().len(), 4, "nothing else of the Node: {}", asked[4].body);
+    assert_eq!(asked[5].body["regarding"]["uid"], "node-uid");
+    assert_eq!(asked[5].body["reason"], "ConfigDriftDetected");
+    assert_eq!(asked[6].body["spec"]["holderIdentity"], "pod-1");
+
+    let again = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    assert_eq!(log.lines(), Vec::<String>::new());
+    assert!(again > Instant::now() + Duration::from_mins(1), "the Lease is next");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_time_or_log_entry_alone_is_not_written_before_its_turn() {
+    let (mut publisher, log) = publisher(good);
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    log.take();
+    let mut later = finding(&["/etc/a"]);
+    later.status.observed_at = Some("2026-01-01T00:00:09Z".to_owned());
+    publisher.round(Some(&later)).await;
+    assert_eq!(log.lines(), Vec::<String>::new());
+    // Ten minutes of rounds whenever one is due.
+    let end = Instant::now() + REFRESH + Duration::from_secs(1);
+    while Instant::now() < end {
+        let next = publisher.round(Some(&later)).await;
+        tokio::time::sleep_until(next).await;
+    }
+    let lines = log.lines();
+    let count = |line: String| lines.iter().filter(|other| **other == line).count();
+    assert_eq!(count(format!("PATCH {REPORT}/status")), 1);
+    assert_eq!(count(format!("PATCH {NODE}/status")), 1);
+    assert!((4..=5).contains(&count(format!("PATCH {LEASE}"))), "{lines:?}");
+    assert!(lines.len() <= 20, "below two requests a minute: {lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_is_written_with_an_event_and_the_time_of_the_change() {
+    let (mut publisher, log) = publisher(good);
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    log.take();
+    publisher.round(Some(&finding(&[]))).await;
+    let asked = log.take();
+    let lines: Vec<String> = asked.iter().map(Asked::line).collect();
+    assert_eq!(
+        lines,
+        [format!("PATCH {REPORT}/status"), format!("PATCH {NODE}/status"), format!("POST {EVENTS}")]
+    );
+    assert_eq!(asked[1].body["status"]["conditions"][0]["status"], "False");
+    assert_eq!(asked[2].body["reason"], "ConfigDriftRecovered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_reporter_repeats_neither_event_nor_time_of_the_change() {
+    let (mut publisher, log) = publisher(|asked| match asked.line().as_str() {
+        "GET /api/v1/nodes/n1" => {
+            let mut node = node("node-uid");
+            node["status"] = json!({"conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "ConfigDrift", "status": "True", "lastTransitionTime": "2025-05-05T05:05:05Z"}]});
+            Answer::Json(node)
+        }
+        "GET /apis/holdfast.dev/v1alpha1/driftreports/n1" => Answer::Json(json!({
+            "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": {"name": "n1"},
+            "status": finding(&["/etc/a"]).status,
+        })),
+        _ => good(asked),
+    });
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let asked = log.take();
+    assert!(asked.iter().all(|asked| asked.method != "POST"), "{asked:?}");
+    let conditions = asked.iter().find(|asked| asked.line() == format!("PATCH {NODE}/status")).unwrap();
+    let drift = &conditions.body["status"]["conditions"][0];
+    assert_eq!(drift["lastTransitionTime"], "2025-05-05T05:05:05Z");
+    assert_ne!(drift["lastHeartbeatTime"], "2025-05-05T05:05:05Z");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_present_state_is_written_once() {
+    let code = Arc::new(AtomicU16::new(503));
+    let now = Arc::clone(&code);
+    let (mut publisher, log) = publisher(move |asked| match now.load(Ordering::Relaxed) {
+        200 => good(asked),
+        code => Answer::Code(code),
+    });
+    let names: Vec<String> = (0..300).map(|number| format!("/etc/{number}")).collect();
+    let begin = Instant::now();
+    for name in &names {
+        publisher.round(Some(&finding(&[name.as_str()]))).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert!(begin.elapsed() >= Duration::from_mins(5));
+    let requests = log.take().len();
+    assert!((5..=20).contains(&requests), "{requests} requests in five minutes without an API server");
+    code.store(200, Ordering::Relaxed);
+    let mut next = publisher.round(Some(&finding(&[]))).await;
+    for _ in 0..3 {
+        tokio::time::sleep_until(next).await;
+        next = publisher.round(Some(&finding(&[]))).await;
+        if next > Instant::now() + Duration::from_secs(90) {
+            break;
+        }
+    }
+    let lines = log.lines();
+    let statuses = lines.iter().filter(|line| line.ends_with("/driftreports/n1/status")).count();
+    assert_eq!(statuses, 1, "{lines:?}");
+    assert!(!lines.iter().any(|line| line.starts_with("POST")), "nothing that is over is told: {lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_the_definition_gets_conditions_all_the_same() {
+    let (mut publisher, log) =
+        publisher(|asked| if asked.uri.contains("driftreports") { Answer::Code(404) } else { good(asked) });
+    let again = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let lines = log.lines();
+    assert!(lines.contains(&format!("PATCH {NODE}/status")), "{lines:?}");
+    assert!(
+        lines.contains(&format!("POST {EVENTS}")) && lines.contains(&format!("PATCH {LEASE}")),
+        "{lines:?}"
+    );
+    assert!(again <= Instant::now() + Duration::from_secs(1), "the report is tried again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_that_was_deleted_is_made_anew() {
+    let deleted = Arc::new(Mutex::new(false));
+    let now = Arc::clone(&deleted);
+    let (mut publisher, log) = publisher(move |asked| {
+        let mut deleted = now.lock().unwrap();
+        match asked.line().as_str() {
+            line if line == format!("PATCH {REPORT}/status") && *deleted => Answer::Code(404),
+            line if line == format!("PATCH {REPORT}") => {
+                *deleted = false;
+                Answer::Echo
+            }
+            _ => good(asked),
+        }
+    });
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    log.take();
+    *deleted.lock().unwrap() = true;
+    let next = publisher.round(Some(&finding(&["/etc/b"]))).await;
+    assert!(log.lines().contains(&format!("PATCH {REPORT}/status")));
+    tokio::time::sleep_until(next).await;
+    publisher.round(Some(&finding(&["/etc/b"]))).await;
+    assert_eq!(log.lines(), [format!("PATCH {REPORT}"), format!("PATCH {REPORT}/status")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_made_anew_gets_a_report_of_its_own() {
+    let uid = Arc::new(Mutex::new("node-uid"));
+    let now = Arc::clone(&uid);
+    let (mut publisher, log) = publisher(move |asked| {
+        if asked.uri.starts_with(NODE) { Answer::Json(node(*now.lock().unwrap())) } else { good(asked) }
+    });
+    publisher.round(Some(&finding(&[]))).await;
+    *uid.lock().unwrap() = "another-uid";
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    log.take();
+    let next = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let asked = log.take();
+    let report = asked.iter().find(|asked| asked.line() == format!("PATCH {REPORT}")).unwrap();
+    assert_eq!(report.body["metadata"]["ownerReferences"][0]["uid"], "another-uid");
+    assert!(asked.iter().any(|asked| asked.line() == format!("PATCH {LEASE}")));
+    assert!(next > Instant::now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_to_wait_is_not_asked_before() {
+    let (mut publisher, log) = publisher(|_| {
+        Answer::Status(json!({"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "slow",
+            "details": {"retryAfterSeconds": 40}}))
+    });
+    let next = publisher.round(Some(&finding(&[]))).await;
+    assert_eq!(log.take().len(), 1);
+    assert!(next >= Instant::now() + Duration::from_secs(40));
+    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    assert_eq!(log.take().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_is_given_up_after_the_time_limit() {
+    let (mut publisher, _log) = publisher(|_| Answer::Never);
+    let begin = Instant::now();
+    let next = publisher.round(Some(&finding(&[]))).await;
+    assert!(begin.elapsed() < ANSWER_TIMEOUT + Duration::from_secs(1));
+    assert!(next > Instant::now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_drifts_is_a_few_events_and_none_is_left_out() {
+    let (mut publisher, log) = publisher(good);
+    let mut paths = Vec::new();
+    for number in 0..60 {
+        paths.push(format!("/etc/{number}"));
+        let newest: Vec<&str> = paths.iter().rev().map(String::as_str).collect();
+        publisher.round(Some(&finding(&newest))).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let newest: Vec<&str> = paths.iter().rev().map(String::as_str).collect();
+    let next = publisher.round(Some(&finding(&newest))).await;
+    tokio::time::sleep_until(next).await;
+    publisher.round(Some(&finding(&newest))).await;
+    let asked = log.take();
+    let notes: Vec<&str> = asked
+        .iter()
+        .filter(|asked| asked.method == "POST")
+        .filter_map(|asked| asked.body["note"].as_str())
+        .collect();
+    assert!((6..=9).contains(&notes.len()), "{notes:?}");
+    let told: i64 = notes.iter().map(|note| note.split(' ').next().unwrap().parse::<i64>().unwrap()).sum();
+    assert_eq!(told, 60, "each drift is counted in one Event: {notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_finding_only_the_lease_is_renewed() {
+    let (mut publisher, log) = publisher(good);
+    publisher.round(None).await;
+    assert_eq!(log.lines().last().unwrap(), &format!("PATCH {LEASE}"));
+    assert_eq!(publisher.round(None).await, Instant::now() + objects::LEASE_RENEWAL);
+}

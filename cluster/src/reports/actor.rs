@@ -1,0 +1,78 @@
+//! Who made a change, in fields and in a few words.
+
+use crate::api::ChangedBy;
+use crate::text::fit;
+use sensor_model::record::Actor;
+use std::collections::BTreeMap;
+
+/// Longest path of an executable, in bytes of JSON.
+const PROCESS_BYTES: usize = 256;
+/// Longest name of a user, unit or pod. Kubernetes allows 253 characters in a pod's name.
+const NAME_BYTES: usize = 253;
+/// Longest id of a pod or a container.
+const ID_BYTES: usize = 64;
+/// Longest text of who made a change.
+const BY_BYTES: usize = 300;
+/// Characters of a container's id in a text.
+const SHORT_ID: usize = 12;
+
+/// A pod's namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Names of pods by their uids.
+pub type PodNames = BTreeMap<String, PodName>;
+
+/// The actor's fields, without the pod's names.
+pub(super) fn changed_by(actor: &Actor) -> ChangedBy {
+    let name = |text: &Option<String>, limit| text.as_deref().map(|text| fit(text, limit));
+    ChangedBy {
+        process: name(&actor.exe, PROCESS_BYTES),
+        pid: actor.pid.into(),
+        uid: actor.uid.into(),
+        login_user: name(&actor.login_user, NAME_BYTES),
+        login_uid: actor.login_uid.map(Into::into),
+        unit: name(&actor.unit, NAME_BYTES),
+        pod_namespace: None,
+        pod_name: None,
+        pod_uid: name(&actor.pod_uid, ID_BYTES),
+        container_id: name(&actor.container_id, ID_BYTES),
+        holdfast: actor.holdfast,
+    }
+}
+
+/// Who made a change, in a few words: `root login alice via vi`, `pod default/debugger via sh`, `chronyd.service via chronyd`.
+///
+/// A container comes before a login: its processes inherit the login of the user who started the container runtime.
+pub fn by(changed_by: Option<&ChangedBy>) -> String {
+    let Some(by) = changed_by else { return "an unknown actor".to_owned() };
+    if by.holdfast {
+        return "Holdfast".to_owned();
+    }
+    let user = if by.uid == 0 { "root".to_owned() } else { format!("uid {}", by.uid) };
+    let actor = match by {
+        ChangedBy { pod_namespace: Some(namespace), pod_name: Some(name), .. } => {
+            format!("pod {namespace}/{name}")
+        }
+        ChangedBy { pod_uid: Some(uid), .. } => format!("pod {uid}"),
+        ChangedBy { container_id: Some(id), .. } => {
+            format!("container {}", id.chars().take(SHORT_ID).collect::<String>())
+        }
+        ChangedBy { login_user: Some(login), .. } => format!("{user} login {login}"),
+        ChangedBy { login_uid: Some(login), .. } => format!("{user} login uid {login}"),
+        ChangedBy { unit: Some(unit), .. } => unit.clone(),
+        _ => user,
+    };
+    let program =
+        by.process.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
+    let text = match program {
+        Some(program) => format!("{actor} via {program}"),
+        None => actor,
+    };
+    fit(&text, BY_BYTES)
+}

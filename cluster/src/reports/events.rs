@@ -1,0 +1,54 @@
+//! The Event that a change of the report needs.
+
+use super::conditions::{named, things};
+use crate::api::{Drift, DriftReportStatus, DriftState};
+use crate::text::fit;
+use std::collections::BTreeSet;
+
+/// Longest note that the API server accepts, in bytes.
+const NOTE_BYTES: usize = 1000;
+
+/// One Event about the Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// Whether it is a warning.
+    pub is_warning: bool,
+    /// The reason, for programs.
+    pub reason: &'static str,
+    /// The action of the sensor.
+    pub action: &'static str,
+    /// What happened.
+    pub note: String,
+}
+
+/// The Event that leads from the report of the last Event to this one; `None` if this one adds no drift and ends none.
+pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Option<NodeEvent> {
+    let known: BTreeSet<_> = last.map(|last| last.drifts.iter().map(key).collect()).unwrap_or_default();
+    let new: Vec<Drift> = now.drifts.iter().filter(|drift| !known.contains(&key(drift))).cloned().collect();
+    let had = last.map_or(0, |last| last.count);
+    if !new.is_empty() && now.state == DriftState::Drifted {
+        let number = i64::try_from(new.len()).unwrap_or(i64::MAX);
+        let all = match now.count - number {
+            0 => String::new(),
+            _ => format!(" ({} in all)", now.count),
+        };
+        let note = format!("{} drifted{all}: {}", things(number), named(&new, number));
+        return Some(NodeEvent {
+            is_warning: true,
+            reason: "ConfigDriftDetected",
+            action: "Verify",
+            note: fit(&note, NOTE_BYTES),
+        });
+    }
+    (had > 0 && now.state == DriftState::InSync).then(|| NodeEvent {
+        is_warning: false,
+        reason: "ConfigDriftRecovered",
+        action: "Verify",
+        note: format!("the node matches its MachineConfigs again; {} had drifted", things(had)),
+    })
+}
+
+/// What makes a drift another one: a thing that drifts again has another time.
+fn key(drift: &Drift) -> (&str, Option<&str>, Option<&str>) {
+    (&drift.path, drift.kind.as_deref(), drift.since.as_deref())
+}

@@ -1,0 +1,32 @@
+//! What the reporter knows.
+
+use crate::api::DriftReportStatus;
+
+/// All that the reporter knows about its node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// The report's status.
+    pub status: DriftReportStatus,
+    /// Whether the sensor answers.
+    pub sensor: Sensor,
+}
+
+/// Whether the sensor answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sensor {
+    /// It does.
+    Answers {
+        /// It refuses the newest MachineConfigs or policies, and still uses the last valid ones.
+        refuses_config: bool,
+    },
+    /// It does not, for longer than it may.
+    Silent {
+        /// Since when, RFC 3339.
+        since: String,
+    },
+    /// Its answers cannot be used.
+    Unusable {
+        /// Since when, RFC 3339.
+        since: String,
+    },
+}

@@ -1,0 +1,19 @@
+//! What the sensor found, as the cluster sees it.
+//!
+//! In: the node's status, the log's newest entry, and the names of pods. Out: the status of the node's `DriftReport`, the
+//! conditions of its Node, and the Event that a change of them needs. All of it is bounded in size, and none of it has the content
+//! of a file. Nothing is read or sent here.
+
+mod actor;
+mod conditions;
+mod events;
+mod finding;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use actor::{PodName, PodNames, by};
+pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
+pub use events::{NodeEvent, event};
+pub use finding::{Finding, Sensor};
+pub use status::{name_pods, status_of, unnamed_pods};

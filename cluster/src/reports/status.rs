@@ -1,0 +1,137 @@
+//! The status of a node's `DriftReport`.
+
+use super::actor::{PodNames, by, changed_by};
+use crate::api::{Drift, DriftReportStatus, DriftState, Gap, LogEntry, NewestDrift};
+use crate::text::fit;
+use jiff::Timestamp;
+use sensor_model::{
+    socket::LogCheckpoint,
+    status::{DriftedThing, NodeStatus, OpenGap},
+    verdict::VerdictKind,
+};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Most drifts in a report.
+const DRIFTS: usize = 100;
+/// Most bytes of all drifts of a report in JSON. etcd accepts objects of up to 1.5 MiB.
+const DRIFTS_BYTES: usize = 160 << 10;
+/// Most gaps in a report.
+const GAPS: usize = 20;
+/// Longest path, in bytes of JSON.
+const PATH_BYTES: usize = 1024;
+/// Longest name of a MachineConfig.
+const SOURCE_BYTES: usize = 253;
+/// Longest reason of a gap.
+const REASON_BYTES: usize = 256;
+/// Bytes of a SHA-256 as text.
+const HASH_BYTES: usize = 64;
+/// Room that a pod's namespace and name take in an entry when they are found.
+const POD_NAMES_BYTES: usize = 63 + 253 + 40;
+
+/// The report of a status, without names of pods.
+pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftReportStatus {
+    let mut things: Vec<(Option<Timestamp>, &DriftedThing)> =
+        status.drifted.iter().map(|thing| (thing.since.parse().ok(), thing)).collect();
+    things.sort_unstable_by_key(|(since, thing)| (Reverse(*since), &thing.path, thing.thing));
+    let mut bytes = 0;
+    let drifts: Vec<Drift> = things
+        .iter()
+        .take(DRIFTS)
+        .map(|(since, thing)| drift(*since, thing))
+        .take_while(|drift| {
+            bytes += json_bytes(drift) + POD_NAMES_BYTES;
+            bytes <= DRIFTS_BYTES
+        })
+        .collect();
+    let state = match status.verdict {
+        VerdictKind::Compliant | VerdictKind::Touched if status.drifted.is_empty() => DriftState::InSync,
+        VerdictKind::Unknown if status.drifted.is_empty() => DriftState::Unknown,
+        _ => DriftState::Drifted,
+    };
+    let mut report = DriftReportStatus {
+        observed_at: time(&status.time),
+        state,
+        degraded: status.degraded,
+        count: number(status.drifted.len()),
+        newest: None,
+        more: number(status.drifted.len() - drifts.len()),
+        drifts,
+        gaps: status.gaps.iter().filter(|gap| gap.until.is_none()).take(GAPS).map(gap).collect(),
+        more_gaps: 0,
+        backend: (!status.backend.is_empty()).then(|| fit(&status.backend, HASH_BYTES)),
+        log: log.map(entry),
+    };
+    let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
+    report.more_gaps = number(open - report.gaps.len());
+    set_newest(&mut report);
+    report
+}
+
+/// The uids of the pods in a report that have no name yet.
+pub fn unnamed_pods(report: &DriftReportStatus) -> BTreeSet<String> {
+    let actors = report.drifts.iter().filter_map(|drift| drift.by.as_ref());
+    actors.filter(|by| by.pod_name.is_none()).filter_map(|by| by.pod_uid.clone()).collect()
+}
+
+/// Writes the names of pods into a report. A pod without a known name keeps its uid.
+pub fn name_pods(report: &mut DriftReportStatus, names: &PodNames) {
+    for by in report.drifts.iter_mut().filter_map(|drift| drift.by.as_mut()) {
+        if let Some(pod) = by.pod_uid.as_ref().and_then(|uid| names.get(uid)) {
+            by.pod_namespace = Some(pod.namespace.clone());
+            by.pod_name = Some(pod.name.clone());
+        }
+    }
+    set_newest(report);
+}
+
+fn set_newest(report: &mut DriftReportStatus) {
+    report.newest = report.drifts.first().map(|drift| NewestDrift {
+        path: drift.path.clone(),
+        by: by(drift.by.as_ref()),
+        since: drift.since.clone(),
+    });
+}
+
+/// One drifted thing. The expected and found values stay out: they may hold parts of contents.
+fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
+    let kinds: BTreeSet<_> = thing.differences.iter().map(|difference| difference.kind).collect();
+    Drift {
+        kind: thing.thing.map(|kind| kind.as_str().to_owned()),
+        path: fit(&thing.path, PATH_BYTES),
+        differences: kinds.into_iter().map(|kind| kind.as_str().to_owned()).collect(),
+        since: since.map(|since| since.to_string()),
+        by: thing.actor.as_ref().map(changed_by),
+        source: fit(&thing.source, SOURCE_BYTES),
+    }
+}
+
+fn gap(gap: &OpenGap) -> Gap {
+    Gap {
+        since: time(&gap.since),
+        reason: fit(&gap.reason, REASON_BYTES),
+        path: gap.path.as_deref().map(|path| fit(path, PATH_BYTES)),
+    }
+}
+
+fn entry(log: &LogCheckpoint) -> LogEntry {
+    LogEntry {
+        sequence: i64::try_from(log.sequence).unwrap_or(i64::MAX),
+        hash: fit(&log.hash, HASH_BYTES),
+        time: time(&log.time),
+    }
+}
+
+/// A time that the API server accepts; none if the text is no time.
+fn time(text: &str) -> Option<String> {
+    text.parse::<Timestamp>().ok().map(|time| time.to_string())
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn json_bytes(drift: &Drift) -> usize {
+    // Structures of texts and numbers always have a JSON.
+    serde_json::to_vec(drift).map_or(DRIFTS_BYTES, |json| json.len() + 1)
+}

@@ -1,0 +1,275 @@
+use super::*;
+use crate::api::DriftState;
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    record::{Actor, ThingKind},
+    socket::LogCheckpoint,
+    status::{DriftedThing, NodeStatus, OpenGap, SCHEMA},
+    verdict::VerdictKind,
+};
+
+fn status(verdict: VerdictKind, drifted: Vec<DriftedThing>) -> NodeStatus {
+    NodeStatus {
+        schema: SCHEMA.to_owned(),
+        verdict,
+        degraded: true,
+        backend: "lsm".to_owned(),
+        capabilities: Vec::new(),
+        time: "2026-01-02T03:04:05.5Z".to_owned(),
+        pid: 7,
+        boot_id: String::new(),
+        beat_seconds: 5,
+        sources: Vec::new(),
+        config_refused: None,
+        drifted,
+        gaps: Vec::new(),
+        node: None,
+        waiting: Vec::new(),
+        counters: std::collections::BTreeMap::new(),
+    }
+}
+
+fn thing(path: &str, since: &str, actor: Option<Actor>) -> DriftedThing {
+    let difference = |kind| Difference {
+        kind,
+        expected: "password=secret".to_owned(),
+        found: "password=other".to_owned(),
+        text: "mode mismatch, password=secret".to_owned(),
+    };
+    DriftedThing {
+        path: path.to_owned(),
+        thing: Some(ThingKind::File),
+        differences: vec![
+            difference(DifferenceKind::Mode),
+            difference(DifferenceKind::Content),
+            difference(DifferenceKind::Content),
+        ],
+        since: since.to_owned(),
+        actor,
+        source: "99-worker".to_owned(),
+    }
+}
+
+fn vi() -> Actor {
+    Actor {
+        pid: 7,
+        exe: Some("/usr/bin/vi".to_owned()),
+        login_uid: Some(1000),
+        login_user: Some("alice".to_owned()),
+        argv: vec!["vi".to_owned(), "password=secret".to_owned()],
+        ..Actor::default()
+    }
+}
+
+fn finding(status: &NodeStatus) -> Finding {
+    Finding { status: status_of(status, None), sensor: Sensor::Answers { refuses_config: false } }
+}
+
+#[test]
+fn an_edit_of_a_login_is_a_drift_of_that_login() {
+    let status = status(
+        VerdictKind::Drifted,
+        vec![
+            thing("/etc/old", "2026-01-01T00:00:00.5Z", None),
+            thing("/etc/new", "2026-01-01T00:00:01Z", Some(vi())),
+            thing("/etc/older", "2026-01-01T00:00:00Z", None),
+        ],
+    );
+    let finding = finding(&status);
+    let report = &finding.status;
+    let newest = report.newest.as_ref().unwrap();
+    assert_eq!((report.state, report.count, report.more), (DriftState::Drifted, 3, 0));
+    assert_eq!((newest.path.as_str(), newest.by.as_str()), ("/etc/new", "root login alice via vi"));
+    let paths: Vec<&str> = report.drifts.iter().map(|drift| drift.path.as_str()).collect();
+    assert_eq!(paths, ["/etc/new", "/etc/old", "/etc/older"], "the newest is the first");
+    assert_eq!(report.drifts[0].differences, ["content", "mode"]);
+    let [drift, ready] = conditions(&finding);
+    assert_eq!((drift.kind, drift.status, drift.reason), (CONFIG_DRIFT, ConditionStatus::True, "Drifted"));
+    assert_eq!(
+        drift.message,
+        "3 managed things drifted: /etc/new (content, mode) by root login alice via vi; \
+         /etc/old (content, mode) by an unknown actor; /etc/older (content, mode) by an unknown actor"
+    );
+    assert_eq!((ready.status, ready.message.as_str()), (ConditionStatus::True, "backend lsm"));
+}
+
+#[test]
+fn neither_report_nor_condition_nor_event_has_a_content_or_an_argument() {
+    let mut status = status(VerdictKind::Drifted, vec![thing("/etc/a", "", Some(vi()))]);
+    status.config_refused = Some("field x: password=secret is no number".to_owned());
+    let mut finding = finding(&status);
+    finding.sensor = Sensor::Answers { refuses_config: true };
+    let texts = [
+        serde_json::to_string(&finding.status).unwrap(),
+        format!("{:?}", conditions(&finding)),
+        format!("{:?}", event(None, &finding.status)),
+    ];
+    assert!(texts.iter().all(|text| !text.contains("secret") && !text.contains("password")), "{texts:?}");
+}
+
+#[test]
+fn every_text_of_the_report_is_bounded_whatever_the_sensor_sends() {
+    for character in ["a", "\"", "\u{1b}", "\u{fffd}"] {
+        let long = character.repeat(4096);
+        let actor = Actor {
+            exe: Some(long.clone()),
+            login_user: Some(long.clone()),
+            unit: Some(long.clone()),
+            pod_uid: Some(long.clone()),
+            container_id: Some(long.clone()),
+            ..vi()
+        };
+        let drifted: Vec<DriftedThing> = (0..1000)
+            .map(|number| DriftedThing {
+                path: format!("/{number}{long}"),
+                source: long.clone(),
+                differences: DifferenceKind::ALL
+                    .iter()
+                    .map(|kind| Difference {
+                        kind: *kind,
+                        expected: String::new(),
+                        found: String::new(),
+                        text: String::new(),
+                    })
+                    .collect(),
+                ..thing("", "2026-01-01T00:00:00Z", Some(actor.clone()))
+            })
+            .collect();
+        let gap =
+            OpenGap { since: String::new(), until: None, reason: long.clone(), path: Some(long.clone()) };
+        let mut status = status(VerdictKind::Drifted, drifted);
+        status.gaps = vec![gap; 1000];
+        status.backend.clone_from(&long);
+        let checkpoint = LogCheckpoint {
+            schema: String::new(),
+            sequence: u64::MAX,
+            hash: long.clone(),
+            time: long.clone(),
+        };
+        let mut report = status_of(&status, Some(&checkpoint));
+        let names: PodNames = unnamed_pods(&report)
+            .into_iter()
+            .map(|uid| (uid, PodName { namespace: "n".repeat(63), name: "p".repeat(253) }))
+            .collect();
+        name_pods(&mut report, &names);
+        let bytes = serde_json::to_vec(&report).unwrap().len();
+        assert!(bytes < 256 << 10, "{bytes} bytes with {character:?}");
+        assert_eq!(report.count, 1000);
+        assert_eq!(report.more, 1000 - i64::try_from(report.drifts.len()).unwrap());
+        assert_eq!((report.gaps.len(), report.more_gaps), (20, 980));
+        assert!(report.drifts.len() > 20);
+        let finding = Finding { status: report, sensor: Sensor::Answers { refuses_config: false } };
+        for condition in conditions(&finding) {
+            assert!(condition.message.len() <= 1024, "{}", condition.message);
+        }
+        assert!(event(None, &finding.status).unwrap().note.len() <= 1024);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_drifts_are_a_small_report_with_their_number() {
+    let drifted: Vec<DriftedThing> = (0..100_000)
+        .map(|number| thing(&format!("/etc/{number:4096}"), "2026-01-01T00:00:00Z", Some(vi())))
+        .collect();
+    let finding = finding(&status(VerdictKind::Drifted, drifted));
+    assert!(serde_json::to_vec(&finding.status).unwrap().len() < 256 << 10);
+    assert_eq!(finding.status.count, 100_000);
+    assert!(finding.status.drifts.len() >= 90);
+    let [drift, _] = conditions(&finding);
+    assert!(drift.message.starts_with("100000 managed things drifted: /etc/"), "{}", drift.message);
+    assert!(drift.message.ends_with(" more"), "{}", drift.message);
+}
+
+#[test]
+fn an_actor_in_words() {
+    let words = |actor: Actor| super::by(Some(&super::actor::changed_by(&actor)));
+    assert_eq!(words(vi()), "root login alice via vi");
+    assert_eq!(words(Actor { login_user: None, uid: 5, ..vi() }), "uid 5 login uid 1000 via vi");
+    let unit = Actor { unit: Some("chronyd.service".to_owned()), ..Actor::default() };
+    assert_eq!(words(unit.clone()), "chronyd.service");
+    assert_eq!(words(Actor { holdfast: true, ..unit.clone() }), "Holdfast");
+    let container = Actor { container_id: Some("0123456789abcdef".repeat(4)), ..vi() };
+    assert_eq!(words(container.clone()), "container 0123456789ab via vi", "not the login of the runtime");
+    assert_eq!(words(Actor { pod_uid: Some("u-1".to_owned()), ..container }), "pod u-1 via vi");
+    assert_eq!(words(Actor::default()), "root");
+    assert_eq!(super::by(None), "an unknown actor");
+}
+
+#[test]
+fn a_pod_gets_its_name_also_in_the_text_of_the_newest_drift() {
+    let actor = Actor { pod_uid: Some("u-1".to_owned()), ..vi() };
+    let other = Actor { pod_uid: Some("u-2".to_owned()), ..vi() };
+    let drifted = vec![
+        thing("/etc/a", "2026-01-01T00:00:01Z", Some(actor)),
+        thing("/etc/b", "2026-01-01T00:00:00Z", Some(other)),
+    ];
+    let mut report = status_of(&status(VerdictKind::Drifted, drifted), None);
+    assert_eq!(unnamed_pods(&report).len(), 2);
+    let pod = PodName { namespace: "default".to_owned(), name: "debugger".to_owned() };
+    name_pods(&mut report, &PodNames::from([("u-1".to_owned(), pod)]));
+    assert_eq!(report.newest.as_ref().unwrap().by, "pod default/debugger via vi");
+    assert_eq!(unnamed_pods(&report).into_iter().collect::<Vec<_>>(), ["u-2"]);
+}
+
+#[test]
+fn a_node_in_sync_has_no_drift_and_one_without_evidence_is_unknown() {
+    let [drift, _] = conditions(&finding(&status(VerdictKind::Compliant, Vec::new())));
+    assert_eq!((drift.status, drift.reason), (ConditionStatus::False, "InSync"));
+    let mut lost = status(VerdictKind::Unknown, Vec::new());
+    let [drift, _] = conditions(&finding(&lost));
+    assert_eq!((drift.status, drift.reason), (ConditionStatus::Unknown, "NotVerified"));
+    let open = OpenGap { since: String::new(), until: None, reason: "ring-lost".to_owned(), path: None };
+    lost.gaps = vec![open.clone(), OpenGap { until: Some("2026-01-01T00:00:00Z".to_owned()), ..open }];
+    let finding = finding(&lost);
+    assert_eq!(finding.status.gaps.len(), 1, "a gap that ended is history");
+    let [drift, _] = conditions(&finding);
+    assert_eq!((drift.status, drift.reason), (ConditionStatus::Unknown, "EvidenceLost"));
+    assert!(drift.message.contains("ring-lost"));
+}
+
+#[test]
+fn a_lost_evidence_does_not_hide_what_drifted() {
+    let drifted = vec![thing("/etc/a", "2026-01-01T00:00:00Z", None)];
+    for verdict in [VerdictKind::Unknown, VerdictKind::Compliant] {
+        let report = status_of(&status(verdict, drifted.clone()), None);
+        assert_eq!(report.state, DriftState::Drifted);
+    }
+}
+
+#[test]
+fn a_sensor_that_does_not_answer_proves_nothing_and_the_last_drifts_are_named() {
+    let drifted = vec![thing("/etc/a", "2026-01-01T00:00:00Z", Some(vi()))];
+    let mut finding = finding(&status(VerdictKind::Drifted, drifted));
+    finding.status.state = DriftState::Unknown;
+    for sensor in [
+        Sensor::Silent { since: "2026-01-01T00:00:09Z".to_owned() },
+        Sensor::Unusable { since: "2026-01-01T00:00:09Z".to_owned() },
+    ] {
+        finding.sensor = sensor;
+        let [drift, ready] = conditions(&finding);
+        assert_eq!((drift.status, ready.status), (ConditionStatus::Unknown, ConditionStatus::False));
+        assert!(drift.message.contains("/etc/a (content, mode) by root login alice via vi"));
+        assert_eq!(event(None, &finding.status), None, "an Event needs a present verdict");
+    }
+}
+
+#[test]
+fn an_event_is_about_what_the_last_one_did_not_name() {
+    let at = |path, second: u8| thing(path, &format!("2026-01-01T00:00:{second:02}Z"), Some(vi()));
+    let one = status_of(&status(VerdictKind::Drifted, vec![at("/etc/a", 1)]), None);
+    let two = status_of(&status(VerdictKind::Drifted, vec![at("/etc/a", 1), at("/etc/b", 2)]), None);
+    let none = status_of(&status(VerdictKind::Compliant, Vec::new()), None);
+    let first = event(None, &one).unwrap();
+    assert_eq!((first.reason, first.is_warning), ("ConfigDriftDetected", true));
+    assert_eq!(first.note, "1 managed thing drifted: /etc/a (content, mode) by root login alice via vi");
+    assert_eq!(event(Some(&one), &one), None);
+    let second = event(Some(&one), &two).unwrap();
+    assert!(second.note.starts_with("1 managed thing drifted (2 in all): /etc/b"), "{}", second.note);
+    assert_eq!(event(Some(&two), &one), None, "one of two recovered");
+    let recovered = event(Some(&two), &none).unwrap();
+    assert_eq!((recovered.reason, recovered.is_warning), ("ConfigDriftRecovered", false));
+    assert_eq!(event(Some(&none), &none), None);
+    assert_eq!(event(None, &none), None);
+    let again = status_of(&status(VerdictKind::Drifted, vec![at("/etc/a", 9)]), None);
+    assert!(event(Some(&one), &again).is_some(), "it drifted again after it had recovered");
+}

@@ -1,0 +1,100 @@
+//! Why the sensor gave no answer.
+
+use sensor_model::socket::SocketError;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why the sensor gave no answer that can be used.
+#[derive(Debug, Error)]
+pub enum SensorError {
+    /// There is no socket, or nothing accepts its connections.
+    #[error("cannot connect to the sensor's socket {}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The connection ended before the answer did. The sensor closes connections of other users than its `--reporter-uid`.
+    #[error("the connection to the sensor broke off")]
+    Broken {
+        /// The reason.
+        #[from]
+        error: hyper::Error,
+    },
+    /// The sensor is slower than it may be.
+    #[error("{}: the sensor did not answer in time", path.display())]
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The answer is larger than it may be.
+    #[error("{request}: the sensor's answer has more than {limit} bytes")]
+    TooLong {
+        /// The request.
+        request: String,
+        /// Most bytes of its answer.
+        limit: usize,
+    },
+    /// The answer is not what the contract says.
+    #[error("{request}: the sensor's answer is not valid")]
+    Invalid {
+        /// The request.
+        request: &'static str,
+        /// The reason.
+        #[source]
+        error: serde_json::Error,
+    },
+    /// The answer has bytes that are no text.
+    #[error("{request}: the sensor's answer is no UTF-8 text")]
+    NoText {
+        /// The request.
+        request: &'static str,
+        /// The reason.
+        #[source]
+        error: std::str::Utf8Error,
+    },
+    /// The answer follows another contract.
+    #[error("{request}: this version of holdfast-cluster does not know the schema `{schema}`")]
+    Schema {
+        /// The request.
+        request: &'static str,
+        /// The schema that the answer names.
+        schema: String,
+    },
+    /// The sensor refuses the request, with its reason.
+    #[error("{request}: the sensor refuses the request: {}", error.error)]
+    Refused {
+        /// The request.
+        request: String,
+        /// The sensor's reason.
+        error: SocketError,
+    },
+    /// The sensor answers with an error that has no reason.
+    #[error("{request}: the sensor answers with the status code {code}")]
+    Code {
+        /// The request.
+        request: String,
+        /// The status code.
+        code: u16,
+    },
+    /// The sensor gave a tag that no request can have.
+    #[error("the tag of the sensor's status is not valid")]
+    Tag,
+}
+
+impl SensorError {
+    /// Whether the sensor answers, but not with anything that can be used. Otherwise it does not run, or does not accept us.
+    pub const fn is_unusable_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLong { .. }
+                | Self::Invalid { .. }
+                | Self::NoText { .. }
+                | Self::Schema { .. }
+                | Self::Code { .. }
+                | Self::Tag
+        )
+    }
+}
