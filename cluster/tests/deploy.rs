@@ -1,0 +1,35 @@
+//! The manifests agree with the program.
+
+use holdfast_cluster::reports::CONDITIONS;
+use std::fs;
+
+fn manifest(path: &str) -> String {
+    let path = format!("{}/../deploy/{path}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_admission_policy_lets_the_reporter_change_its_own_conditions() {
+    let policy = manifest("admission/reporter.yaml");
+    let ours = CONDITIONS.map(|kind| format!("'{kind}'")).join(", ");
+    assert!(policy.contains(&format!("\"[{ours}]\"")), "the policy's list is not [{ours}]");
+    let user = "system:serviceaccount:holdfast-system:holdfast-reporter";
+    assert_eq!(policy.matches(user).count(), 2, "both policies are about the reporter's account");
+    assert_eq!(policy.matches("validationActions: [\"Deny\"]").count(), 2, "both policies are bound");
+}
+
+#[test]
+fn the_sensor_serves_the_user_that_the_reporter_is() {
+    let pod = manifest("kustomize/base/daemonset.yaml");
+    assert!(pod.contains("\"--reporter-uid\", \"64837\""), "{pod}");
+    assert!(pod.contains("runAsUser: 64837") && pod.contains("runAsGroup: 64837"), "{pod}");
+}
+
+#[test]
+fn no_token_is_mounted_but_into_the_reporter() {
+    let pod = manifest("kustomize/base/daemonset.yaml");
+    assert!(pod.contains("automountServiceAccountToken: false"));
+    let (sensor, reporter) = pod.split_once("- name: reporter\n").expect("a container for the reporter");
+    assert!(!sensor.contains("volumeMounts"), "the sensor mounts nothing");
+    assert_eq!(reporter.matches("{name: token, ").count(), 1);
+}
