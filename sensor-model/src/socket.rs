@@ -5,7 +5,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status` | [`crate::status::NodeStatus`], with an `ETag` that changes with the body |
+//! | `GET /v1/status` | [`crate::status::NodeStatus`] of at most [`STATUS_BYTES`], with an `ETag` that changes with the body |
 //! | the same with `If-None-Match` and `Prefer: wait=S` | the status as soon as it differs, or 304 after S seconds |
 //! | `GET /v1/records?from=SEQ`, also with `Prefer: wait=S` | the log's entries from this number on, one a line as in the log; an empty body if there is none |
 //! | `GET /v1/log` | [`LogCheckpoint`] |
@@ -51,6 +51,9 @@ pub const PREFER: &str = "prefer";
 
 /// Longest time of a wait. A request for more waits this long.
 pub const LONGEST_WAIT_SECONDS: u64 = 60;
+
+/// Most bytes in an answer to [`STATUS`]. Longer lists end early, and the status says how many elements they leave out.
+pub const STATUS_BYTES: usize = 2 << 20;
 
 /// Most bytes in an answer to [`RECORDS`]. It has whole lines only, and at least one if the log has the entry.
 pub const RECORDS_BYTES: usize = 256 << 10;

@@ -72,6 +72,31 @@ pub struct NodeStatus {
     pub waiting: Vec<WaitingOutput>,
     /// The number of managed things, of things with each verdict, and of lost ring records.
     pub counters: BTreeMap<String, u64>,
+    /// How many elements the lists leave out. Absent when they are whole, as in `status.json`. Only the reporter's socket has
+    /// limits.
+    #[serde(default, skip_serializing_if = "LeftOut::is_nothing")]
+    pub left_out: LeftOut,
+}
+
+/// The number of elements that the lists of a status leave out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct LeftOut {
+    /// Of the things that differ. The newest ones are in the list.
+    pub drifted: u64,
+    /// Of the open gaps.
+    pub gaps: u64,
+    /// Of the MachineConfigs.
+    pub sources: u64,
+    /// Of the kernel arguments that wait for a boot.
+    pub waiting: u64,
+}
+
+impl LeftOut {
+    /// Whether all lists are whole.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// One drifted thing.

@@ -44,18 +44,19 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
             bytes <= DRIFTS_BYTES
         })
         .collect();
+    let has_drifts = !status.drifted.is_empty() || status.left_out.drifted > 0;
     let state = match status.verdict {
-        VerdictKind::Compliant | VerdictKind::Touched if status.drifted.is_empty() => DriftState::InSync,
-        VerdictKind::Unknown if status.drifted.is_empty() => DriftState::Unknown,
+        VerdictKind::Compliant | VerdictKind::Touched if !has_drifts => DriftState::InSync,
+        VerdictKind::Unknown if !has_drifts => DriftState::Unknown,
         _ => DriftState::Drifted,
     };
     let mut report = DriftReportStatus {
         observed_at: time(&status.time),
         state,
         degraded: status.degraded,
-        count: number(status.drifted.len()),
+        count: sum(status.drifted.len(), status.left_out.drifted),
         newest: None,
-        more: number(status.drifted.len() - drifts.len()),
+        more: sum(status.drifted.len() - drifts.len(), status.left_out.drifted),
         drifts,
         gaps: status.gaps.iter().filter(|gap| gap.until.is_none()).take(GAPS).map(gap).collect(),
         more_gaps: 0,
@@ -63,7 +64,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         log: log.map(entry),
     };
     let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
-    report.more_gaps = number(open - report.gaps.len());
+    report.more_gaps = sum(open - report.gaps.len(), status.left_out.gaps);
     set_newest(&mut report);
     report
 }
@@ -127,8 +128,10 @@ fn time(text: &str) -> Option<String> {
     text.parse::<Timestamp>().ok().map(|time| time.to_string())
 }
 
-fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+/// A number of elements, with those that the sensor leaves out.
+fn sum(count: usize, left_out: u64) -> i64 {
+    let count = u64::try_from(count).unwrap_or(u64::MAX);
+    i64::try_from(count.saturating_add(left_out)).unwrap_or(i64::MAX)
 }
 
 fn json_bytes(drift: &Drift) -> usize {

@@ -4,7 +4,7 @@ use sensor_model::{
     difference::{Difference, DifferenceKind},
     record::{Actor, ThingKind},
     socket::LogCheckpoint,
-    status::{DriftedThing, NodeStatus, OpenGap, SCHEMA},
+    status::{DriftedThing, LeftOut, NodeStatus, OpenGap, SCHEMA},
     verdict::VerdictKind,
 };
 
@@ -26,6 +26,7 @@ fn status(verdict: VerdictKind, drifted: Vec<DriftedThing>) -> NodeStatus {
         node: None,
         waiting: Vec::new(),
         counters: std::collections::BTreeMap::new(),
+        left_out: LeftOut::default(),
     }
 }
 
@@ -272,4 +273,19 @@ fn an_event_is_about_what_the_last_one_did_not_name() {
     assert_eq!(event(None, &none), None);
     let again = status_of(&status(VerdictKind::Drifted, vec![at("/etc/a", 9)]), None);
     assert!(event(Some(&one), &again).is_some(), "it drifted again after it had recovered");
+}
+
+#[test]
+fn drifts_and_gaps_that_the_sensor_leaves_out_are_counted() {
+    let mut status = status(VerdictKind::Drifted, vec![thing("/etc/a", "2026-01-01T00:00:00Z", None)]);
+    status.left_out = LeftOut { drifted: 9, gaps: 2, ..LeftOut::default() };
+    let report = status_of(&status, None);
+    assert_eq!((report.count, report.more, report.more_gaps), (10, 9, 2));
+    // Its list may be empty although there are drifts.
+    status.drifted.clear();
+    for verdict in [VerdictKind::Drifted, VerdictKind::Unknown, VerdictKind::Compliant] {
+        status.verdict = verdict;
+        let report = status_of(&status, None);
+        assert_eq!((report.state, report.count), (DriftState::Drifted, 9));
+    }
 }

@@ -26,9 +26,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
 
-/// Most bytes of a status. One drifted thing has about a KiB in it.
-pub const STATUS_BYTES: usize = 32 << 20;
-
 /// Most bytes of an error or a log checkpoint.
 const SMALL_BYTES: usize = 64 << 10;
 
@@ -72,7 +69,7 @@ impl SensorSocket {
         known: Option<&str>,
         wait: Duration,
     ) -> Result<Option<Tagged<NodeStatus>>, SensorError> {
-        let answer = self.get(contract::STATUS, known, wait, STATUS_BYTES).await?;
+        let answer = self.get(contract::STATUS, known, wait, contract::STATUS_BYTES).await?;
         if answer.status() == StatusCode::NOT_MODIFIED {
             return Ok(None);
         }

@@ -6,7 +6,7 @@
 use super::status_file::{self, FILE};
 use crate::clock::boot_id;
 use sensor_model::{
-    status::{NodeStatus, SCHEMA, StatusReport},
+    status::{LeftOut, NodeStatus, SCHEMA, StatusReport},
     verdict::VerdictKind,
 };
 use std::{
@@ -120,5 +120,6 @@ pub(super) fn without_daemon() -> NodeStatus {
         node: None,
         waiting: Vec::new(),
         counters: BTreeMap::new(),
+        left_out: LeftOut::default(),
     }
 }

@@ -14,7 +14,7 @@ use sensor_model::drift_policy::DriftAction;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::ThingName;
-use sensor_model::status::{DriftedThing, NodeStatus, OpenGap, SCHEMA};
+use sensor_model::status::{DriftedThing, LeftOut, NodeStatus, OpenGap, SCHEMA};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
 
@@ -210,6 +210,7 @@ impl Picture {
             node: self.node.clone(),
             waiting: self.run.waiting.iter().cloned().map(Into::into).collect(),
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+            left_out: LeftOut::default(),
         }
     }
 }

@@ -176,17 +176,17 @@ impl Reporter {
     }
 
     fn write_status(&mut self) {
-        let text = status_file::text(&self.picture.status(&*self.clock));
-        self.status.write(self.picture.counts(), &text);
+        let status = self.picture.status(&*self.clock);
+        self.status.write(self.picture.counts(), &status_file::text(&status));
         if let Some(publisher) = &mut self.publisher {
-            publisher.publish(text);
+            publisher.publish(socket::bounded_text(status));
         }
     }
 
     /// Gives the reporter a status that cannot be written.
     fn publish_unwritten(&mut self) {
         if let Some(publisher) = &mut self.publisher {
-            publisher.publish(status_file::text(&self.picture.status(&*self.clock)));
+            publisher.publish(socket::bounded_text(self.picture.status(&*self.clock)));
         }
     }
 

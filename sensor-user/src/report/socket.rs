@@ -5,6 +5,7 @@
 //! that is not the reporter is closed without an answer, and counted.
 
 mod answers;
+mod bounded_status;
 mod peer;
 mod published;
 
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use answers::Answers;
+pub(super) use bounded_status::text as bounded_text;
 pub use peer::ReporterPeer;
 pub(super) use published::{Publisher, channel};
 

@@ -18,7 +18,7 @@ pub const DIRECTORY: &str = "/run/holdfast";
 /// Name of the file in its directory.
 pub const FILE: &str = "status.json";
 
-/// The text of the status, as the file and the reporter's socket have it.
+/// The text of the status, as the file has it.
 pub(super) fn text(status: &NodeStatus) -> Vec<u8> {
     // A serializer that writes to the file makes a system call for each word.
     let mut text = serde_json::to_vec_pretty(status).expect("the keys of a status are strings");

@@ -12,8 +12,8 @@ use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_M
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use sensor_model::socket::{
-    FROM, HEALTH, JSON, JSON_LINES, LOG, METRICS, PREFER, READY, RECORDS, RECORDS_BYTES, STATUS, SocketError,
-    SocketErrorReason, wait_of,
+    FROM, HEALTH, JSON, JSON_LINES, LOG, LONGEST_WAIT_SECONDS, METRICS, PREFER, READY, RECORDS,
+    RECORDS_BYTES, STATUS, SocketError, SocketErrorReason, wait_of,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -51,15 +51,16 @@ impl Patience {
         Self { until: Instant::now() + Duration::from_secs(wait), stop }
     }
 
-    /// Waits for a new value. Gives `false` if none came.
-    async fn changed<T>(&mut self, receiver: &mut watch::Receiver<T>) -> bool {
+    /// Waits for a new value, at most this long. Gives `false` if none came and the request waits no more.
+    async fn changed<T>(&mut self, receiver: &mut watch::Receiver<T>, at_most: Duration) -> bool {
         let Self { until, stop } = self;
+        let end = (*until).min(Instant::now() + at_most);
         let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
         tokio::select! {
             biased;
             () = stopped => false,
             changed = receiver.changed() => changed.is_ok(),
-            () = sleep_until(*until) => false,
+            () = sleep_until(end) => end < *until,
         }
     }
 }
@@ -100,14 +101,15 @@ impl Answers {
         let mut status = self.published.status.clone();
         loop {
             let newest = status.borrow_and_update().clone();
-            let is_known = newest.as_ref().is_some_and(|newest| is_known(headers, newest));
-            let is_news = newest.is_some() && !is_known;
-            if !is_news && patience.changed(&mut status).await {
-                continue;
-            }
             if let Some(age) = self.published.outdated_for() {
                 let error = format!("the daemon's loop has not worked for {} seconds", age.as_secs());
                 return refused(SocketErrorReason::NotReady, error);
+            }
+            let is_known = newest.as_ref().is_some_and(|newest| is_known(headers, newest));
+            let is_news = newest.is_some() && !is_known;
+            // A loop that stops working ends the wait, too.
+            if !is_news && patience.changed(&mut status, self.published.current_for()).await {
+                continue;
             }
             let Some(newest) = newest else {
                 return refused(SocketErrorReason::NotReady, "the daemon has no status yet".to_owned());
@@ -136,7 +138,7 @@ impl Answers {
                 );
                 return gone(error, self.oldest(last));
             }
-            if !patience.changed(&mut newest).await {
+            if !patience.changed(&mut newest, Duration::from_secs(LONGEST_WAIT_SECONDS)).await {
                 return body(StatusCode::OK, Some(JSON_LINES), Bytes::new());
             }
         }

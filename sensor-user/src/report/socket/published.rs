@@ -70,4 +70,10 @@ impl Published {
         let age = self.clock.boot_ns().saturating_sub(self.beat.load(Ordering::Relaxed));
         Some(Duration::from_nanos(age)).filter(|age| *age > self.longest)
     }
+
+    /// The time after which the status is outdated unless the loop works until then.
+    pub(super) fn current_for(&self) -> Duration {
+        let age = self.clock.boot_ns().saturating_sub(self.beat.load(Ordering::Relaxed));
+        self.longest.saturating_sub(Duration::from_nanos(age)) + Duration::from_millis(1)
+    }
 }

@@ -12,8 +12,23 @@ use sensor_model::chain;
 use sensor_model::record::RecordKind;
 use sensor_model::socket::{LogCheckpoint, SocketError, SocketErrorReason};
 use serde::de::DeserializeOwned;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// A clock that a test sets.
+#[derive(Debug)]
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// A check with one result for all peers.
 #[derive(Debug)]
@@ -155,6 +170,30 @@ async fn a_wait_without_news_ends_at_its_time() {
     assert_eq!(served.ask("GET /v1/status", &headers).await.code, 304);
     let records = served.ask("GET /v1/records?from=2", "prefer: wait=1\r\n").await;
     assert_eq!((records.code, &*records.body), (200, ""));
+}
+
+#[tokio::test]
+async fn a_loop_that_hangs_ends_a_wait_and_its_status_is_not_given() {
+    const LONGEST: u64 = 15_000_000_000;
+    let clock = Arc::new(SetClock(AtomicU64::new(0)));
+    let (mut sender, published) = channel(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(5));
+    sender.publish(b"{}\n".to_vec());
+    let served = Served::new();
+    let pages = Pages { metrics: Arc::clone(&served.metrics), readiness: Readiness::default() };
+    let (_sender, newest) = watch::channel::<NewestEntry>(None);
+    let answers = Answers { published, newest, log: served.directory.path().join("log"), pages };
+    let request = Request::get("/v1/status").header("if-none-match", "\"1\"").header("prefer", "wait=60");
+    let request = request.body(()).unwrap().into_parts().0;
+    let stop = served.stop.subscribe();
+    clock.0.store(LONGEST, Ordering::Relaxed);
+    let waiting = answers.answer(&request, stop.clone());
+    let hang = async { clock.0.store(LONGEST + 1, Ordering::Relaxed) };
+    let (answer, ()) = timeout(Duration::from_secs(30), async { tokio::join!(waiting, hang) }).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 503, "within the wait");
+    assert_eq!(answers.answer(&request, stop.clone()).await.status().as_u16(), 503);
+    sender.beat();
+    let request = Request::get("/v1/status").body(()).unwrap().into_parts().0;
+    assert_eq!(answers.answer(&request, stop).await.status().as_u16(), 200);
 }
 
 #[tokio::test]
