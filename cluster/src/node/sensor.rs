@@ -19,16 +19,17 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A sensor that does not answer.
+/// A sensor that gives no status.
 #[derive(Debug)]
 struct Silence {
     from: Instant,
     since: Timestamp,
-    is_reported: bool,
+    /// What the newest finding says about the sensor; `None` within the grace time.
+    reported: Option<Sensor>,
 }
 
-/// Asks for the node's status again and again, and hands on each finding. A sensor that is silent for longer than the grace time
-/// is a finding, too. Ends when nothing takes findings any more.
+/// Asks for the node's status again and again, and hands on each finding. A sensor that gives none for longer than the grace
+/// time is a finding, too. Ends when nothing takes findings any more.
 pub(super) async fn follow(
     mut socket: SensorSocket,
     grace: Duration,
@@ -41,7 +42,7 @@ pub(super) async fn follow(
     while !findings.is_closed() {
         match socket.status(tag.as_deref(), WAIT).await {
             Ok(answer) => {
-                if silence.take().is_some_and(|silence| silence.is_reported) {
+                if silence.take().is_some_and(|silence| silence.reported.is_some()) {
                     tracing::info!("The sensor answers again.");
                 }
                 backoff.reset();
@@ -61,16 +62,21 @@ pub(super) async fn follow(
                 let silence = silence.get_or_insert_with(|| Silence {
                     from: Instant::now(),
                     since: now(),
-                    is_reported: false,
+                    reported: None,
                 });
-                if !silence.is_reported && silence.from.elapsed() >= grace {
-                    silence.is_reported = true;
-                    not_ready.send_replace(Some("the sensor does not answer"));
-                    findings.send_modify(|last| *last = Some(silent(last.take(), &error, silence.since)));
+                let sensor = without_status(&error, silence.since);
+                if silence.from.elapsed() >= grace && silence.reported.as_ref() != Some(&sensor) {
+                    not_ready.send_replace(Some(if error.is_not_ready() {
+                        "the sensor has no current status"
+                    } else {
+                        "the sensor does not answer"
+                    }));
+                    findings.send_modify(|last| *last = Some(silent(last.take(), &sensor, silence.since)));
+                    silence.reported = Some(sensor);
                     let error = anyhow::Error::from(error);
-                    tracing::warn!(error = format!("{error:#}"), "The sensor does not answer.");
+                    tracing::warn!(error = format!("{error:#}"), "The sensor gives no status.");
                 } else {
-                    tracing::debug!(%error, "the sensor does not answer");
+                    tracing::debug!(%error, "the sensor gives no status");
                 }
                 sleep(backoff.next_pause()).await;
             }
@@ -94,17 +100,25 @@ async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> Finding {
     }
 }
 
-/// The finding of a sensor that does not answer: nothing is proved, and the last drifts stay.
-fn silent(last: Option<Finding>, error: &SensorError, since: Timestamp) -> Finding {
-    let last = last.map_or_else(DriftReportStatus::default, |last| last.status);
+/// What an error says about the sensor.
+fn without_status(error: &SensorError, since: Timestamp) -> Sensor {
     let since = since.to_string();
+    if error.is_not_ready() {
+        Sensor::NotReady { since }
+    } else if error.is_unusable_answer() {
+        Sensor::Unusable { since }
+    } else {
+        Sensor::Silent { since }
+    }
+}
+
+/// The finding of a sensor that gives no status: nothing is proved, and the last drifts stay.
+fn silent(last: Option<Finding>, sensor: &Sensor, since: Timestamp) -> Finding {
+    let last = last.map_or_else(DriftReportStatus::default, |last| last.status);
+    let observed_at = Some(since.to_string());
     Finding {
-        status: DriftReportStatus { state: DriftState::Unknown, observed_at: Some(since.clone()), ..last },
-        sensor: if error.is_unusable_answer() {
-            Sensor::Unusable { since }
-        } else {
-            Sensor::Silent { since }
-        },
+        status: DriftReportStatus { state: DriftState::Unknown, observed_at, ..last },
+        sensor: sensor.clone(),
     }
 }
 

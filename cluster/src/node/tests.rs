@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 const GRACE: Duration = Duration::from_millis(400);
+const NOT_READY: &str = r#"{"reason":"NotReady","error":"the daemon has no status yet"}"#;
 
 fn status(drifted: bool) -> String {
     let things = if drifted {
@@ -23,7 +24,8 @@ fn status(drifted: bool) -> String {
     )
 }
 
-/// A sensor whose status is the newest text of the channel. It waits if the client has that one, for at most 50 ms.
+/// A sensor whose status is the newest text of the channel; without a text it has none. It waits if the client has that one, for at
+/// most 50 ms.
 async fn serve(listener: UnixListener, statuses: watch::Receiver<(u64, String)>) {
     // The connections end with this task.
     let mut connections = JoinSet::new();
@@ -49,10 +51,12 @@ async fn serve(listener: UnixListener, statuses: watch::Receiver<(u64, String)>)
                     match timeout(Duration::from_millis(50), wait).await {
                         Ok(Ok(status)) => {
                             let (tag, body) = &*status;
-                            let length = body.len();
-                            format!(
-                                "HTTP/1.1 200 OK\r\nETag: \"{tag}\"\r\nContent-Length: {length}\r\n\r\n{body}"
-                            )
+                            let (head, body) = if body.is_empty() {
+                                ("503 Service Unavailable".to_owned(), NOT_READY)
+                            } else {
+                                (format!("200 OK\r\nETag: \"{tag}\""), body.as_str())
+                            };
+                            format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
                         }
                         _ => "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
                     }
@@ -101,6 +105,30 @@ async fn a_sensor_that_dies_is_unknown_after_the_grace_time_and_a_new_one_is_bel
     assert_eq!(back.status.state, DriftState::InSync);
     assert_eq!(back.sensor, Sensor::Answers { refuses_config: false });
     assert_eq!(*ready.borrow(), None);
+}
+
+#[tokio::test]
+async fn a_sensor_without_a_current_status_is_not_called_silent_and_its_death_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("reporter.sock");
+    let (set, statuses) = watch::channel((1, status(true)));
+    let sensor = tokio::spawn(serve(UnixListener::bind(&path).unwrap(), statuses));
+    let (findings, mut newest) = watch::channel(None);
+    let (not_ready, ready) = watch::channel(None);
+    tokio::spawn(sensor::follow(SensorSocket::new(&path), GRACE, findings, not_ready));
+    assert_eq!(next(&mut newest).await.status.count, 1);
+
+    set.send((2, String::new())).unwrap();
+    let hangs = next(&mut newest).await;
+    assert_eq!((hangs.status.state, hangs.status.count), (DriftState::Unknown, 1), "the last drifts stay");
+    assert!(matches!(hangs.sensor, Sensor::NotReady { .. }), "{:?}", hangs.sensor);
+    assert_eq!(*ready.borrow(), Some("the sensor has no current status"));
+
+    sensor.abort();
+    let _ = sensor.await;
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(next(&mut newest).await.sensor, Sensor::Silent { .. }));
+    assert_eq!(*ready.borrow(), Some("the sensor does not answer"));
 }
 
 /// A finding with one drift, whose actor is in a pod.

@@ -80,6 +80,11 @@ fn config_drift(Finding { status, sensor }: &Finding) -> Condition {
             "SensorSilent",
             format!("the node's sensor has not answered since {since}{last}"),
         ),
+        (Sensor::NotReady { since }, _) => (
+            ConditionStatus::Unknown,
+            "SensorNotReady",
+            format!("the node's sensor runs without a current status since {since}{last}"),
+        ),
         (Sensor::Unusable { since }, _) => (
             ConditionStatus::Unknown,
             "SensorUnusable",
@@ -117,6 +122,11 @@ fn sensor_ready(Finding { status, sensor }: &Finding) -> Condition {
             ConditionStatus::False,
             "SensorSilent",
             format!("the node's sensor has not answered since {since}"),
+        ),
+        (Sensor::NotReady { since }, _) => (
+            ConditionStatus::False,
+            "SensorNotReady",
+            format!("the node's sensor runs without a current status since {since}"),
         ),
         (Sensor::Unusable { since }, _) => (
             ConditionStatus::False,

@@ -24,6 +24,11 @@ pub enum Sensor {
         /// Since when, RFC 3339.
         since: String,
     },
+    /// It runs, and has had no current status for longer than it may: its loop hangs, or has not begun.
+    NotReady {
+        /// Since when, RFC 3339.
+        since: String,
+    },
     /// Its answers cannot be used.
     Unusable {
         /// Since when, RFC 3339.

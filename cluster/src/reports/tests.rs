@@ -245,6 +245,7 @@ fn a_sensor_that_does_not_answer_proves_nothing_and_the_last_drifts_are_named() 
     for sensor in [
         Sensor::Silent { since: "2026-01-01T00:00:09Z".to_owned() },
         Sensor::Unusable { since: "2026-01-01T00:00:09Z".to_owned() },
+        Sensor::NotReady { since: "2026-01-01T00:00:09Z".to_owned() },
     ] {
         finding.sensor = sensor;
         let [drift, ready] = conditions(&finding);

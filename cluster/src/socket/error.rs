@@ -1,6 +1,6 @@
 //! Why the sensor gave no answer.
 
-use sensor_model::socket::SocketError;
+use sensor_model::socket::{SocketError, SocketErrorReason};
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -85,16 +85,22 @@ pub enum SensorError {
 }
 
 impl SensorError {
+    /// Whether the sensor runs and has no current status: it has just started, or its loop hangs.
+    pub fn is_not_ready(&self) -> bool {
+        matches!(self, Self::Refused { error, .. } if error.reason == SocketErrorReason::NotReady)
+    }
+
     /// Whether the sensor answers, but not with anything that can be used. Otherwise it does not run, or does not accept us.
-    pub const fn is_unusable_answer(&self) -> bool {
-        matches!(
-            self,
+    pub fn is_unusable_answer(&self) -> bool {
+        match self {
+            Self::Refused { .. } => !self.is_not_ready(),
             Self::TooLong { .. }
-                | Self::Invalid { .. }
-                | Self::NoText { .. }
-                | Self::Schema { .. }
-                | Self::Code { .. }
-                | Self::Tag
-        )
+            | Self::Invalid { .. }
+            | Self::NoText { .. }
+            | Self::Schema { .. }
+            | Self::Code { .. }
+            | Self::Tag => true,
+            Self::Connect { .. } | Self::Broken { .. } | Self::NoAnswer { .. } => false,
+        }
     }
 }
