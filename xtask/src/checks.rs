@@ -102,6 +102,13 @@ fn kube_assets() -> Result<()> {
 /// Runs the tests that need the programs of Kubernetes. They are ignored elsewhere, since these take minutes to build. The
 /// options of Cargo are those of the other tests, so that nothing is built twice.
 fn control_plane() -> Result<()> {
+    // What they run beside the cluster's own programs.
+    show(
+        cargo()
+            .args(["build", "--workspace", FAULTS, "--quiet", "--bin", "holdfast-cluster"])
+            .args(["--example", "played_sensor"])
+            .current_dir(dist::root()),
+    )?;
     show(
         cargo()
             .args(["test", "--workspace", FAULTS, "--quiet", "--bin", "xtask", "--", "--ignored", "kube::"])

@@ -143,6 +143,11 @@ impl ControlPlane {
         let name = user.name();
         let token =
             self.tokens.get(&name).with_context(|| format!("the cluster was started without {name}"))?;
+        self.config_with(&name, token, place)
+    }
+
+    /// The config with which the owner of a token reaches the API server.
+    pub(crate) fn config_with(&self, name: &str, token: &str, place: Place) -> Result<String> {
         let address = match place {
             Place::Host => Ipv4Addr::LOCALHOST,
             Place::Guest => GATEWAY,
@@ -177,6 +182,11 @@ impl ControlPlane {
     pub(crate) fn restart_apiserver(&mut self) -> Result<()> {
         self.kill_apiserver();
         self.start_apiserver()
+    }
+
+    /// Waits until something is so that the controllers bring about.
+    pub(crate) fn until(&self, limit: Duration, is_so: impl FnMut() -> Result<()>) -> Result<()> {
+        self.controller_manager.as_ref().context("no controller manager")?.until(limit, is_so)
     }
 
     /// Fails with the end of its log if a part has ended that nobody killed.

@@ -11,6 +11,8 @@ mod go;
 #[cfg_attr(not(test), expect(dead_code, reason = "the scenarios with a kubelet import images"))]
 pub(crate) mod image;
 mod process;
+#[cfg(test)]
+mod reporter_tests;
 mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST};

@@ -1,0 +1,160 @@
+//! A daemon whose picture a test makes. Its reports are the daemon's own: the forensic log, `status.json` and the reporter's socket.
+//!
+//! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state` and `run/reporter.sock` in the
+//! directory. A line is `drift PATH LOGIN` or `recover PATH`. Each is one turn, and answered with a line `done`. The end of the input
+//! ends the program. It is an example, so that the product does not contain it.
+
+use anyhow::{Context as _, Result, bail};
+use holdfast::agent::open_drift::OpenDrift;
+use holdfast::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, Reports as _, RunFacts};
+use holdfast::clock::{Clock, SystemClock};
+use holdfast::report::metrics::{BuildInfo, Metrics};
+use holdfast::report::reporter::{Places, Reporter};
+use holdfast::report::socket::ReporterPeer;
+use sensor_model::difference::{Difference, DifferenceKind};
+use sensor_model::drift_policy::DriftAction;
+use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
+use sensor_model::verdict::VerdictKind;
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::unbounded_channel;
+
+const BEAT: Duration = Duration::from_secs(1);
+const BOOT: &str = "played";
+const SOURCE: &str = "99-worker";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().context("give a directory")?;
+    let uid = arguments.next().context("give the reporter's user id")?.parse()?;
+    let mut reporter = reporter(Path::new(&directory), uid)?;
+    let counts = node_counts(&reporter);
+    reporter.end_turn(&mut vec![record(RecordKind::Start)], &counts);
+    let (sender, mut lines) = unbounded_channel();
+    std::thread::spawn(move || io::stdin().lines().try_for_each(|line| sender.send(line)));
+    let mut beat = tokio::time::interval(BEAT);
+    loop {
+        tokio::select! {
+            line = lines.recv() => {
+                let Some(line) = line else { break };
+                let done = turn(&mut reporter, &line?)?;
+                let counts = node_counts(&reporter);
+                reporter.end_turn(&mut vec![done], &counts);
+                println!("done");
+            }
+            _ = beat.tick() => {
+                let counts = node_counts(&reporter);
+                reporter.beat(&counts);
+            }
+            written = poll_fn(|context| reporter.poll_progress(context)) => written?,
+        }
+    }
+    reporter.close().await?;
+    Ok(())
+}
+
+/// The daemon's reporter, at the beginning of a run.
+fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
+    let [log, state, run] = ["log", "state", "run"].map(|name| directory.join(name));
+    for directory in [&state, &run] {
+        fs::create_dir_all(directory)?;
+    }
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: "unknown".to_owned(),
+        object: String::new(),
+        kernel: String::new(),
+    };
+    let peer = ReporterPeer { uid, unit: None, pod: None };
+    let places = Places { log, state, run, listen: None, reporter: Some(peer) };
+    let metrics = Arc::new(Metrics::new(build, SystemClock.now()));
+    let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);
+    reporter.prepare()?;
+    reporter.open(DaemonFacts { boot_id: BOOT.to_owned(), beat: BEAT, ..DaemonFacts::default() })?;
+    reporter.report(AgentReport::RunBegan(RunFacts {
+        backend: BackendName::Lsm,
+        sources: vec![SOURCE.to_owned()],
+        waiting: Vec::new(),
+        refused: None,
+    }));
+    Ok(reporter)
+}
+
+/// What a line asks for. Gives its record.
+fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let name = |path: &str| ThingName { path: path.to_owned(), kind: ThingKind::File };
+    match words[..] {
+        ["drift", path, login] => {
+            let actor = Actor {
+                pid: 7,
+                exe: Some("/usr/bin/vi".to_owned()),
+                login_uid: Some(1000),
+                login_user: Some(login.to_owned()),
+                ..Actor::default()
+            };
+            let difference = Difference {
+                kind: DifferenceKind::Content,
+                expected: "sha256:0".to_owned(),
+                found: "sha256:1".to_owned(),
+                text: format!("content mismatch for file \"{path}\""),
+            };
+            let open = OpenDrift {
+                differences: vec![difference.clone()],
+                since: SystemClock.now(),
+                actor: Some(actor.clone()),
+                actors: Vec::new(),
+                more_actors: false,
+                allowed: false,
+                source: SOURCE.to_owned(),
+                action: Some(DriftAction::Degrade),
+                found: None,
+                confirmed: true,
+            };
+            reporter.report(AgentReport::Drifted(name(path), Box::new(open)));
+            Ok(Record {
+                path: Some(path.to_owned()),
+                thing: Some(ThingKind::File),
+                actor: Some(actor),
+                differences: vec![difference],
+                verdict: Some(VerdictKind::Drifted),
+                source: Some(SOURCE.to_owned()),
+                ..record(RecordKind::Drift)
+            })
+        }
+        ["recover", path] => {
+            reporter.report(AgentReport::Recovered(&name(path)));
+            Ok(Record {
+                path: Some(path.to_owned()),
+                thing: Some(ThingKind::File),
+                verdict: Some(VerdictKind::Compliant),
+                ..record(RecordKind::Recovered)
+            })
+        }
+        _ => bail!("a line is `drift PATH LOGIN` or `recover PATH`: {line}"),
+    }
+}
+
+fn record(kind: RecordKind) -> Record {
+    Record::new(kind, SystemClock.now().to_string(), BOOT.to_owned(), SystemClock.boot_ns())
+}
+
+/// The counts of a node with ten things.
+fn node_counts(reporter: &Reporter) -> NodeCounts {
+    const MANAGED: usize = 10;
+    let drifted = reporter.drifts().iter().count();
+    NodeCounts {
+        verdict: if drifted > 0 { VerdictKind::Drifted } else { VerdictKind::Compliant },
+        managed: MANAGED,
+        compliant: MANAGED.saturating_sub(drifted),
+        drifted,
+        unknown: 0,
+        records_lost: 0,
+        is_verifying: false,
+    }
+}

@@ -1,0 +1,312 @@
+//! The reporter of a node, `holdfast-cluster node`, with the API server.
+//!
+//! The objects in `deploy` are installed as an admin installs them. The pods of the
+//! `DaemonSet` are real but for a kubelet that starts them.
+//! The reporter has the token of such a pod. The sensor's socket is the daemon's own, with a picture that the test makes: no kernel
+//! program runs on this machine.
+
+use super::control_plane::{ControlPlane, Place, Wanted};
+use super::process::Process;
+use super::{KubeAssets, NEWEST};
+use crate::cache::Cache;
+use crate::dist;
+use crate::run::output;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Longest time until a change is in the API, on a machine that is busy with compilers.
+const LIMIT: Duration = Duration::from_mins(2);
+const NAMESPACE: &str = "holdfast-system";
+
+/// The sensor: an example program of the daemon's crate.
+struct Sensor {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Sensor {
+    fn start(folder: &Path) -> Self {
+        let user = fs::metadata(folder).unwrap().uid().to_string();
+        let mut child = Command::new(dist::target_dir().join("debug/examples/played_sensor"))
+            .arg(folder)
+            .arg(user)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("`cargo xtask test` builds it");
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, input, output: BufReader::new(output) }
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+        let mut done = String::new();
+        self.output.read_line(&mut done).unwrap();
+        assert_eq!(done, "done\n", "{line}");
+    }
+}
+
+impl Drop for Sensor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cluster of two nodes with Holdfast installed.
+struct Cluster {
+    plane: ControlPlane,
+    folder: TempDir,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let assets = KubeAssets::cached(&Cache::open().unwrap(), NEWEST).unwrap();
+        let wanted = Wanted { name: "reporter", nodes: &[], apiserver: &[] };
+        let plane = ControlPlane::start(&assets, wanted).unwrap();
+        let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
+        for name in ["n1", "n2"] {
+            let room = json!({ "cpu": "2", "memory": "4Gi", "pods": "10" });
+            cluster.create(&json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
+                "status": { "capacity": room, "allocatable": room },
+            }));
+        }
+        let base = dist::root().join("deploy/kustomize/base");
+        output(cluster.plane.kubectl().args(["apply", "-k"]).arg(base)).unwrap();
+        cluster
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn create(&self, object: &Value) {
+        let file = self.file("object.json", &object.to_string());
+        output(self.plane.kubectl().args(["create", "-f"]).arg(file)).unwrap();
+    }
+
+    fn get(&self, arguments: &[&str]) -> Result<Value> {
+        let text = output(self.plane.kubectl().arg("get").args(arguments).args(["--output", "json"]))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// The config of the reporter on a node: with the token that the kubelet would put into its pod.
+    fn reporter_config(&self, node: &str) -> Result<PathBuf> {
+        let pods = self.get(&["pods", "--namespace", NAMESPACE])?;
+        let mut pods = pods["items"].as_array().context("no list of pods")?.iter();
+        let pod = pods.find(|pod| pod["spec"]["nodeName"] == node).context("no pod on the node yet")?;
+        let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;
+        let mut kubectl = self.plane.kubectl();
+        kubectl.args(["create", "token", "holdfast-reporter", "--namespace", NAMESPACE]);
+        let token = output(kubectl.args(["--bound-object-kind", "Pod", "--bound-object-name", name]))?;
+        let config = self.plane.config_with(node, token.trim(), Place::Host)?;
+        Ok(self.file(&format!("{node}.kubeconfig"), &config))
+    }
+
+    /// `kubectl` with the token of a node's reporter.
+    fn kubectl_as(&self, config: &Path, arguments: &[&str]) -> Result<String> {
+        output(self.plane.kubectl().env("KUBECONFIG", config).args(arguments))
+    }
+
+    /// The report and the condition `ConfigDrift` of a node, if the report has this state and the condition this status.
+    fn state(&self, node: &str, state: &str, status: &str) -> Result<(Value, Value)> {
+        let report = self.get(&["driftreport", node])?;
+        ensure!(report["status"]["state"] == state, "{report}");
+        let node = self.get(&["node", node])?;
+        let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        let condition = conditions
+            .find(|condition| condition["type"] == "ConfigDrift")
+            .context("the Node has no condition ConfigDrift")?;
+        ensure!(condition["status"] == status, "{condition}");
+        ensure!(report["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"], "{report}");
+        Ok((report["status"].clone(), condition.clone()))
+    }
+
+    /// The notes of a node's Events with this reason, once there are so many. More of them is a failure for good.
+    fn notes(&self, reason: &str, count: usize) -> Result<Vec<String>> {
+        let uid = self.get(&["node", "n1"])?["metadata"]["uid"].clone();
+        let selector = format!("involvedObject.kind=Node,involvedObject.name=n1,reason={reason}");
+        let events = self.get(&["events", "--namespace", "default", "--field-selector", &selector])?;
+        let events = events["items"].as_array().context("no list of Events")?;
+        assert!(events.len() <= count, "{events:?}");
+        ensure!(events.len() == count, "{} Events", events.len());
+        assert!(events.iter().all(|event| event["involvedObject"]["uid"] == uid), "{events:?}");
+        Ok(events.iter().filter_map(|event| event["message"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// The successful requests of this kind since the API server's start.
+    fn requests(&self, labels: &[&str]) -> u64 {
+        let page = output(self.plane.kubectl().args(["get", "--raw", "/metrics"])).unwrap();
+        page.lines()
+            .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("code=\"20"))
+            .filter(|line| labels.iter().all(|label| line.contains(label)))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    }
+}
+
+/// Fails unless a policy refused it for this reason.
+fn refused(result: Result<String>, reason: &str) -> Result<()> {
+    match result {
+        Err(error) if format!("{error:#}").contains(reason) => Ok(()),
+        other => bail!("not refused with `{reason}`: {other:?}"),
+    }
+}
+
+/// A Node with one condition.
+fn node(name: &str, condition: &str) -> Value {
+    let condition = json!({ "type": condition, "status": "False", "reason": "X", "message": "x" });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": name },
+        "status": { "conditions": [condition] },
+    })
+}
+
+/// `cargo xtask test` builds the programs first, and then runs this.
+#[test]
+#[ignore = "needs the programs of `cargo xtask kube-assets`"]
+fn a_drift_is_in_the_api_until_it_recovers_and_is_told_once_after_the_api_server_was_away() {
+    let mut cluster = Cluster::start();
+    let mut sensor = Sensor::start(cluster.folder.path());
+    let socket = cluster.folder.path().join("run/reporter.sock");
+    let mut config = None;
+    // The controllers make the pods.
+    cluster
+        .plane
+        .until(LIMIT, || {
+            config = Some(cluster.reporter_config("n1")?);
+            ensure!(socket.exists(), "the sensor has no socket yet");
+            Ok(())
+        })
+        .unwrap();
+    let config = config.unwrap();
+    let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
+    command
+        .args(["node", "--node-name", "n1", "--namespace", NAMESPACE, "--probes", "127.0.0.1:0", "--socket"])
+        .arg(&socket)
+        .env("KUBECONFIG", &config);
+    let log = dist::root().join("target/kube-logs/reporter/reporter.log");
+    let reporter = Process::start("holdfast-cluster", &mut command, &log).unwrap();
+
+    // Nothing differs.
+    reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
+
+    // A login edits a file.
+    sensor.turn("drift /etc/chrony.conf alice");
+    let mut found = None;
+    reporter
+        .until(LIMIT, || {
+            found = Some(cluster.state("n1", "Drifted", "True")?);
+            Ok(())
+        })
+        .unwrap();
+    let (report, drift) = found.take().unwrap();
+    assert_eq!(report["drifts"][0]["path"], "/etc/chrony.conf");
+    assert_eq!(report["drifts"][0]["by"]["loginUser"], "alice");
+    assert_eq!(report["log"]["hash"].as_str().map(str::len), Some(64), "{report}");
+    let message = drift["message"].as_str().unwrap();
+    assert!(message.contains("/etc/chrony.conf (content) by root login alice via vi"), "{message}");
+    let table = output(cluster.plane.kubectl().args(["get", "driftreports"])).unwrap();
+    assert!(table.contains("/etc/chrony.conf   root login alice via vi"), "{table}");
+    reporter
+        .until(LIMIT, || {
+            let notes = cluster.notes("ConfigDriftDetected", 1)?;
+            assert!(notes[0].contains("/etc/chrony.conf"), "{notes:?}");
+            Ok(())
+        })
+        .unwrap();
+
+    // The file is as declared again.
+    sensor.turn("recover /etc/chrony.conf");
+    reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
+    reporter.until(LIMIT, || cluster.notes("ConfigDriftRecovered", 1).map(drop)).unwrap();
+
+    // What happens while the API server is away is told once, as it is afterwards.
+    cluster.plane.kill_apiserver();
+    sensor.turn("drift /etc/passing bob");
+    sensor.turn("recover /etc/passing");
+    sensor.turn("drift /etc/hosts carol");
+    cluster.plane.restart_apiserver().unwrap();
+    reporter
+        .until(LIMIT, || {
+            let (report, _) = cluster.state("n1", "Drifted", "True")?;
+            assert_eq!((&report["count"], &report["newest"]["path"]), (&json!(1), &json!("/etc/hosts")));
+            let mut notes = cluster.notes("ConfigDriftDetected", 2)?;
+            notes.retain(|note| note.contains("/etc/hosts") && note.contains("login carol"));
+            assert_eq!(notes.len(), 1);
+            Ok(())
+        })
+        .unwrap();
+    cluster.notes("ConfigDriftRecovered", 1).unwrap();
+    let status = "subresource=\"status\"";
+    assert_eq!(cluster.requests(&["resource=\"driftreports\"", status, "verb=\"APPLY\""]), 1);
+    assert_eq!(cluster.requests(&["resource=\"nodes\"", status, "verb=\"APPLY\""]), 1);
+
+    only_the_own_node(&cluster, &config);
+    cluster.plane.check().unwrap();
+    reporter.check().unwrap();
+}
+
+/// A token of one node's reporter changes nothing of another one, and of the own one nothing but our conditions.
+fn only_the_own_node(cluster: &Cluster, own: &Path) {
+    let other = cluster.reporter_config("n2").unwrap();
+    let apply = |config: &Path, object: &Value| {
+        let file = cluster.file("status.json", &object.to_string());
+        let server_side = ["apply", "--server-side", "--subresource=status", "--force-conflicts"];
+        let mut arguments = server_side.to_vec();
+        arguments.extend(["--field-manager=holdfast-reporter", "-f", file.to_str().context("no text")?]);
+        cluster.kubectl_as(config, &arguments)
+    };
+    apply(&other, &node("n2", "ConfigDrift")).unwrap();
+    refused(apply(&other, &node("n1", "ConfigDrift")), "the reporter of n2 may not change the Node n1")
+        .unwrap();
+    let report = json!({
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "DriftReport",
+        "metadata": { "name": "n1" },
+        "status": { "state": "InSync", "count": 0 },
+    });
+    refused(apply(&other, &report), "the reporter of n2 may not write n1").unwrap();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": { "name": "n1", "namespace": NAMESPACE },
+    });
+    let lease = cluster.file("lease.json", &lease.to_string());
+    let create = ["create", "-f", lease.to_str().unwrap()];
+    refused(cluster.kubectl_as(&other, &create), "the reporter of n2 may not write n1").unwrap();
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": "n1.1", "namespace": "default" },
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": "n1" },
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reason": "X", "action": "X", "note": "x", "type": "Normal",
+        "reportingController": "holdfast.dev/reporter", "reportingInstance": "n2",
+    });
+    let event = cluster.file("event.json", &event.to_string());
+    let create = ["create", "-f", event.to_str().unwrap()];
+    refused(cluster.kubectl_as(&other, &create), "may not write Events about other objects").unwrap();
+    refused(apply(own, &node("n1", "Ready")), "a reporter changes only the conditions").unwrap();
+    let mut labelled = node("n1", "ConfigDrift");
+    labelled["metadata"]["labels"] = json!({ "x": "y" });
+    refused(apply(own, &labelled), "a reporter changes no label of a Node").unwrap();
+    // The state of before is still there.
+    cluster.state("n1", "Drifted", "True").unwrap();
+}
