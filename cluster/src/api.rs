@@ -79,7 +79,7 @@ pub struct DriftReportStatus {
     /// Stretches of time in which the sensor may have missed changes, and which are not verified again yet: at most 20.
     #[serde(default)]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<ReportedGap>,
     /// The number of gaps that are not in `gaps`.
     #[serde(default)]
     pub more_gaps: i64,
@@ -88,7 +88,7 @@ pub struct DriftReportStatus {
     pub backend: Option<String>,
     /// The newest entry of the node's forensic log. A log that was written anew on the node does not have this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log: Option<LogEntry>,
+    pub log: Option<ReportedLogEntry>,
 }
 
 /// The thing that differs since the shortest time.
@@ -170,7 +170,7 @@ pub struct ChangedBy {
 /// A stretch of time in which the sensor may have missed changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Gap {
+pub struct ReportedGap {
     /// When it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
@@ -185,7 +185,7 @@ pub struct Gap {
 /// One entry of the node's forensic log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LogEntry {
+pub struct ReportedLogEntry {
     /// Its number.
     pub sequence: i64,
     /// Its SHA-256, 64 hexadecimal digits.

@@ -3,7 +3,7 @@
 //! In: arguments. Out: a command that runs, and an exit code.
 
 use crate::node::{self, Options};
-use crate::publish::Place;
+use crate::publish::ReporterPlace;
 use clap::{Parser, Subcommand};
 use sensor_model::socket::SOCKET;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ pub struct NodeCommand {
 impl NodeCommand {
     fn options(self) -> Options {
         Options {
-            place: Place {
+            place: ReporterPlace {
                 holder: self.name.unwrap_or_else(|| self.node_name.clone()),
                 node: self.node_name,
                 namespace: self.namespace,

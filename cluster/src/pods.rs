@@ -118,7 +118,7 @@ fn named(pod: &PartialObjectMeta<Pod>) -> impl Iterator<Item = (String, PodName)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::played_server::{Answer, played};
+    use crate::played_server::{PlayedAnswer, played};
     use serde_json::json;
 
     fn uids<const N: usize>(uids: [&str; N]) -> BTreeSet<String> {
@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unknown_uid_causes_one_request_for_the_pods_of_this_node() {
-        let (client, asked) = played(|_| Answer::Json(list()));
+        let (client, asked) = played(|_| PlayedAnswer::Json(list()));
         let mut pods = Pods::new(client, "n1");
         assert!(pods.names(&BTreeSet::new()).await.is_empty());
         let names = pods.names(&uids(["u-1", "00ff"])).await.clone();
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_is_asked_less_and_less_and_the_uid_stays() {
-        let (client, asked) = played(|_| Answer::Code(403));
+        let (client, asked) = played(|_| PlayedAnswer::Code(403));
         let mut pods = Pods::new(client, "n1");
         for _ in 0..600 {
             assert!(pods.names(&uids(["u-1"])).await.is_empty());
@@ -164,7 +164,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_does_not_answer_delays_by_its_time_limit() {
-        let (client, _asked) = played(|_| Answer::Never);
+        let (client, _asked) = played(|_| PlayedAnswer::Never);
         let mut pods = Pods::new(client, "n1");
         let start = Instant::now();
         assert!(pods.names(&uids(["u-1"])).await.is_empty());

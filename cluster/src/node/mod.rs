@@ -10,7 +10,7 @@ mod writer;
 
 use crate::pods::Pods;
 use crate::probes;
-use crate::publish::{Place, Publisher};
+use crate::publish::{Publisher, ReporterPlace};
 use crate::socket::SensorSocket;
 use kube::{Client, Config};
 use std::io;
@@ -34,7 +34,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where the reporter runs.
-    pub place: Place,
+    pub place: ReporterPlace,
     /// The sensor's socket.
     pub socket: PathBuf,
     /// The address of the health pages.

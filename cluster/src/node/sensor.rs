@@ -2,7 +2,7 @@
 
 use crate::api::{DriftReportStatus, DriftState};
 use crate::backoff::Backoff;
-use crate::reports::{Finding, Sensor, status_of};
+use crate::reports::{NodeFinding, SensorState, status_of};
 use crate::socket::{SensorError, SensorSocket, Tagged};
 use jiff::{Timestamp, Unit};
 use sensor_model::status::NodeStatus;
@@ -25,7 +25,7 @@ struct Silence {
     from: Instant,
     since: Timestamp,
     /// What the newest finding says about the sensor; `None` within the grace time.
-    reported: Option<Sensor>,
+    reported: Option<SensorState>,
 }
 
 /// Asks for the node's status again and again, and hands on each finding. A sensor that gives none for longer than the grace
@@ -33,7 +33,7 @@ struct Silence {
 pub(super) async fn follow(
     mut socket: SensorSocket,
     grace: Duration,
-    findings: watch::Sender<Option<Finding>>,
+    findings: watch::Sender<Option<NodeFinding>>,
     not_ready: watch::Sender<Option<&'static str>>,
 ) {
     let mut tag: Option<String> = None;
@@ -85,7 +85,7 @@ pub(super) async fn follow(
 }
 
 /// The finding of a status, with the log's newest entry if the sensor gives it in time.
-async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> Finding {
+async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> NodeFinding {
     let log = match timeout(LOG_TIMEOUT, socket.log()).await {
         Ok(Ok(log)) => log,
         Ok(Err(error)) => {
@@ -94,29 +94,29 @@ async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> Finding {
         }
         Err(_) => None,
     };
-    Finding {
+    NodeFinding {
         status: status_of(status, log.as_ref()),
-        sensor: Sensor::Answers { refuses_config: status.config_refused.is_some() },
+        sensor: SensorState::Answers { refuses_config: status.config_refused.is_some() },
     }
 }
 
 /// What an error says about the sensor.
-fn without_status(error: &SensorError, since: Timestamp) -> Sensor {
+fn without_status(error: &SensorError, since: Timestamp) -> SensorState {
     let since = since.to_string();
     if error.is_not_ready() {
-        Sensor::NotReady { since }
+        SensorState::NotReady { since }
     } else if error.is_unusable_answer() {
-        Sensor::Unusable { since }
+        SensorState::Unusable { since }
     } else {
-        Sensor::Silent { since }
+        SensorState::Silent { since }
     }
 }
 
 /// The finding of a sensor that gives no status: nothing is proved, and the last drifts stay.
-fn silent(last: Option<Finding>, sensor: &Sensor, since: Timestamp) -> Finding {
+fn silent(last: Option<NodeFinding>, sensor: &SensorState, since: Timestamp) -> NodeFinding {
     let last = last.map_or_else(DriftReportStatus::default, |last| last.status);
     let observed_at = Some(since.to_string());
-    Finding {
+    NodeFinding {
         status: DriftReportStatus { state: DriftState::Unknown, observed_at, ..last },
         sensor: sensor.clone(),
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::DriftState;
-use crate::played_server::{Answer, Asked, played};
-use crate::reports::{Finding, Sensor};
+use crate::played_server::{PlayedAnswer, PlayedRequest, played};
+use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
@@ -67,7 +67,7 @@ async fn serve(listener: UnixListener, statuses: watch::Receiver<(u64, String)>)
     }
 }
 
-async fn next(findings: &mut watch::Receiver<Option<Finding>>) -> Finding {
+async fn next(findings: &mut watch::Receiver<Option<NodeFinding>>) -> NodeFinding {
     timeout(Duration::from_secs(10), findings.changed()).await.unwrap().unwrap();
     findings.borrow_and_update().clone().unwrap()
 }
@@ -94,7 +94,7 @@ async fn a_sensor_that_dies_is_unknown_after_the_grace_time_and_a_new_one_is_bel
     std::fs::remove_file(&path).unwrap();
     let silent = next(&mut newest).await;
     assert_eq!((silent.status.state, silent.status.count), (DriftState::Unknown, 1), "the last drifts stay");
-    assert!(matches!(silent.sensor, Sensor::Silent { .. }));
+    assert!(matches!(silent.sensor, SensorState::Silent { .. }));
     assert!(ready.borrow().is_some());
 
     set.send((3, "{}".to_owned())).unwrap();
@@ -103,7 +103,7 @@ async fn a_sensor_that_dies_is_unknown_after_the_grace_time_and_a_new_one_is_bel
     set.send((4, status(false))).unwrap();
     let back = next(&mut newest).await;
     assert_eq!(back.status.state, DriftState::InSync);
-    assert_eq!(back.sensor, Sensor::Answers { refuses_config: false });
+    assert_eq!(back.sensor, SensorState::Answers { refuses_config: false });
     assert_eq!(*ready.borrow(), None);
 }
 
@@ -121,18 +121,18 @@ async fn a_sensor_without_a_current_status_is_not_called_silent_and_its_death_is
     set.send((2, String::new())).unwrap();
     let hangs = next(&mut newest).await;
     assert_eq!((hangs.status.state, hangs.status.count), (DriftState::Unknown, 1), "the last drifts stay");
-    assert!(matches!(hangs.sensor, Sensor::NotReady { .. }), "{:?}", hangs.sensor);
+    assert!(matches!(hangs.sensor, SensorState::NotReady { .. }), "{:?}", hangs.sensor);
     assert_eq!(*ready.borrow(), Some("the sensor has no current status"));
 
     sensor.abort();
     let _ = sensor.await;
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(next(&mut newest).await.sensor, Sensor::Silent { .. }));
+    assert!(matches!(next(&mut newest).await.sensor, SensorState::Silent { .. }));
     assert_eq!(*ready.borrow(), Some("the sensor does not answer"));
 }
 
 /// A finding with one drift, whose actor is in a pod.
-fn finding(path: &str) -> Finding {
+fn finding(path: &str) -> NodeFinding {
     let drift = crate::api::Drift {
         path: path.to_owned(),
         by: Some(crate::api::ChangedBy { pod_uid: Some("u-1".to_owned()), ..Default::default() }),
@@ -144,23 +144,26 @@ fn finding(path: &str) -> Finding {
         drifts: vec![drift],
         ..Default::default()
     };
-    Finding { status, sensor: Sensor::Answers { refuses_config: false } }
+    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false } }
 }
 
 #[tokio::test(start_paused = true)]
 async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written_with_its_pod() {
-    let (client, log) = played(|asked: &Asked| match asked.line().as_str() {
-        "GET /api/v1/pods" => Answer::Json(json!({"apiVersion": "meta.k8s.io/v1",
+    let (client, log) = played(|asked: &PlayedRequest| match asked.line().as_str() {
+        "GET /api/v1/pods" => PlayedAnswer::Json(json!({"apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"}}]})),
-        line if line.contains("/api/v1/nodes") => Answer::Json(
+        line if line.contains("/api/v1/nodes") => PlayedAnswer::Json(
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "node-uid"}}),
         ),
-        line if line.starts_with("GET") => Answer::Code(404),
-        _ => Answer::Echo,
+        line if line.starts_with("GET") => PlayedAnswer::Code(404),
+        _ => PlayedAnswer::Echo,
     });
-    let place =
-        Place { node: "n1".to_owned(), namespace: "holdfast-system".to_owned(), holder: "n1".to_owned() };
+    let place = ReporterPlace {
+        node: "n1".to_owned(),
+        namespace: "holdfast-system".to_owned(),
+        holder: "n1".to_owned(),
+    };
     let (findings, newest) = watch::channel(None);
     let (stop, stopped) = watch::channel(false);
     let writer =
@@ -170,7 +173,7 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
         sleep(Duration::from_millis(10)).await;
     }
     sleep(Duration::from_secs(5)).await;
-    let statuses: Vec<Asked> =
+    let statuses: Vec<PlayedRequest> =
         log.take().into_iter().filter(|asked| asked.line().ends_with("/driftreports/n1/status")).collect();
     assert!((2..=7).contains(&statuses.len()), "{} writes in one second", statuses.len());
     let last = &statuses[statuses.len() - 1].body["status"];

@@ -2,7 +2,7 @@
 
 use crate::pods::Pods;
 use crate::publish::Publisher;
-use crate::reports::{Finding, name_pods, unnamed_pods};
+use crate::reports::{NodeFinding, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(super) async fn write(
     mut publisher: Publisher,
     mut pods: Pods,
-    mut findings: watch::Receiver<Option<Finding>>,
+    mut findings: watch::Receiver<Option<NodeFinding>>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut spacing = SHORTEST;

@@ -14,7 +14,7 @@ const LONGEST_ASKED: Duration = Duration::from_mins(5);
 
 /// What was written last, and when the next attempt may be.
 #[derive(Debug)]
-pub(super) struct Attempts<T> {
+pub(super) struct WriteAttempts<T> {
     written: Option<(T, Instant)>,
     /// An unchanged value is written again after this time.
     refresh: Duration,
@@ -22,7 +22,7 @@ pub(super) struct Attempts<T> {
     not_before: Option<Instant>,
 }
 
-impl<T: PartialEq> Attempts<T> {
+impl<T: PartialEq> WriteAttempts<T> {
     pub(super) const fn new(refresh: Duration) -> Self {
         Self { written: None, refresh, backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), not_before: None }
     }

@@ -1,7 +1,7 @@
 //! The writes to the API server.
 //!
 //! In: what the reporter knows about its node. Out: the node's `DriftReport`, the conditions of its Node, Events and a Lease. Only
-//! one request is under way at a time, only what changed is written, and a failed write is tried again with the state of then.
+//! one request is under way at a time, and only what changed is written. A failed write is tried again with the state of then.
 //! Every write is a server-side apply of our own fields. No field of another writer is touched.
 
 mod attempts;
@@ -14,11 +14,11 @@ mod tests;
 
 pub use error::PublishError;
 pub use objects::FIELD_MANAGER;
-pub use place::Place;
+pub use place::ReporterPlace;
 
 use crate::api::{DriftReport, DriftReportStatus, DriftState};
-use crate::reports::{Condition, ConditionStatus, Finding, conditions, event};
-use attempts::Attempts;
+use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, event};
+use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, events::v1::Event};
@@ -38,7 +38,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Writes what the reporter knows.
 #[derive(Debug)]
 pub struct Publisher {
-    place: Place,
+    place: ReporterPlace,
     nodes: Api<Node>,
     reports: Api<DriftReport>,
     leases: Api<Lease>,
@@ -51,17 +51,17 @@ pub struct Publisher {
     told: Option<DriftReportStatus>,
     /// Status of each condition, and since when.
     since: BTreeMap<&'static str, (ConditionStatus, Timestamp)>,
-    node: Attempts<()>,
-    report: Attempts<DriftReportStatus>,
-    conditions: Attempts<[Condition; 2]>,
-    event: Attempts<()>,
+    node: WriteAttempts<()>,
+    report: WriteAttempts<DriftReportStatus>,
+    conditions: WriteAttempts<[Condition; 2]>,
+    event: WriteAttempts<()>,
     event_budget: EventBudget,
-    lease: Attempts<()>,
+    lease: WriteAttempts<()>,
 }
 
 impl Publisher {
     /// A publisher for this place. Nothing is asked or written yet.
-    pub fn new(client: &Client, place: Place) -> Self {
+    pub fn new(client: &Client, place: ReporterPlace) -> Self {
         Self {
             nodes: Api::all(client.clone()),
             reports: Api::all(client.clone()),
@@ -73,18 +73,18 @@ impl Publisher {
             told: None,
             since: BTreeMap::new(),
             // Never refreshed: it is asked for again if the Node is another one.
-            node: Attempts::new(Duration::ZERO),
-            report: Attempts::new(REFRESH),
-            conditions: Attempts::new(REFRESH),
-            event: Attempts::new(Duration::ZERO),
+            node: WriteAttempts::new(Duration::ZERO),
+            report: WriteAttempts::new(REFRESH),
+            conditions: WriteAttempts::new(REFRESH),
+            event: WriteAttempts::new(Duration::ZERO),
             event_budget: EventBudget::new(),
-            lease: Attempts::new(objects::LEASE_RENEWAL),
+            lease: WriteAttempts::new(objects::LEASE_RENEWAL),
         }
     }
 
     /// Writes what changed, in this order: report, conditions, Event, Lease. Without a finding only the Lease. One failure does not
     /// keep the others from being written. Gives the time at which the next round is due if nothing changes.
-    pub async fn round(&mut self, finding: Option<&Finding>) -> Instant {
+    pub async fn round(&mut self, finding: Option<&NodeFinding>) -> Instant {
         let uid = match &self.uid {
             Some(uid) => uid.clone(),
             None => match self.learn().await {

@@ -1,6 +1,6 @@
 //! The objects as they are sent.
 
-use super::place::Place;
+use super::place::ReporterPlace;
 use crate::api::DriftReportStatus;
 use crate::reports::{Condition, NodeEvent};
 use crate::text::fit;
@@ -29,7 +29,7 @@ const EVENT_NAME_LENGTH: usize = 200;
 const INSTANCE_BYTES: usize = 128;
 
 /// The report, with its owner and without its status.
-pub(super) fn report(place: &Place, uid: &str) -> Value {
+pub(super) fn report(place: &ReporterPlace, uid: &str) -> Value {
     json!({
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "DriftReport",
@@ -38,7 +38,7 @@ pub(super) fn report(place: &Place, uid: &str) -> Value {
 }
 
 /// The report's status.
-pub(super) fn report_status(place: &Place, status: &DriftReportStatus) -> Value {
+pub(super) fn report_status(place: &ReporterPlace, status: &DriftReportStatus) -> Value {
     json!({
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "DriftReport",
@@ -48,7 +48,11 @@ pub(super) fn report_status(place: &Place, status: &DriftReportStatus) -> Value 
 }
 
 /// The Node's conditions, each with the time of its last change.
-pub(super) fn node_status(place: &Place, conditions: &[(&Condition, Timestamp)], now: Timestamp) -> Value {
+pub(super) fn node_status(
+    place: &ReporterPlace,
+    conditions: &[(&Condition, Timestamp)],
+    now: Timestamp,
+) -> Value {
     let conditions: Vec<Value> = conditions
         .iter()
         .map(|(condition, since)| {
@@ -71,7 +75,7 @@ pub(super) fn node_status(place: &Place, conditions: &[(&Condition, Timestamp)],
 }
 
 /// The Lease that shows that the reporter lives.
-pub(super) fn lease(place: &Place, uid: &str, now: Timestamp) -> Value {
+pub(super) fn lease(place: &ReporterPlace, uid: &str, now: Timestamp) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -89,7 +93,7 @@ pub(super) fn lease(place: &Place, uid: &str, now: Timestamp) -> Value {
 }
 
 /// An Event about the Node.
-pub(super) fn event(place: &Place, uid: &str, event: &NodeEvent, now: Timestamp) -> Event {
+pub(super) fn event(place: &ReporterPlace, uid: &str, event: &NodeEvent, now: Timestamp) -> Event {
     let name: String = place.node.chars().take(EVENT_NAME_LENGTH).collect();
     Event {
         metadata: ObjectMeta {
@@ -116,6 +120,6 @@ pub(super) fn event(place: &Place, uid: &str, event: &NodeEvent, now: Timestamp)
 }
 
 /// What is removed with the Node.
-fn owner(place: &Place, uid: &str) -> Value {
+fn owner(place: &ReporterPlace, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": uid})
 }

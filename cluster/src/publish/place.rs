@@ -2,7 +2,7 @@
 
 /// The node, and the reporter's own names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ReporterPlace {
     /// The Node's name.
     pub node: String,
     /// The namespace of the Lease.

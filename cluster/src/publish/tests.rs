@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::{Drift, DriftReportStatus};
-use crate::played_server::{Answer, Asked, Log, played};
-use crate::reports::Sensor;
+use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
+use crate::reports::SensorState;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,17 +11,21 @@ const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
-fn place() -> Place {
-    Place { node: "n1".to_owned(), namespace: "holdfast-system".to_owned(), holder: "pod-1".to_owned() }
+fn place() -> ReporterPlace {
+    ReporterPlace {
+        node: "n1".to_owned(),
+        namespace: "holdfast-system".to_owned(),
+        holder: "pod-1".to_owned(),
+    }
 }
 
 fn drift(path: &str) -> Drift {
     Drift { path: path.to_owned(), differences: vec!["content".to_owned()], ..Drift::default() }
 }
 
-fn finding(paths: &[&str]) -> Finding {
+fn finding(paths: &[&str]) -> NodeFinding {
     let drifts: Vec<Drift> = paths.iter().map(|path| drift(path)).collect();
-    Finding {
+    NodeFinding {
         status: DriftReportStatus {
             observed_at: Some("2026-01-01T00:00:00Z".to_owned()),
             state: if paths.is_empty() { DriftState::InSync } else { DriftState::Drifted },
@@ -30,7 +34,7 @@ fn finding(paths: &[&str]) -> Finding {
             backend: Some("lsm".to_owned()),
             ..DriftReportStatus::default()
         },
-        sensor: Sensor::Answers { refuses_config: false },
+        sensor: SensorState::Answers { refuses_config: false },
     }
 }
 
@@ -39,15 +43,15 @@ fn node(uid: &str) -> Value {
 }
 
 /// The answer of a server on which nothing goes wrong.
-fn good(asked: &Asked) -> Answer {
+fn good(asked: &PlayedRequest) -> PlayedAnswer {
     match (asked.method.as_str(), asked.line().split_once(' ').unwrap().1) {
-        (_, path) if path.starts_with(NODE) => Answer::Json(node("node-uid")),
-        ("GET", REPORT) => Answer::Code(404),
-        _ => Answer::Echo,
+        (_, path) if path.starts_with(NODE) => PlayedAnswer::Json(node("node-uid")),
+        ("GET", REPORT) => PlayedAnswer::Code(404),
+        _ => PlayedAnswer::Echo,
     }
 }
 
-fn publisher(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Publisher, Log) {
+fn publisher(answer: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static) -> (Publisher, PlayedLog) {
     let (client, log) = played(answer);
     (Publisher::new(&client, place()), log)
 }
@@ -57,7 +61,7 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
     let (mut publisher, log) = publisher(good);
     publisher.round(Some(&finding(&["/etc/a"]))).await;
     let asked = log.take();
-    let lines: Vec<String> = asked.iter().map(Asked::line).collect();
+    let lines: Vec<String> = asked.iter().map(PlayedRequest::line).collect();
     assert_eq!(
         lines,
         [
@@ -121,7 +125,7 @@ async fn a_recovery_is_written_with_an_event_and_the_time_of_the_change() {
     log.take();
     publisher.round(Some(&finding(&[]))).await;
     let asked = log.take();
-    let lines: Vec<String> = asked.iter().map(Asked::line).collect();
+    let lines: Vec<String> = asked.iter().map(PlayedRequest::line).collect();
     assert_eq!(
         lines,
         [format!("PATCH {REPORT}/status"), format!("PATCH {NODE}/status"), format!("POST {EVENTS}")]
@@ -138,9 +142,9 @@ async fn a_new_reporter_repeats_neither_event_nor_time_of_the_change() {
             node["status"] = json!({"conditions": [
                 {"type": "Ready", "status": "True"},
                 {"type": "ConfigDrift", "status": "True", "lastTransitionTime": "2025-05-05T05:05:05Z"}]});
-            Answer::Json(node)
+            PlayedAnswer::Json(node)
         }
-        "GET /apis/holdfast.dev/v1alpha1/driftreports/n1" => Answer::Json(json!({
+        "GET /apis/holdfast.dev/v1alpha1/driftreports/n1" => PlayedAnswer::Json(json!({
             "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": {"name": "n1"},
             "status": finding(&["/etc/a"]).status,
         })),
@@ -161,7 +165,7 @@ async fn after_an_outage_the_present_state_is_written_once() {
     let now = Arc::clone(&code);
     let (mut publisher, log) = publisher(move |asked| match now.load(Ordering::Relaxed) {
         200 => good(asked),
-        code => Answer::Code(code),
+        code => PlayedAnswer::Code(code),
     });
     let names: Vec<String> = (0..300).map(|number| format!("/etc/{number}")).collect();
     let begin = Instant::now();
@@ -190,7 +194,9 @@ async fn after_an_outage_the_present_state_is_written_once() {
 #[tokio::test(start_paused = true)]
 async fn a_cluster_without_the_definition_gets_conditions_all_the_same() {
     let (mut publisher, log) =
-        publisher(|asked| if asked.uri.contains("driftreports") { Answer::Code(404) } else { good(asked) });
+        publisher(
+            |asked| if asked.uri.contains("driftreports") { PlayedAnswer::Code(404) } else { good(asked) },
+        );
     let again = publisher.round(Some(&finding(&["/etc/a"]))).await;
     let lines = log.lines();
     assert!(lines.contains(&format!("PATCH {NODE}/status")), "{lines:?}");
@@ -208,10 +214,10 @@ async fn a_report_that_was_deleted_is_made_anew() {
     let (mut publisher, log) = publisher(move |asked| {
         let mut deleted = now.lock().unwrap();
         match asked.line().as_str() {
-            line if line == format!("PATCH {REPORT}/status") && *deleted => Answer::Code(404),
+            line if line == format!("PATCH {REPORT}/status") && *deleted => PlayedAnswer::Code(404),
             line if line == format!("PATCH {REPORT}") => {
                 *deleted = false;
-                Answer::Echo
+                PlayedAnswer::Echo
             }
             _ => good(asked),
         }
@@ -231,7 +237,7 @@ async fn a_node_that_was_made_anew_gets_a_report_of_its_own() {
     let uid = Arc::new(Mutex::new("node-uid"));
     let now = Arc::clone(&uid);
     let (mut publisher, log) = publisher(move |asked| {
-        if asked.uri.starts_with(NODE) { Answer::Json(node(*now.lock().unwrap())) } else { good(asked) }
+        if asked.uri.starts_with(NODE) { PlayedAnswer::Json(node(*now.lock().unwrap())) } else { good(asked) }
     });
     publisher.round(Some(&finding(&[]))).await;
     *uid.lock().unwrap() = "another-uid";
@@ -248,8 +254,10 @@ async fn a_node_that_was_made_anew_gets_a_report_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_asks_to_wait_is_not_asked_before() {
     let (mut publisher, log) = publisher(|_| {
-        Answer::Status(json!({"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "slow",
-            "details": {"retryAfterSeconds": 40}}))
+        PlayedAnswer::Status(
+            json!({"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "slow",
+            "details": {"retryAfterSeconds": 40}}),
+        )
     });
     let next = publisher.round(Some(&finding(&[]))).await;
     assert_eq!(log.take().len(), 1);
@@ -260,7 +268,7 @@ async fn a_server_that_asks_to_wait_is_not_asked_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_answers_is_given_up_after_the_time_limit() {
-    let (mut publisher, _log) = publisher(|_| Answer::Never);
+    let (mut publisher, _log) = publisher(|_| PlayedAnswer::Never);
     let begin = Instant::now();
     let next = publisher.round(Some(&finding(&[]))).await;
     assert!(begin.elapsed() < ANSWER_TIMEOUT + Duration::from_secs(1));

@@ -1,7 +1,7 @@
 //! The conditions of the Node.
 
 use super::actor::by;
-use super::finding::{Finding, Sensor};
+use super::finding::{NodeFinding, SensorState};
 use crate::api::{Drift, DriftReportStatus, DriftState};
 use crate::text::{count, fit};
 use std::fmt::Write as _;
@@ -63,11 +63,11 @@ pub struct Condition {
 }
 
 /// The conditions of the Node: [`CONFIG_DRIFT`] and [`SENSOR_READY`].
-pub fn conditions(finding: &Finding) -> [Condition; 2] {
+pub fn conditions(finding: &NodeFinding) -> [Condition; 2] {
     [config_drift(finding), sensor_ready(finding)]
 }
 
-fn config_drift(Finding { status, sensor }: &Finding) -> Condition {
+fn config_drift(NodeFinding { status, sensor }: &NodeFinding) -> Condition {
     let last = match status.count {
         0 => String::new(),
         number => {
@@ -75,30 +75,30 @@ fn config_drift(Finding { status, sensor }: &Finding) -> Condition {
         }
     };
     let (value, reason, message) = match (sensor, status.state) {
-        (Sensor::Silent { since }, _) => (
+        (SensorState::Silent { since }, _) => (
             ConditionStatus::Unknown,
             "SensorSilent",
             format!("the node's sensor has not answered since {since}{last}"),
         ),
-        (Sensor::NotReady { since }, _) => (
+        (SensorState::NotReady { since }, _) => (
             ConditionStatus::Unknown,
             "SensorNotReady",
             format!("the node's sensor runs without a current status since {since}{last}"),
         ),
-        (Sensor::Unusable { since }, _) => (
+        (SensorState::Unusable { since }, _) => (
             ConditionStatus::Unknown,
             "SensorUnusable",
             format!("the answers of the node's sensor cannot be used since {since}{last}"),
         ),
-        (Sensor::Answers { .. }, DriftState::Drifted) => (
+        (SensorState::Answers { .. }, DriftState::Drifted) => (
             ConditionStatus::True,
             "Drifted",
             format!("{} drifted: {}", things(status.count), named(&status.drifts, status.count)),
         ),
-        (Sensor::Answers { .. }, DriftState::InSync) => {
+        (SensorState::Answers { .. }, DriftState::InSync) => {
             (ConditionStatus::False, "InSync", "the node matches its MachineConfigs".to_owned())
         }
-        (Sensor::Answers { .. }, DriftState::Unknown) => unknown(status),
+        (SensorState::Answers { .. }, DriftState::Unknown) => unknown(status),
     };
     Condition { kind: CONFIG_DRIFT, status: value, reason, message: fit(&message, MESSAGE_BYTES) }
 }
@@ -116,27 +116,27 @@ fn unknown(status: &DriftReportStatus) -> (ConditionStatus, &'static str, String
     )
 }
 
-fn sensor_ready(Finding { status, sensor }: &Finding) -> Condition {
+fn sensor_ready(NodeFinding { status, sensor }: &NodeFinding) -> Condition {
     let (value, reason, message) = match (sensor, &status.backend) {
-        (Sensor::Silent { since }, _) => (
+        (SensorState::Silent { since }, _) => (
             ConditionStatus::False,
             "SensorSilent",
             format!("the node's sensor has not answered since {since}"),
         ),
-        (Sensor::NotReady { since }, _) => (
+        (SensorState::NotReady { since }, _) => (
             ConditionStatus::False,
             "SensorNotReady",
             format!("the node's sensor runs without a current status since {since}"),
         ),
-        (Sensor::Unusable { since }, _) => (
+        (SensorState::Unusable { since }, _) => (
             ConditionStatus::False,
             "SensorUnusable",
             format!("the answers of the node's sensor cannot be used since {since}"),
         ),
-        (Sensor::Answers { .. }, None) => {
+        (SensorState::Answers { .. }, None) => {
             (ConditionStatus::False, "NoBackend", "the node's sensor receives no events".to_owned())
         }
-        (Sensor::Answers { refuses_config: true }, Some(backend)) => (
+        (SensorState::Answers { refuses_config: true }, Some(backend)) => (
             ConditionStatus::True,
             "ConfigRefused",
             format!(
@@ -144,7 +144,7 @@ fn sensor_ready(Finding { status, sensor }: &Finding) -> Condition {
                  see `holdfast status` on the node"
             ),
         ),
-        (Sensor::Answers { refuses_config: false }, Some(backend)) => {
+        (SensorState::Answers { refuses_config: false }, Some(backend)) => {
             (ConditionStatus::True, "Watching", format!("backend {backend}"))
         }
     };

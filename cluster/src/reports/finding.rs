@@ -4,16 +4,16 @@ use crate::api::DriftReportStatus;
 
 /// All that the reporter knows about its node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
+pub struct NodeFinding {
     /// The report's status.
     pub status: DriftReportStatus,
     /// Whether the sensor answers.
-    pub sensor: Sensor,
+    pub sensor: SensorState,
 }
 
 /// Whether the sensor answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sensor {
+pub enum SensorState {
     /// It does.
     Answers {
         /// It refuses the newest MachineConfigs or policies, and still uses the last valid ones.

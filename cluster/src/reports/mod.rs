@@ -15,5 +15,5 @@ mod tests;
 pub use actor::{PodName, PodNames, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use events::{NodeEvent, event};
-pub use finding::{Finding, Sensor};
+pub use finding::{NodeFinding, SensorState};
 pub use status::{name_pods, status_of, unnamed_pods};

@@ -1,7 +1,7 @@
 //! The status of a node's `DriftReport`.
 
 use super::actor::{PodNames, by, changed_by};
-use crate::api::{Drift, DriftReportStatus, DriftState, Gap, LogEntry, NewestDrift};
+use crate::api::{Drift, DriftReportStatus, DriftState, NewestDrift, ReportedGap, ReportedLogEntry};
 use crate::text::fit;
 use jiff::Timestamp;
 use sensor_model::{
@@ -107,16 +107,16 @@ fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
     }
 }
 
-fn gap(gap: &OpenGap) -> Gap {
-    Gap {
+fn gap(gap: &OpenGap) -> ReportedGap {
+    ReportedGap {
         since: time(&gap.since),
         reason: fit(&gap.reason, REASON_BYTES),
         path: gap.path.as_deref().map(|path| fit(path, PATH_BYTES)),
     }
 }
 
-fn entry(log: &LogCheckpoint) -> LogEntry {
-    LogEntry {
+fn entry(log: &LogCheckpoint) -> ReportedLogEntry {
+    ReportedLogEntry {
         sequence: i64::try_from(log.sequence).unwrap_or(i64::MAX),
         hash: fit(&log.hash, HASH_BYTES),
         time: time(&log.time),

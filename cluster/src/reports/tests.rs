@@ -62,8 +62,8 @@ fn vi() -> Actor {
     }
 }
 
-fn finding(status: &NodeStatus) -> Finding {
-    Finding { status: status_of(status, None), sensor: Sensor::Answers { refuses_config: false } }
+fn finding(status: &NodeStatus) -> NodeFinding {
+    NodeFinding { status: status_of(status, None), sensor: SensorState::Answers { refuses_config: false } }
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn neither_report_nor_condition_nor_event_has_a_content_or_an_argument() {
     let mut status = status(VerdictKind::Drifted, vec![thing("/etc/a", "", Some(vi()))]);
     status.config_refused = Some("field x: password=secret is no number".to_owned());
     let mut finding = finding(&status);
-    finding.sensor = Sensor::Answers { refuses_config: true };
+    finding.sensor = SensorState::Answers { refuses_config: true };
     let texts = [
         serde_json::to_string(&finding.status).unwrap(),
         format!("{:?}", conditions(&finding)),
@@ -159,7 +159,7 @@ fn every_text_of_the_report_is_bounded_whatever_the_sensor_sends() {
         assert_eq!(report.more, 1000 - i64::try_from(report.drifts.len()).unwrap());
         assert_eq!((report.gaps.len(), report.more_gaps), (20, 980));
         assert!(report.drifts.len() > 20);
-        let finding = Finding { status: report, sensor: Sensor::Answers { refuses_config: false } };
+        let finding = NodeFinding { status: report, sensor: SensorState::Answers { refuses_config: false } };
         for condition in conditions(&finding) {
             assert!(condition.message.len() <= 1024, "{}", condition.message);
         }
@@ -243,9 +243,9 @@ fn a_sensor_that_does_not_answer_proves_nothing_and_the_last_drifts_are_named() 
     let mut finding = finding(&status(VerdictKind::Drifted, drifted));
     finding.status.state = DriftState::Unknown;
     for sensor in [
-        Sensor::Silent { since: "2026-01-01T00:00:09Z".to_owned() },
-        Sensor::Unusable { since: "2026-01-01T00:00:09Z".to_owned() },
-        Sensor::NotReady { since: "2026-01-01T00:00:09Z".to_owned() },
+        SensorState::Silent { since: "2026-01-01T00:00:09Z".to_owned() },
+        SensorState::Unusable { since: "2026-01-01T00:00:09Z".to_owned() },
+        SensorState::NotReady { since: "2026-01-01T00:00:09Z".to_owned() },
     ] {
         finding.sensor = sensor;
         let [drift, ready] = conditions(&finding);

@@ -8,7 +8,7 @@ use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
 use super::http::{self, Pages, Readiness};
 use super::metrics::Metrics;
 use super::picture::Picture;
-use super::socket::{self, Answers, Publisher, ReporterPeer};
+use super::socket::{self, Answers, ReporterPeer, StatusPublisher};
 use super::status_file::{self, StatusFile};
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
@@ -82,7 +82,7 @@ pub struct Reporter {
     listener: Option<TcpListener>,
     bound: Option<UnixListener>,
     /// The side of the loop of the reporter's socket; `None` without a socket.
-    publisher: Option<Publisher>,
+    publisher: Option<StatusPublisher>,
     servers: Vec<Server>,
 }
 

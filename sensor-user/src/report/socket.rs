@@ -39,7 +39,7 @@ use tokio::time::{Instant, sleep, timeout};
 pub(super) use answers::Answers;
 pub(super) use bounded_status::text as bounded_text;
 pub use peer::ReporterPeer;
-pub(super) use published::{Publisher, channel};
+pub(super) use published::{StatusPublisher, channel};
 
 /// The socket gets its name when it is ready.
 const TEMPORARY: &str = ".reporter.sock.new";

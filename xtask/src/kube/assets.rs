@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::go::{self, Go, Source};
+use super::go::{self, Go, GoSource};
 use crate::apt::{self, GUEST_RELEASE};
 use crate::cache::Cache;
 use crate::run::say;
@@ -69,7 +69,7 @@ impl KubeAssets {
     /// Finds the programs, and builds or fetches those that the cache lacks.
     pub(crate) fn ensure(cache: &Cache, release: &str) -> Result<Self> {
         let sources = sources(release);
-        let missing: Vec<&Source> = sources
+        let missing: Vec<&GoSource> = sources
             .iter()
             .map(|source| source.is_built(cache).map(|built| (!built).then_some(source)))
             .filter_map(Result::transpose)
@@ -168,9 +168,9 @@ const ETCD: &str = "kube/etcd";
 const NODE: &str = "kube/node";
 
 /// What Go builds.
-fn sources(release: &str) -> [Source; 2] {
+fn sources(release: &str) -> [GoSource; 2] {
     [
-        Source {
+        GoSource {
             folder: format!("{PINS}/{release}"),
             module: "k8s.io/kubernetes",
             // Most packages of the others are in kubelet and the API server.
@@ -180,7 +180,7 @@ fn sources(release: &str) -> [Source; 2] {
             version_variable: Some("k8s.io/component-base/version.gitVersion"),
             cached: format!("kube/{release}"),
         },
-        Source {
+        GoSource {
             folder: format!("{PINS}/containerd"),
             module: "github.com/containerd/containerd/v2",
             programs: &["containerd", "ctr", "containerd-shim-runc-v2"],

@@ -1,8 +1,8 @@
 //! A control plane on this machine's loopback: etcd, API server, controller manager and scheduler.
 //!
-//! In: the programs, and the names of the nodes that will join. Out: a cluster that is ready, configs with which
-//! its users reach it from here or from a guest, and an API server that tests kill and restart. All of it ends with its
-//! value, and its folder is removed. The logs stay in `target/kube-logs`.
+//! In: the programs, and the names of the nodes that will join. Out: a cluster that is ready, and configs with which its users
+//! reach it from here or from a guest. Tests kill and restart the API server. All of it ends with its value, and its folder is
+//! removed. The logs stay in `target/kube-logs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::KubeAssets;
-use super::process::Process;
+use super::process::LoggedProcess;
 use crate::dist;
 use crate::run::output;
 
@@ -62,7 +62,7 @@ impl User<'_> {
 
 /// Where a client of the API runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ClientPlace {
     /// On this machine.
     Host,
     /// In a guest with QEMU's user-mode network.
@@ -83,10 +83,10 @@ pub(crate) struct Wanted<'a> {
 /// A running control plane. Its fields are dropped in their order, and so the folder last.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
-    scheduler: Option<Process>,
-    controller_manager: Option<Process>,
-    apiserver: Option<Process>,
-    etcd: Option<Process>,
+    scheduler: Option<LoggedProcess>,
+    controller_manager: Option<LoggedProcess>,
+    apiserver: Option<LoggedProcess>,
+    etcd: Option<LoggedProcess>,
     assets: KubeAssets,
     ports: Ports,
     /// Flags of the API server that the caller adds.
@@ -139,7 +139,7 @@ impl ControlPlane {
     }
 
     /// The config with which a user reaches the API server.
-    pub(crate) fn kubeconfig(&self, user: User<'_>, place: Place) -> Result<String> {
+    pub(crate) fn kubeconfig(&self, user: User<'_>, place: ClientPlace) -> Result<String> {
         let name = user.name();
         let token =
             self.tokens.get(&name).with_context(|| format!("the cluster was started without {name}"))?;
@@ -147,10 +147,10 @@ impl ControlPlane {
     }
 
     /// The config with which the owner of a token reaches the API server.
-    pub(crate) fn config_with(&self, name: &str, token: &str, place: Place) -> Result<String> {
+    pub(crate) fn config_with(&self, name: &str, token: &str, place: ClientPlace) -> Result<String> {
         let address = match place {
-            Place::Host => Ipv4Addr::LOCALHOST,
-            Place::Guest => GATEWAY,
+            ClientPlace::Host => Ipv4Addr::LOCALHOST,
+            ClientPlace::Guest => GATEWAY,
         };
         // JSON is YAML.
         let config = json!({
@@ -192,7 +192,7 @@ impl ControlPlane {
     /// Fails with the end of its log if a part has ended that nobody killed.
     pub(crate) fn check(&self) -> Result<()> {
         let parts = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler];
-        parts.into_iter().flatten().try_for_each(Process::check)
+        parts.into_iter().flatten().try_for_each(LoggedProcess::check)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -204,10 +204,10 @@ impl ControlPlane {
     }
 
     /// Starts a part. Its folder is a file's default place.
-    fn run(&self, name: &'static str, program: &Path, flags: &[String]) -> Result<Process> {
+    fn run(&self, name: &'static str, program: &Path, flags: &[String]) -> Result<LoggedProcess> {
         let mut command = Command::new(program);
         command.args(flags).current_dir(self.folder.path()).env("HOME", self.folder.path());
-        Process::start(name, &mut command, &self.logs.join(format!("{name}.log")))
+        LoggedProcess::start(name, &mut command, &self.logs.join(format!("{name}.log")))
     }
 
     /// The tokens of all users, and the key that signs those of service accounts.
@@ -266,7 +266,7 @@ impl ControlPlane {
         apiserver.until(LIMIT, || {
             // Cheaper than a start of kubectl.
             answers(self.ports.apiserver)?;
-            fs::write(self.admin_config(), self.kubeconfig(User::Admin, Place::Host)?)?;
+            fs::write(self.admin_config(), self.kubeconfig(User::Admin, ClientPlace::Host)?)?;
             output(self.kubectl().args(["get", "--raw", "/readyz", "--request-timeout=10s"])).map(drop)
         })?;
         self.apiserver = Some(apiserver);
@@ -370,7 +370,7 @@ mod tests {
 
         // A node's own token, at the address of the host: NodeRestriction lets it make its own Node and no other.
         let config = folder.join("node.kubeconfig");
-        fs::write(&config, plane.kubeconfig(User::Node("n1"), Place::Host).unwrap()).unwrap();
+        fs::write(&config, plane.kubeconfig(User::Node("n1"), ClientPlace::Host).unwrap()).unwrap();
         let create = |name: &str| {
             let file = folder.join(format!("{name}.json"));
             let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
@@ -379,7 +379,7 @@ mod tests {
         };
         create("n1").unwrap();
         create("n2").unwrap_err();
-        plane.kubeconfig(User::Node("n2"), Place::Guest).unwrap_err();
+        plane.kubeconfig(User::Node("n2"), ClientPlace::Guest).unwrap_err();
         plane.check().unwrap();
 
         drop(plane);

@@ -28,7 +28,7 @@ const CACHES: &str = "tmp/go";
 
 /// The programs of one module.
 #[derive(Debug, Clone)]
-pub(super) struct Source {
+pub(super) struct GoSource {
     /// The folder with the pins, below the root of the working tree.
     pub(super) folder: String,
     /// The module.
@@ -43,7 +43,7 @@ pub(super) struct Source {
     pub(super) cached: String,
 }
 
-impl Source {
+impl GoSource {
     /// Where a program is after a build.
     pub(super) fn program(&self, cache: &Cache, name: &str) -> PathBuf {
         cache.path(&self.cached).join(name)
@@ -56,10 +56,10 @@ impl Source {
     }
 
     /// The oldest Go that can build it.
-    pub(super) fn needed(&self) -> Result<Version> {
+    pub(super) fn needed(&self) -> Result<GoVersion> {
         let pins = self.pins()?;
         let line = pins.lines().find_map(|line| line.strip_prefix("go "));
-        line.and_then(Version::parse)
+        line.and_then(GoVersion::parse)
             .with_context(|| format!("{}/go.mod names no version of Go", self.folder))
     }
 
@@ -146,10 +146,10 @@ pub(super) struct Go {
 
 impl Go {
     /// Finds a Go of this version or later. A machine without any gets Debian's, if that is new enough.
-    pub(super) fn find(cache: &Cache, needed: &Version) -> Result<Self> {
+    pub(super) fn find(cache: &Cache, needed: &GoVersion) -> Result<Self> {
         let caches = cache.path(CACHES);
         let present =
-            find_program("go").and_then(|program| Version::of(&program).map(|version| (program, version)));
+            find_program("go").and_then(|program| GoVersion::of(&program).map(|version| (program, version)));
         if let Some((program, version)) = &present
             && version >= needed
         {
@@ -157,13 +157,13 @@ impl Go {
         }
         let release = apt::codename()?;
         let offer = Apt::with_suites(cache, &[&release])?.newest(PACKAGE)?;
-        let offered = offer.as_ref().and_then(|offer| Version::of_package(&offer.version));
+        let offered = offer.as_ref().and_then(|offer| GoVersion::of_package(&offer.version));
         if present.is_none() && offered.as_ref().is_some_and(|offered| offered >= needed) {
             apt::install(&[("go", PACKAGE)])?;
             let program = find_program("go").with_context(|| format!("{PACKAGE} holds no go"))?;
             return Ok(Self { program, caches });
         }
-        let has = |version: Option<&Version>| version.map_or("none".to_owned(), ToString::to_string);
+        let has = |version: Option<&GoVersion>| version.map_or("none".to_owned(), ToString::to_string);
         bail!(
             "Kubernetes is built with Go {needed} or later: this machine has {}, Debian {release} has {}\n    \
              install Go {needed} or later and put its folder `bin` on the search path (PATH)",
@@ -197,9 +197,9 @@ pub(super) fn clean(cache: &Cache) -> Result<()> {
 
 /// A version of Go.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(Vec<u32>);
+pub(super) struct GoVersion(Vec<u32>);
 
-impl Version {
+impl GoVersion {
     /// Reads `1.26.8`; what follows the numbers, such as `rc1`, is left out.
     fn parse(text: &str) -> Option<Self> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -222,7 +222,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for GoVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
         f.write_str(&numbers.join("."))
@@ -235,13 +235,13 @@ mod tests {
 
     #[test]
     fn versions_are_compared_by_their_numbers() {
-        let version = |text| Version::parse(text).unwrap();
+        let version = |text| GoVersion::parse(text).unwrap();
         assert!(version("1.26.8") > version("1.26.0"));
         assert!(version("1.26.0") > version("1.9"));
         assert_eq!(version("1.27rc1"), version("1.27"));
-        assert_eq!(Version::of_package("2:1.19~1"), Some(version("1.19")));
+        assert_eq!(GoVersion::of_package("2:1.19~1"), Some(version("1.19")));
         assert_eq!(version("1.26.8").to_string(), "1.26.8");
-        assert_eq!(Version::parse("devel"), None);
+        assert_eq!(GoVersion::parse("devel"), None);
     }
 
     #[test]

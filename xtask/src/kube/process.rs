@@ -19,7 +19,7 @@ const TAIL_LINES: usize = 15;
 
 /// A running process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct LoggedProcess {
     name: &'static str,
     child: Child,
     log: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Process {
     output: Receiver<()>,
 }
 
-impl Process {
+impl LoggedProcess {
     /// Starts it. What it prints is appended to its log.
     pub(super) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
         let mut file = File::options()
@@ -93,7 +93,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LoggedProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -103,8 +103,8 @@ impl Drop for Process {
 mod tests {
     use super::*;
 
-    fn start(script: &str, log: &Path) -> Process {
-        Process::start("sh", Command::new("sh").args(["-c", script]), log).unwrap()
+    fn start(script: &str, log: &Path) -> LoggedProcess {
+        LoggedProcess::start("sh", Command::new("sh").args(["-c", script]), log).unwrap()
     }
 
     #[test]

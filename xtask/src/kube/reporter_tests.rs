@@ -5,8 +5,8 @@
 //! The reporter has the token of such a pod. The sensor's socket is the daemon's own, with a picture that the test makes: no kernel
 //! program runs on this machine.
 
-use super::control_plane::{ControlPlane, Place, Wanted};
-use super::process::Process;
+use super::control_plane::{ClientPlace, ControlPlane, Wanted};
+use super::process::LoggedProcess;
 use super::{KubeAssets, NEWEST};
 use crate::cache::Cache;
 use crate::dist;
@@ -26,13 +26,13 @@ const LIMIT: Duration = Duration::from_mins(2);
 const NAMESPACE: &str = "holdfast-system";
 
 /// The sensor: an example program of the daemon's crate.
-struct Sensor {
+struct PlayedSensor {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Sensor {
+impl PlayedSensor {
     fn start(folder: &Path) -> Self {
         let user = fs::metadata(folder).unwrap().uid().to_string();
         let mut child = Command::new(dist::target_dir().join("debug/examples/played_sensor"))
@@ -55,7 +55,7 @@ impl Sensor {
     }
 }
 
-impl Drop for Sensor {
+impl Drop for PlayedSensor {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -113,7 +113,7 @@ impl Cluster {
         let mut kubectl = self.plane.kubectl();
         kubectl.args(["create", "token", "holdfast-reporter", "--namespace", NAMESPACE]);
         let token = output(kubectl.args(["--bound-object-kind", "Pod", "--bound-object-name", name]))?;
-        let config = self.plane.config_with(node, token.trim(), Place::Host)?;
+        let config = self.plane.config_with(node, token.trim(), ClientPlace::Host)?;
         Ok(self.file(&format!("{node}.kubeconfig"), &config))
     }
 
@@ -183,7 +183,7 @@ fn node(name: &str, condition: &str) -> Value {
 #[ignore = "needs the programs of `cargo xtask kube-assets`"]
 fn a_drift_is_in_the_api_until_it_recovers_and_is_told_once_after_the_api_server_was_away() {
     let mut cluster = Cluster::start();
-    let mut sensor = Sensor::start(cluster.folder.path());
+    let mut sensor = PlayedSensor::start(cluster.folder.path());
     let socket = cluster.folder.path().join("run/reporter.sock");
     let mut config = None;
     // The controllers make the pods.
@@ -202,7 +202,7 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_told_once_after_the_api_server
         .arg(&socket)
         .env("KUBECONFIG", &config);
     let log = dist::root().join("target/kube-logs/reporter/reporter.log");
-    let reporter = Process::start("holdfast-cluster", &mut command, &log).unwrap();
+    let reporter = LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap();
 
     // Nothing differs.
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();

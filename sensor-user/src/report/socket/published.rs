@@ -22,7 +22,7 @@ pub(super) struct StatusVersion {
 
 /// The side of the loop.
 #[derive(Debug)]
-pub(in crate::report) struct Publisher {
+pub(in crate::report) struct StatusPublisher {
     status: watch::Sender<Option<StatusVersion>>,
     last: u64,
     beat: Arc<AtomicU64>,
@@ -40,17 +40,17 @@ pub(in crate::report) struct Published {
 }
 
 /// The two sides. `pause`: the time between two beats of the loop.
-pub(in crate::report) fn channel(clock: Arc<dyn Clock>, pause: Duration) -> (Publisher, Published) {
+pub(in crate::report) fn channel(clock: Arc<dyn Clock>, pause: Duration) -> (StatusPublisher, Published) {
     let (sender, status) = watch::channel(None);
     let now = clock.boot_ns();
     let beat = Arc::new(AtomicU64::new(now));
     let published =
         Published { status, beat: Arc::clone(&beat), longest: longest_age(pause), clock: Arc::clone(&clock) };
     // A peer that knows a number of an earlier daemon must not take it for one of this daemon.
-    (Publisher { status: sender, last: now, beat, clock }, published)
+    (StatusPublisher { status: sender, last: now, beat, clock }, published)
 }
 
-impl Publisher {
+impl StatusPublisher {
     /// Replaces the status.
     pub(in crate::report) fn publish(&mut self, text: Vec<u8>) {
         self.last += 1;

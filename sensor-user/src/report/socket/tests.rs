@@ -42,7 +42,7 @@ impl PeerCheck for Everybody {
 
 struct Served {
     directory: TempDir,
-    publisher: Publisher,
+    publisher: StatusPublisher,
     log: ForensicLog,
     metrics: Arc<Metrics>,
     stop: watch::Sender<bool>,
