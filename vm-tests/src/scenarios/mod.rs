@@ -98,8 +98,8 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "pod",
         shows: "in a container the daemon enters the host's namespaces, opens no network socket and serves its reporter alone",
         by_default: Some(only(
-            &["5.10", "6.12"],
-            "since 6.5 a socket has a descriptor of its peer's process",
+            &["5.10"],
+            "before 6.5 a socket has no descriptor of its peer's process, and all else is the same",
         )),
         run: pod::bare,
         ..Scenario::USUAL
