@@ -34,6 +34,10 @@ pub const PROCESS_ENTRIES: u32 = 1 << 14;
 /// Most stored executions with their arguments.
 pub const EXEC_ENTRIES: u32 = 1 << 12;
 
+/// The same for executions that the second program of the tracepoint stores. It stores one only if the kernel skipped the first
+/// program, so these stay for long.
+pub const SECOND_EXEC_ENTRIES: u32 = 1 << 8;
+
 /// Most bytes of arguments that the programs store for an execution.
 pub const ARGV_BYTES: usize = 1024;
 

@@ -300,18 +300,28 @@ pub const FTRACE_ENABLED_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
 /// Bits of an execution's number that hold the CPU.
 const EXECUTION_CPU_BITS: u32 = 12;
 
-/// The number of the `sequence`-th execution on `cpu`.
+/// The bit in an execution's number for the second program. Each of the two programs counts its own executions: one may run
+/// while the kernel has preempted the other one on the same CPU.
+const EXECUTION_SECOND: u64 = 1 << EXECUTION_CPU_BITS;
+
+/// The number of the `sequence`-th execution that a program stored on `cpu`.
 #[inline(always)]
-pub const fn execution_id(sequence: u64, cpu: u32) -> u64 {
-    sequence << EXECUTION_CPU_BITS | (cpu & ((1 << EXECUTION_CPU_BITS) - 1)) as u64
+pub const fn execution_id(sequence: u64, is_second: bool, cpu: u32) -> u64 {
+    let cpu = (cpu & ((1 << EXECUTION_CPU_BITS) - 1)) as u64;
+    sequence << (EXECUTION_CPU_BITS + 1) | (is_second as u64) << EXECUTION_CPU_BITS | cpu
 }
 
-/// The slot of an execution. `cpus` processors share the slots.
+/// The slot of an execution. `cpus` processors share the slots, and the two programs have none in common.
 #[inline(always)]
 pub const fn execution_slot(id: u64, cpus: u32) -> u32 {
-    let sequence = (id >> EXECUTION_CPU_BITS) as u32;
+    let sequence = (id >> (EXECUTION_CPU_BITS + 1)) as u32;
     let cpu = (id & ((1 << EXECUTION_CPU_BITS) - 1)) as u32;
-    sequence.wrapping_mul(cpus).wrapping_add(cpu) & (crate::limits::EXEC_ENTRIES - 1)
+    let number = sequence.wrapping_mul(cpus).wrapping_add(cpu);
+    if id & EXECUTION_SECOND == 0 {
+        number & (crate::limits::EXEC_ENTRIES - 1)
+    } else {
+        crate::limits::EXEC_ENTRIES + (number & (crate::limits::SECOND_EXEC_ENTRIES - 1))
+    }
 }
 
 /// Counters that the programs keep, per CPU.
@@ -349,12 +359,27 @@ const _: () = {
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
+    assert!(crate::limits::SECOND_EXEC_ENTRIES.is_power_of_two());
     assert!((Counter::DeniedUnrecorded as u32) < COUNTERS);
 };
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn executions_of_the_two_programs_share_neither_a_number_nor_a_slot() {
+        for sequence in [1, 2, 4095, 4096, 1 << 40] {
+            for cpu in [0, 1, 4095] {
+                let (first, second) = (execution_id(sequence, false, cpu), execution_id(sequence, true, cpu));
+                assert_ne!(first, second);
+                assert_ne!(first, execution_id(sequence + 1, false, cpu));
+                assert!(execution_slot(first, 2) < crate::limits::EXEC_ENTRIES);
+                let beyond = execution_slot(second, 2) - crate::limits::EXEC_ENTRIES;
+                assert!(beyond < crate::limits::SECOND_EXEC_ENTRIES);
+            }
+        }
+    }
 
     #[test]
     fn opening_writing_and_closing_have_one_record_each_and_another_operation_has_one_whenever_it_follows_a_different_one()

@@ -223,13 +223,13 @@ pub fn process_fork_again(ctx: BtfTracePointContext) -> i32 {
 /// Tracepoint program: stores what a process executes, and reports the execution of managed files.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
-    hooks::process::exec(Arguments(ctx.as_ptr()))
+    hooks::process::exec(Arguments(ctx.as_ptr()), false)
 }
 
 /// The same once more, for the calls for which the kernel skips the first program.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec_again(ctx: BtfTracePointContext) -> i32 {
-    hooks::process::exec(Arguments(ctx.as_ptr()))
+    hooks::process::exec(Arguments(ctx.as_ptr()), true)
 }
 
 /// Tracepoint program: stores the paths of new control groups, which may be removed before the daemon needs them.

@@ -11,7 +11,7 @@ use crate::ring;
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns};
 use sensor_common::bitmap::Bitmap;
-use sensor_common::map::{Counter, InodeKey, Managed};
+use sensor_common::map::{Counter, InodeKey, Managed, UNKNOWN_EXECUTION};
 use sensor_common::op::{Operation, RECORD_UNPERMITTED, ROLE_MOUNTS, ROLE_TAMPER};
 
 /// The entry of a managed inode; `None` for an unmanaged inode.
@@ -146,7 +146,9 @@ fn count_and_send(
     unsafe {
         let same_writer = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
             && (*entry).writer_tgid == tgid
-            && (*entry).writer_exec_id == exec_id;
+            && (*entry).writer_exec_id == exec_id
+            // Two unknown executions may be of two programs.
+            && exec_id != UNKNOWN_EXECUTION;
         let recorded = if same_writer { (*entry).recorded } else { 0 };
         let is_repeated = recorded & 1 << (operation & 31) != 0
             // The daemon waits for a time after each ioctl, counted from its record.

@@ -61,11 +61,12 @@ pub(crate) static PROCESSES: LruHashMap<u32, Process> =
 
 /// Executions. A new one overwrites the oldest.
 #[map]
-pub(crate) static EXECUTIONS: Array<Execution> = Array::with_max_entries(limits::EXEC_ENTRIES, 0);
+pub(crate) static EXECUTIONS: Array<Execution> =
+    Array::with_max_entries(limits::EXEC_ENTRIES + limits::SECOND_EXEC_ENTRIES, 0);
 
-/// The number of executions so far on this CPU.
+/// The number of executions so far on this CPU, for each of the two programs that store them.
 #[map]
-pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_entries(2, 0);
 
 /// Managed files that tasks are about to execute, by the task's address.
 #[map]

@@ -144,11 +144,14 @@ pub(crate) fn execution(tgid: u32, start_ns: u64, executions: u32) -> u64 {
     })
 }
 
-/// The same for the process that has this thread group id now, whatever its start and its count.
+/// The same for the current task, which has this thread group id, whatever its start.
 #[inline(always)]
 pub(crate) fn runs(tgid: u32) -> u64 {
-    // SAFETY: the field is read whole.
-    unsafe { PROCESSES.get(tgid) }.map_or(0, |process| process.exec_id)
+    let executions: u32 = read(current(), kernel::task_executions());
+    // SAFETY: the fields are read whole.
+    unsafe { PROCESSES.get(tgid) }.map_or(0, |process| {
+        if process.executions == executions { process.exec_id } else { UNKNOWN_EXECUTION }
+    })
 }
 
 /// The daemon's settings for the programs.

@@ -2,7 +2,7 @@
 //! not wake the daemon. The maps outlive a process, so the daemon can name an actor that has ended.
 //!
 //! Two programs are attached to each of these two tracepoints. The kernel skips a program while a preempted task waits inside it on
-//! the same CPU (`__bpf_trace_run`), and kernels with lazy preemption (6.13) preempt programs. The second program stores what the
+//! the same CPU (`__bpf_trace_run`), and kernels with lazy preemption (seen on 7.3) preempt programs. The second program stores what the
 //! first one was not asked to store.
 
 use crate::inode::{self, RecordInode};
@@ -65,7 +65,7 @@ pub(crate) fn fork_again(args: Arguments) -> i32 {
 
 /// `sched_process_exec(task, old_pid, bprm)`. It does nothing if the other program has stored the execution.
 #[inline(always)]
-pub(crate) fn exec(args: Arguments) -> i32 {
+pub(crate) fn exec(args: Arguments, is_second: bool) -> i32 {
     let Some(task) = args.pointer(0) else { return 0 };
     let Some(binprm) = args.pointer(2) else { return 0 };
     let Some(file) = binprm.follow(kernel::binprm_file()).non_null() else { return 0 };
@@ -81,10 +81,11 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         return 0;
     }
 
-    let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(0) else { return 0 };
+    // The kernel does not run this program twice on one CPU, so no task adds to this counter between the two lines.
+    let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(u32::from(is_second)) else { return 0 };
     maps::add_one(sequence);
     // SAFETY: the helper has no preconditions; the counter comes from a map look-up.
-    let id = unsafe { execution_id(*sequence, bpf_get_smp_processor_id() as u32) };
+    let id = unsafe { execution_id(*sequence, is_second, bpf_get_smp_processor_id() as u32) };
     if let Some(execution) = EXECUTIONS.get_ptr_mut(execution_slot(id, kernel::possible_cpus())) {
         // SAFETY: the pointer comes from a map look-up; the slot is this CPU's until its sequence wraps.
         unsafe { fill(execution, task, id) };
@@ -102,7 +103,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         // SAFETY: the pointer comes from a map look-up; aligned words are written whole. Between the two, the count differs from the
         // task's, so the execution of a record is unknown.
         Some(process) => unsafe {
-            (*process).exec_id = id;
+            core::ptr::write_volatile(&raw mut (*process).exec_id, id);
             core::ptr::write_volatile(&raw mut (*process).executions, executions);
         },
         None => {

@@ -51,7 +51,7 @@ pub struct ThingChange {
     pub own: bool,
     /// The [`Evidence`] of the thing's own inode and directory does not cover the change. Such changes are a rename of an
     /// ancestor, a mount, a write to a block device, and an event from a backend without evidence. The verification must then
-    /// begin a settle time after the change.
+    /// also begin a settle time after the change.
     pub outside_evidence: bool,
 }
 

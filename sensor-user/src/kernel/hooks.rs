@@ -149,27 +149,20 @@ pub struct TracepointHook {
     pub tracepoint: &'static str,
     /// The program's name in the object.
     pub program: &'static str,
-    /// No other program does the same after it, so a call that the kernel skips is lost.
-    pub is_last: bool,
 }
 
-const fn tracepoint(
-    name: &'static str,
-    tracepoint: &'static str,
-    program: &'static str,
-    is_last: bool,
-) -> TracepointHook {
-    TracepointHook { name, tracepoint, program, is_last }
+const fn tracepoint(name: &'static str, tracepoint: &'static str, program: &'static str) -> TracepointHook {
+    TracepointHook { name, tracepoint, program }
 }
 
 /// All of these. The kernel skips a program of a tracepoint while a preempted task waits inside it on the same processor
 /// (`__bpf_trace_run`). So the tracepoints of processes have a second program. The kernel makes control groups one at a time.
 pub const TRACEPOINTS: &[TracepointHook] = &[
-    tracepoint("sched_process_fork", "sched_process_fork", "process_fork", false),
-    tracepoint("sched_process_fork_again", "sched_process_fork", "process_fork_again", true),
-    tracepoint("sched_process_exec", "sched_process_exec", "process_exec", false),
-    tracepoint("sched_process_exec_again", "sched_process_exec", "process_exec_again", true),
-    tracepoint("cgroup_mkdir", "cgroup_mkdir", "group_made", true),
+    tracepoint("sched_process_fork", "sched_process_fork", "process_fork"),
+    tracepoint("sched_process_fork_again", "sched_process_fork", "process_fork_again"),
+    tracepoint("sched_process_exec", "sched_process_exec", "process_exec"),
+    tracepoint("sched_process_exec_again", "sched_process_exec", "process_exec_again"),
+    tracepoint("cgroup_mkdir", "cgroup_mkdir", "group_made"),
 ];
 
 /// A kernel function without a security hook. Both sets attach the same program to it.

@@ -41,7 +41,7 @@ pub fn note_milestone(
     let state = match next(before.state, milestone) {
         Ok(state) => state,
         Err(impossible) => {
-            tracing::error!(%impossible, "A milestone that is impossible in the node's state was ignored.");
+            tracing::error!(%impossible, "An event that is impossible in the node's state was ignored.");
             return Ok(before);
         }
     };

@@ -1,8 +1,8 @@
 //! Tasks on one processor interrupt each other also inside kernel programs. No change names a wrong program.
 //!
 //! In: files that processes replace, all on the first processor. Out: for each file one record of drift with the process, its
-//! program and its ancestors. A program that is unknown is counted, and no other one is named. From 6.13 on, a kernel that preempts lazily may stop a task inside a program, and it skips
-//! a tracing program while another instance of it waits on the same processor.
+//! program and its ancestors. A program that is unknown is counted, and no other one is named. A kernel that preempts lazily
+//! may stop a task inside a program. It skips a tracing program while another instance of it waits on the same processor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _};

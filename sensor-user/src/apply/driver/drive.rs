@@ -133,7 +133,7 @@ impl Driver<'_> {
                 progress(&format!("rolling back: {}", self.machine.reason()));
             }
         }
-        let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next request".to_owned()));
+        let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next step".to_owned()));
         self.note_halt(&end, notes);
         end
     }

@@ -1,7 +1,7 @@
 //! The operating system itself: image, kernel arguments, kernel type, extensions.
 //!
-//! In: a change. Out: a deployment that is staged for the next boot and has the requested change. In a rollback: no staged
-//! deployment, or one with the old OS. The host's own tool does the work. No shell runs it, and each command has a time limit.
+//! In: a change. Out: a deployment that is staged for the next boot, after a comparison with the change. In a rollback: no
+//! staged deployment, or one with the old OS. The host's own tool does the work. No shell runs it, and each command has a time limit.
 
 mod bootc;
 mod change;

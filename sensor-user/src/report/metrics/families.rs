@@ -217,7 +217,7 @@ impl Families {
         ours.register("events", "Change events received", self.events.clone());
         ours.register(
             "events_lost",
-            "Change events lost; each loss starts a verification",
+            "Events lost; each lost change starts a verification",
             self.events_lost.clone(),
         );
         ours.register_with_unit(
