@@ -83,11 +83,14 @@ fn updated_program(agent: &mut RunningDaemon) -> Result<()> {
     shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
     let old = fs::metadata(PROGRAM)?.ino();
     shell(&format!("cp {PROGRAM} {PROGRAM}.new && mkfifo /run/go"))?;
-    // The shell itself opens the file when it gets a line.
-    let running =
-        format!("{PROGRAM} ash -c \"read go < /run/go; read go < /run/go; echo drift >> {FILE}\" & p=$!");
-    let line =
-        format!("{running}; echo go > /run/go; mv -f {PROGRAM}.new {PROGRAM}; echo go > /run/go; wait $p");
+    // The shell itself opens the file when it gets a line. Both ends stay open: when the last end closes, a line that was not
+    // read is gone.
+    let running = format!(
+        "{PROGRAM} ash -c \"exec 3< /run/go; read go <&3; read go <&3; echo drift >> {FILE}\" & p=$!"
+    );
+    let line = format!(
+        "{running}; exec 4> /run/go; echo go >&4; mv -f {PROGRAM}.new {PROGRAM}; echo go >&4; wait $p"
+    );
     refused(agent, &line, "open-write")?;
     // The number is free now, because no process runs the old program.
     for number in 0..4096 {
