@@ -114,8 +114,7 @@ fn is_gone(error: &ProgramError) -> bool {
 
 /// The names of Holdfast's programs, cut to the length that the kernel keeps. A program with another name does not count.
 fn names() -> BTreeMap<String, Sees> {
-    let sets = [ProgramSet::Fentry, ProgramSet::Lsm];
-    let hooks = sets.iter().flat_map(|set| HOOKS.iter().map(|hook| (hook.program(*set), Sees::Change)));
+    let hooks = HOOKS.iter().map(|hook| (hook.program(ProgramSet::Fentry), Sees::Change));
     let functions = FUNCTIONS.iter().map(|function| (function.program.to_owned(), Sees::Tampering));
     let tracepoints =
         TRACEPOINTS.iter().map(|hook| (hook.program.to_owned(), Sees::Processes(hook.tracepoint)));
@@ -150,7 +149,7 @@ mod tests {
             of(&[("process_exec", 30), ("process_exec_ag", 2), ("process_fork", 1), ("process_fork_ag", 4)]);
         assert_eq!(both, Skipped { processes: 3, ..Skipped::default() });
         let others =
-            of(&[("fentry_file_ope", 1), ("lsm_file_open", 2), ("fentry_blkdev_o", 4), ("another", 8)]);
+            of(&[("fentry_file_ope", 1), ("fentry_file_rel", 2), ("fentry_blkdev_o", 4), ("another", 8)]);
         assert_eq!(others, Skipped { changes: 3, tampering: 4, processes: 0 });
     }
 
@@ -160,12 +159,11 @@ mod tests {
         for (ours, sees) in [
             ("fentry_file_ope", Sees::Change),
             ("fentry_blkdev_o", Sees::Tampering),
-            ("lsm_file_open", Sees::Change),
             ("process_exec_ag", Sees::Processes("sched_process_exec")),
         ] {
             assert_eq!(names.get(ours), Some(&sees), "{names:?}");
         }
-        for other in ["fentry_tcp_conn", "fentry", "lsm"] {
+        for other in ["fentry_tcp_conn", "fentry", "lsm_file_open"] {
             assert_eq!(names.get(other), None, "{names:?}");
         }
         assert!(names.keys().all(|name| name.len() <= KERNEL_NAME));
