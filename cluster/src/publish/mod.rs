@@ -48,7 +48,7 @@ pub struct Publisher {
     /// The report exists, with the Node as its owner.
     is_owned: bool,
     /// The report that the last Event led to.
-    told: Option<DriftReportStatus>,
+    reported: Option<DriftReportStatus>,
     /// Status of each condition, and since when.
     since: BTreeMap<&'static str, (ConditionStatus, Timestamp)>,
     node: WriteAttempts<()>,
@@ -70,7 +70,7 @@ impl Publisher {
             place,
             uid: None,
             is_owned: false,
-            told: None,
+            reported: None,
             since: BTreeMap::new(),
             // Never refreshed: it is asked for again if the Node is another one.
             node: WriteAttempts::new(Duration::ZERO),
@@ -111,11 +111,11 @@ impl Publisher {
             return Err(later);
         }
         match self.ask().await {
-            Ok((uid, node, told)) => {
+            Ok((uid, node, reported)) => {
                 self.node.done((), Ok(()));
                 self.uid = Some(uid.clone());
                 self.since = known_conditions(&node);
-                self.told = self.told.take().or(told);
+                self.reported = self.reported.take().or(reported);
                 Ok(uid)
             }
             Err(error) => Err(self.node.done((), Err(error))),
@@ -195,10 +195,10 @@ impl Publisher {
 
     async fn write_event(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
         let idle = Instant::now() + REFRESH;
-        let Some(event) = event(self.told.as_ref(), status) else {
+        let Some(event) = event(self.reported.as_ref(), status) else {
             // An unknown state ends no drift, so it must not hide the recovery.
             if status.state != DriftState::Unknown {
-                self.told = Some(status.clone());
+                self.reported = Some(status.clone());
             }
             return idle;
         };
@@ -210,7 +210,7 @@ impl Publisher {
         let is_created = result.is_ok();
         if is_created {
             self.event_budget.spend();
-            self.told = Some(status.clone());
+            self.reported = Some(status.clone());
         }
         let again = self.event.done((), result.map(drop));
         self.event.forget();

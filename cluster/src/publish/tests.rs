@@ -188,7 +188,10 @@ async fn after_an_outage_the_present_state_is_written_once() {
     let lines = log.lines();
     let statuses = lines.iter().filter(|line| line.ends_with("/driftreports/n1/status")).count();
     assert_eq!(statuses, 1, "{lines:?}");
-    assert!(!lines.iter().any(|line| line.starts_with("POST")), "nothing that is over is told: {lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.starts_with("POST")),
+        "no Event names a drift that is over: {lines:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,8 +299,8 @@ async fn a_flood_of_drifts_is_a_few_events_and_none_is_left_out() {
         .filter_map(|asked| asked.body["note"].as_str())
         .collect();
     assert!((6..=9).contains(&notes.len()), "{notes:?}");
-    let told: i64 = notes.iter().map(|note| note.split(' ').next().unwrap().parse::<i64>().unwrap()).sum();
-    assert_eq!(told, 60, "each drift is counted in one Event: {notes:?}");
+    let counted: i64 = notes.iter().map(|note| note.split(' ').next().unwrap().parse::<i64>().unwrap()).sum();
+    assert_eq!(counted, 60, "each drift is counted in one Event: {notes:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The first process of each pod in the tests. It keeps the pod's namespaces until it is told to end, and takes the exit
+//! The first process of each pod in the tests. It keeps the pod's namespaces until a signal ends it, and takes the exit
 //! status of the pod's processes whose parents have ended.
 
 use nix::sys::signal::{SigSet, Signal};

@@ -181,7 +181,7 @@ fn node(name: &str, condition: &str) -> Value {
 /// `cargo xtask test` builds the programs first, and then runs this.
 #[test]
 #[ignore = "needs the programs of `cargo xtask kube-assets`"]
-fn a_drift_is_in_the_api_until_it_recovers_and_is_told_once_after_the_api_server_was_away() {
+fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_server_was_away() {
     let mut cluster = Cluster::start();
     let mut sensor = PlayedSensor::start(cluster.folder.path());
     let socket = cluster.folder.path().join("run/reporter.sock");
@@ -237,7 +237,7 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_told_once_after_the_api_server
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
     reporter.until(LIMIT, || cluster.notes("ConfigDriftRecovered", 1).map(drop)).unwrap();
 
-    // What happens while the API server is away is told once, as it is afterwards.
+    // What happens while the API server is away is reported once, as it is afterwards.
     cluster.plane.kill_apiserver();
     sensor.turn("drift /etc/passing bob");
     sensor.turn("recover /etc/passing");
