@@ -131,7 +131,10 @@ fn failing(context: &mut Context) -> Result<String> {
         let what = format!("{kib} KiB: {printed:?}");
         let done = printed.0 == Some(0);
         if !done {
-            names_reasons(&printed, &["I/O error", "Read-only file system", "needs cleaning"], &what)?;
+            // The backing file of the loop device is full, and the device passes its error on (`lo_complete_rq`). So `fsync`
+            // returns `ENOSPC` for a page of the file, and `EIO` or `EROFS` for the file system's own journal.
+            let reasons = ["No space left", "I/O error", "Read-only file system", "needs cleaning"];
+            names_reasons(&printed, &reasons, &what)?;
         }
         // The device works again.
         shell("mount -o remount,size=200m /srv/backing")?;
