@@ -1,9 +1,9 @@
 //! Processes: the parent of each, and what each executes. The programs store this in maps and send no records, so an execution does
 //! not wake the daemon. The maps outlive a process, so the daemon can name an actor that has ended.
 //!
-//! Two programs are attached to each of these two tracepoints. The kernel skips a program while a preempted task waits inside it on
-//! the same CPU (`__bpf_trace_run`), and kernels with lazy preemption (seen on 7.3) preempt programs. The second program stores what the
-//! first one was not asked to store.
+//! After kernel 6.12 two programs are attached to each of these two tracepoints. The kernel skips a program while a preempted task
+//! waits inside it on the same CPU (`__bpf_trace_run`), and newer kernels (seen on 7.3) preempt programs. The second program stores what
+//! the first one was not asked to store.
 
 use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Arguments, Pointer, current, read, within};

@@ -149,19 +149,43 @@ pub struct TracepointHook {
     pub tracepoint: &'static str,
     /// The program's name in the object.
     pub program: &'static str,
+    /// Whether it only stores what another program was not asked to store, because the kernel skipped that one.
+    pub second: bool,
+}
+
+impl TracepointHook {
+    /// Whether a kernel of this release needs it.
+    ///
+    /// Up to 6.12 a tracepoint disables preemption around its programs (`__DO_TRACE`), so no program waits inside another task and
+    /// none is skipped. Kernel 7.3 preempts them. A release that cannot be read counts as a newer one. On a kernel that preempts
+    /// programs and has no second ones, the actor of a change may be unknown, but is never wrong.
+    #[must_use]
+    pub fn is_needed(&self, release: &str) -> bool {
+        let mut numbers =
+            release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse::<u32>().ok());
+        match (numbers.next().flatten(), numbers.next().flatten()) {
+            (Some(major), Some(minor)) => !self.second || (major, minor) > (6, 12),
+            _ => true,
+        }
+    }
 }
 
 const fn tracepoint(name: &'static str, tracepoint: &'static str, program: &'static str) -> TracepointHook {
-    TracepointHook { name, tracepoint, program }
+    TracepointHook { name, tracepoint, program, second: false }
+}
+
+const fn second(name: &'static str, tracepoint: &'static str, program: &'static str) -> TracepointHook {
+    TracepointHook { name, tracepoint, program, second: true }
 }
 
 /// All of these. The kernel skips a program of a tracepoint while a preempted task waits inside it on the same processor
-/// (`__bpf_trace_run`). So the tracepoints of processes have a second program. The kernel makes control groups one at a time.
+/// (`__bpf_trace_run`). So the tracepoints of processes have a second program, on kernels that preempt programs. The kernel makes
+/// control groups one at a time.
 pub const TRACEPOINTS: &[TracepointHook] = &[
     tracepoint("sched_process_fork", "sched_process_fork", "process_fork"),
-    tracepoint("sched_process_fork_again", "sched_process_fork", "process_fork_again"),
+    second("sched_process_fork_again", "sched_process_fork", "process_fork_again"),
     tracepoint("sched_process_exec", "sched_process_exec", "process_exec"),
-    tracepoint("sched_process_exec_again", "sched_process_exec", "process_exec_again"),
+    second("sched_process_exec_again", "sched_process_exec", "process_exec_again"),
     tracepoint("cgroup_mkdir", "cgroup_mkdir", "group_made"),
 ];
 
@@ -300,6 +324,22 @@ impl Hook {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_program_is_attached_only_where_the_kernel_may_preempt_programs() {
+        let again = TRACEPOINTS.iter().find(|hook| hook.second).expect("a second program");
+        for (release, needed) in [
+            ("5.10.0-35-cloud-amd64", false),
+            ("6.12.43+deb12-cloud-amd64", false),
+            ("6.13-rc1", true),
+            ("6.18.3", true),
+            ("7.3.0-1-cloud-amd64", true),
+            ("next", true),
+        ] {
+            assert_eq!(again.is_needed(release), needed, "{release}");
+        }
+        assert!(TRACEPOINTS.iter().filter(|hook| !hook.second).all(|hook| hook.is_needed("5.10.0")));
+    }
 
     #[test]
     fn of_a_long_verifier_log_only_the_reason_is_kept() {

@@ -263,7 +263,9 @@ impl AttachedPrograms {
     ) -> Result<bool, LoadError> {
         let mut adopted = true;
         let mut first_failure = None;
-        for hook in TRACEPOINTS {
+        let system = rustix::system::uname();
+        let release = system.release().to_string_lossy();
+        for hook in TRACEPOINTS.iter().filter(|hook| hook.is_needed(&release)) {
             let link = self.adopt_or(hook.name, |sensor| {
                 let program: &mut BtfTracePoint = sensor.program(hook.program)?;
                 program.load(hook.tracepoint, kernel)?;
