@@ -15,6 +15,8 @@ pub enum Guest {
     Ostree,
     /// The same with SELinux's policy, every file labelled by it.
     Selinux,
+    /// The same as a Kubernetes node, with containerd and kubelet. Its control plane runs on the host.
+    Kube,
 }
 
 impl Guest {
@@ -25,6 +27,7 @@ impl Guest {
             Self::Systemd => "systemd",
             Self::Ostree => "ostree",
             Self::Selinux => "selinux",
+            Self::Kube => "kube",
         }
     }
 }

@@ -74,6 +74,25 @@ const MODULES: &[&str] = &[
     "af_packet",
 ];
 
+/// Modules that only a guest with a kubelet loads: for the network of pods, and for packet filter rules by iptables' nftables
+/// back end. The other guests boot without their files.
+const CLUSTER_MODULES: &[&str] = &[
+    "br_netfilter",
+    "bridge",
+    "veth",
+    "nf_tables",
+    "nft_compat",
+    "nft_chain_nat",
+    "nf_conntrack",
+    "xt_MASQUERADE",
+    "xt_nat",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_addrtype",
+    "xt_tcpudp",
+    "xt_mark",
+];
+
 /// Algorithms that modules ask for by name while they run, and the modules that may provide them.
 const ALGORITHMS: &[(&str, &[&str])] = &[
     ("crc32c", &["crc32c_generic", "crc32c_cryptoapi", "crc32c_intel"]),
@@ -83,7 +102,7 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 ];
 
 /// Increase the number when other files of a package are kept.
-const RECIPE: &str = "recipe 3, version ";
+const RECIPE: &str = "recipe 4, version ";
 
 /// A kernel in the cache.
 #[derive(Debug, Clone)]
@@ -102,6 +121,11 @@ impl CachedKernel {
     /// Folder with the modules (`*.ko`) and the file `order`.
     pub(crate) fn modules(&self) -> PathBuf {
         self.folder.join("modules")
+    }
+
+    /// The same folder for a guest with a kubelet.
+    pub(crate) fn cluster_modules(&self) -> PathBuf {
+        self.folder.join("cluster-modules")
     }
 }
 
@@ -168,19 +192,23 @@ fn fill(tree: &Path, folder: &Path) -> Result<()> {
             files.insert(stem.replace('-', "_"), path);
         }
     }
-    let modules = folder.join("modules");
-    fs::create_dir_all(&modules)?;
+    keep_modules(&files, MODULES, &folder.join("modules"))?;
+    keep_modules(&files, &[MODULES, CLUSTER_MODULES].concat(), &folder.join("cluster-modules"))
+}
+
+/// Makes a folder with these modules and those that they need, and the file `order`.
+fn keep_modules(files: &BTreeMap<String, PathBuf>, roots: &[&str], modules: &Path) -> Result<()> {
+    fs::create_dir_all(modules)?;
     let mut order = String::new();
     let mut done = BTreeSet::new();
-    for root in MODULES {
+    for root in roots {
         let mut chain = Vec::new();
-        collect(&root.replace('-', "_"), &files, &modules, &mut done, &mut chain)?;
+        collect(&root.replace('-', "_"), files, modules, &mut done, &mut chain)?;
         if !chain.is_empty() {
             writeln!(order, "{}: {}", root.replace('-', "_"), chain.join(" "))?;
         }
     }
-    fs::write(modules.join("order"), order)?;
-    Ok(())
+    fs::write(modules.join("order"), order).context("cannot write the order of the modules")
 }
 
 /// Copies a module and those before it; appends their names to `chain` in load order.

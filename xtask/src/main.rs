@@ -176,7 +176,7 @@ fn work(command: Command) -> Result<()> {
                 kernels::ensure(&cache, series)?;
             }
             kube::KubeAssets::ensure(&cache, kube::NEWEST)?;
-            vm::GuestParts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux])?;
+            vm::GuestParts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux, Guest::Kube])?;
             run::say("setup", "everything is in place");
             Ok(())
         }

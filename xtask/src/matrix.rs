@@ -20,7 +20,7 @@ use crate::kernels::{self, CachedKernel};
 use crate::queue::{Next, Queue};
 use crate::run::{self, print, say};
 use crate::vm::console::GuestEnd;
-use crate::vm::{GuestParts, Outcome, Saved, Vm};
+use crate::vm::{self, GuestParts, Outcome, Saved, Vm};
 
 /// How many guests run at once by default. A guest waits for disks and timers a fifth of its time, so that a
 /// third one keeps two cores busy.
@@ -102,6 +102,12 @@ impl Selection {
         } else {
             None
         };
+        let cluster = match &holdfast {
+            Some(program) if scenarios.iter().any(|scenario| scenario.guest == Guest::Kube) => {
+                vm::cluster::files(program, &dist::build_cluster(self.profile)?)?
+            }
+            _ => Vec::new(),
+        };
         let mut runs = Vec::new();
         for (round, scenario) in
             (1..=self.rounds).flat_map(|round| scenarios.iter().map(move |s| (round, *s)))
@@ -114,6 +120,9 @@ impl Selection {
                 // All guests get it, also those of scenarios without it, which share a boot with others.
                 if let Some(program) = &holdfast {
                     vm.add_file(program.clone(), HOLDFAST)?;
+                }
+                if scenario.guest == Guest::Kube {
+                    vm.files.extend(cluster.iter().cloned());
                 }
                 runs.push((vm.boot_name(), vm));
             }

@@ -1,12 +1,12 @@
 //! The guest side: from the kernel's start of `/init` to the last line and power off.
 //!
 //! In: kernel parameters (`hf.guest`, `hf.kernel`), and on the second serial port the name of the scenario. Out:
-//! messages on the same port. The program changes nothing
-//! between the message `Hello` and the name. So the host can save the guest then, and start each scenario from the saved state.
+//! messages on the same port. The program changes nothing between the message `Hello` and the name. So the host can save the guest
+//! then, and start each scenario from the saved state.
 //!
-//! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd. `status` and `page` read
-//! what it publishes. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for conditions. This code runs only in a
-//! guest: it mounts, loads modules and powers off.
+//! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod.
+//! `status` and `page` read what it publishes. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for
+//! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
 
 pub mod agent;
 pub mod boot;
@@ -16,6 +16,7 @@ mod context;
 pub mod disks;
 pub mod files;
 pub mod fuse;
+pub mod kube;
 pub mod ostree;
 pub mod page;
 pub mod service;

@@ -80,13 +80,7 @@ impl Node {
     /// beside the example, by name and text. It returns when systemd reports the daemon as started, which is after the first full
     /// verification.
     pub fn start(more: &[(&str, &str)]) -> Result<Self> {
-        wait::until("systemd to finish starting", Duration::from_secs(90), || {
-            let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
-            Ok(jobs.trim().is_empty().then_some(()))
-        })?;
-        first_boot()?;
-        let_alice_in()?;
-        install(more)?;
+        prepare(more)?;
         let node = Self { _private: () };
         if let Err(error) = run("systemctl", &["start", "holdfast.service"]) {
             bail!("{error:#}\n{}", journal());
@@ -159,6 +153,17 @@ impl Node {
         let value = value.with_context(|| format!("no {series} on the page"))?;
         value.trim().parse().with_context(|| format!("{series} is {value}"))
     }
+}
+
+/// Waits for systemd, brings the node into the declared state, lets alice log in, and installs the daemon without starting it.
+pub fn prepare(more: &[(&str, &str)]) -> Result<()> {
+    wait::until("systemd to finish starting", Duration::from_secs(90), || {
+        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
+        Ok(jobs.trim().is_empty().then_some(()))
+    })?;
+    first_boot()?;
+    let_alice_in()?;
+    install(more)
 }
 
 /// Runs a command line in a login of alice with a terminal. It gives the output.

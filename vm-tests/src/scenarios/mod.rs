@@ -21,6 +21,7 @@ mod faulty_state;
 pub(crate) mod flood;
 mod groups;
 mod hanging;
+mod kube;
 mod node;
 mod ostree;
 pub(crate) mod pod;
@@ -118,6 +119,16 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "thread",
         shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
         run: thread::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "daemonset",
+        shows: "a pod on a real kubelet sees an edit, and the cluster shows the path and the login",
+        guest: Guest::Kube,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "kubelet is the same on all")),
+        limit: 600,
+        run: kube::kubelet,
         ..Scenario::USUAL
     },
     Scenario {

@@ -138,6 +138,11 @@ impl ControlPlane {
         self.path("admin.kubeconfig")
     }
 
+    /// The port of the API server.
+    pub(crate) fn port(&self) -> u16 {
+        self.ports.apiserver
+    }
+
     /// The config with which a user reaches the API server.
     pub(crate) fn kubeconfig(&self, user: User<'_>, place: ClientPlace) -> Result<String> {
         let name = user.name();
@@ -171,28 +176,6 @@ impl ControlPlane {
     pub(crate) fn certificate(&self) -> Result<Vec<u8>> {
         let path = self.certificate_path();
         fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
-    }
-
-    /// Kills the API server. The others stay, as on a node whose API server has crashed.
-    pub(crate) fn kill_apiserver(&mut self) {
-        self.apiserver = None;
-    }
-
-    /// Kills the API server if it runs, starts it at the same port with the same data, and waits until it is ready.
-    pub(crate) fn restart_apiserver(&mut self) -> Result<()> {
-        self.kill_apiserver();
-        self.start_apiserver()
-    }
-
-    /// Waits until something is so that the controllers bring about.
-    pub(crate) fn until(&self, limit: Duration, is_so: impl FnMut() -> Result<()>) -> Result<()> {
-        self.controller_manager.as_ref().context("no controller manager")?.until(limit, is_so)
-    }
-
-    /// Fails with the end of its log if a part has ended that nobody killed.
-    pub(crate) fn check(&self) -> Result<()> {
-        let parts = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler];
-        parts.into_iter().flatten().try_for_each(LoggedProcess::check)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -324,6 +307,32 @@ fn random() -> Result<String> {
     let mut bytes = [0; TOKEN];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(hex::encode(bytes))
+}
+
+/// What tests do to a control plane.
+#[cfg(test)]
+impl ControlPlane {
+    /// Kills the API server. The others stay, as on a node whose API server has crashed.
+    pub(crate) fn kill_apiserver(&mut self) {
+        self.apiserver = None;
+    }
+
+    /// Kills the API server if it runs, starts it at the same port with the same data, and waits until it is ready.
+    pub(crate) fn restart_apiserver(&mut self) -> Result<()> {
+        self.kill_apiserver();
+        self.start_apiserver()
+    }
+
+    /// Waits until something is so that the controllers bring about.
+    pub(crate) fn until(&self, limit: Duration, is_so: impl FnMut() -> Result<()>) -> Result<()> {
+        self.controller_manager.as_ref().context("no controller manager")?.until(limit, is_so)
+    }
+
+    /// Fails with the end of its log if a part has ended that nobody killed.
+    pub(crate) fn check(&self) -> Result<()> {
+        let parts = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler];
+        parts.into_iter().flatten().try_for_each(LoggedProcess::check)
+    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@
 //! images is used.
 
 mod assets;
-#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios with a kubelet start it"))]
 pub(crate) mod control_plane;
 mod go;
-#[cfg_attr(not(test), expect(dead_code, reason = "the scenarios with a kubelet import images"))]
 pub(crate) mod image;
 mod process;
 #[cfg(test)]
@@ -16,3 +14,4 @@ mod reporter_tests;
 mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST};
+pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted};

@@ -11,10 +11,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use vm_tests::scenarios::{Guest, Scenario};
 
-use super::{cpio, images, ostree, selinux};
+use super::cluster::Cluster;
+use super::payload::Payload;
+use super::{cpio, images, kube_root, ostree, selinux};
 use crate::cache::Cache;
 use crate::dist;
 use crate::kernels::CachedKernel;
+use crate::kube::{self, KubeAssets};
 use crate::qemu::Qemu;
 
 /// Longest time without a line before a guest counts as stuck.
@@ -34,6 +37,8 @@ pub(crate) struct GuestParts {
     /// Root disks of the guests that have one.
     roots: Vec<(Guest, PathBuf)>,
     guest_program: PathBuf,
+    /// The programs of Kubernetes, for a guest with a kubelet.
+    kube: Option<KubeAssets>,
 }
 
 impl GuestParts {
@@ -58,25 +63,26 @@ impl GuestParts {
         if guests.contains(&Guest::Selinux) {
             roots.push((Guest::Selinux, selinux::root(&cache)?));
         }
+        let mut kube = None;
+        if guests.contains(&Guest::Kube) {
+            let assets = KubeAssets::ensure(&cache, kube::NEWEST)?;
+            roots.push((Guest::Kube, kube_root::root(&cache, &assets)?));
+            kube = Some(assets);
+        }
         drop(cache);
-        Ok(Self { qemu, busybox, disks, roots, guest_program: dist::build_guest(guest)? })
+        Ok(Self { qemu, busybox, disks, roots, guest_program: dist::build_guest(guest)?, kube })
+    }
+
+    /// Starts the cluster that the guest of a run joins, if it joins one.
+    pub(super) fn cluster(&self, vm: &Vm) -> Result<Option<Cluster>> {
+        let assets = self.kube.as_ref().filter(|_| vm.scenario.guest == Guest::Kube);
+        assets.map(|assets| Cluster::start(&vm.name(), assets)).transpose()
     }
 
     /// The root disk of a guest that has one.
     pub(super) fn root(&self, guest: Guest) -> Option<&Path> {
         self.roots.iter().find(|(known, _)| *known == guest).map(|(_, image)| image.as_path())
     }
-}
-
-/// A file that the guest gets.
-#[derive(Debug, Clone)]
-pub(crate) struct Payload {
-    /// Where it is here.
-    pub(crate) source: PathBuf,
-    /// Where it will be in the guest.
-    pub(crate) place: String,
-    /// Its permission bits there.
-    pub(crate) mode: u32,
 }
 
 /// One run of a scenario.
@@ -121,8 +127,12 @@ impl Vm {
         self.round.map(|round| format!("{name}.{round}")).unwrap_or(name)
     }
 
-    /// Names of the boots from whose saved state this run can start are equal.
+    /// Names of the boots from whose saved state this run can start are equal. A node with a kubelet boots for itself, with the
+    /// addresses of its own control plane.
     pub(crate) fn boot_name(&self) -> String {
+        if self.scenario.guest == Guest::Kube {
+            return self.name();
+        }
         let parameters = [self.scenario.parameters.join("-"), self.parameters.join("-")].concat();
         let parameters = parameters.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         let icount = if self.icount { "-icount" } else { "" };
@@ -140,7 +150,7 @@ impl Vm {
             command.args(["-accel", "tcg,thread=multi"]);
         }
         command
-            .args(["-cpu", CPU, "-smp", &self.cpus().to_string(), "-m", "1G", "-kernel"])
+            .args(["-cpu", CPU, "-smp", &self.cpus().to_string(), "-m", self.memory(), "-kernel"])
             .arg(self.kernel.image())
             .arg("-initrd")
             .arg(archive)
@@ -148,6 +158,10 @@ impl Vm {
         // A guest that reboots although its scenario does not ask for it has failed.
         if !self.scenario.reboots {
             command.arg("-no-reboot");
+        }
+        if self.scenario.guest == Guest::Kube {
+            // The emulator's own network: the guest reaches the control plane on the host's loopback, and no other machine.
+            command.args(["-netdev", "user,id=cluster,ipv6=off", "-device", "virtio-net-pci,netdev=cluster"]);
         }
         let (own, snapshot) = match disk {
             Disk::Scratch(own) => (own, "on"),
@@ -165,6 +179,11 @@ impl Vm {
                 .args(["-device", &format!("virtio-blk-pci,drive={name},serial={name}")]);
         }
         command
+    }
+
+    /// Memory of the guest. kubelet, containerd and their pods need more than a gigabyte.
+    fn memory(&self) -> &'static str {
+        if self.scenario.guest == Guest::Kube { "2G" } else { "1G" }
     }
 
     fn cpus(&self) -> u32 {
@@ -193,8 +212,9 @@ impl Vm {
         words.join(" ")
     }
 
-    /// The first root file system: the whole bare guest, or the program that mounts the root disk.
-    pub(super) fn initramfs(&self, parts: &GuestParts) -> Result<Vec<u8>> {
+    /// The first root file system: the whole bare guest, or the program that mounts the root disk. `more` are files of this
+    /// start alone.
+    pub(super) fn initramfs(&self, parts: &GuestParts, more: &[Payload]) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::default();
         let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         archive.console();
@@ -202,17 +222,19 @@ impl Vm {
         archive.file("bin/busybox", 0o755, read(&parts.busybox)?);
         archive.link("bin/sh", "busybox");
         archive.folder("newroot");
-        for entry in fs::read_dir(self.kernel.modules())? {
+        let kube = self.scenario.guest == Guest::Kube;
+        let modules = if kube { self.kernel.cluster_modules() } else { self.kernel.modules() };
+        for entry in fs::read_dir(modules)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             archive.file(&format!("opt/holdfast/modules/{name}"), 0o644, read(&path)?);
         }
         let below = match self.scenario.guest {
             Guest::Bare => "",
-            Guest::Systemd | Guest::Ostree | Guest::Selinux => "payload/",
+            Guest::Systemd | Guest::Ostree | Guest::Selinux | Guest::Kube => "payload/",
         };
         archive.folder("payload");
-        for file in &self.files {
+        for file in self.files.iter().chain(more) {
             archive.file(
                 &format!("{below}{}", file.place.trim_start_matches('/')),
                 file.mode,

@@ -3,13 +3,16 @@
 //! In: a `Vm`. Out: the results of its scenario, or the failure; and a log of its output in `target/vm-logs`. Nothing that a
 //! guest writes remains after its end.
 
+pub(crate) mod cluster;
 pub(crate) mod console;
 mod cpio;
 mod guest;
 pub(crate) mod images;
+mod kube_root;
 mod lines;
 mod machine;
 mod ostree;
+mod payload;
 mod qmp;
 mod runs;
 mod saved;

@@ -52,11 +52,13 @@ impl Vm {
     fn once(&self, parts: &GuestParts, saved: Option<&Saved>, log: &Path) -> Result<Seen> {
         let mut log = File::create(log)?;
         let folder = tempfile::tempdir()?;
+        let cluster = parts.cluster(self)?;
         let mut machine = if let Some(saved) = saved {
             saved.load(self, parts, folder.path(), &mut log)?
         } else {
             let archive = folder.path().join("initramfs");
-            fs::write(&archive, self.initramfs(parts)?)?;
+            let more = cluster.as_ref().map_or(&[][..], |cluster| &cluster.payload);
+            fs::write(&archive, self.initramfs(parts, more)?)?;
             Emulator::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
         };
         let order = protocol::start(self.scenario.name);

@@ -56,7 +56,7 @@ impl Saved {
         let path = logs()?.join(format!("{}.log", vm.boot_name()));
         let mut log = File::create(&path)?;
         let folder = tempfile::Builder::new().prefix("vm-").tempdir_in(dist::root().join("target"))?;
-        std::fs::write(archive(folder.path()), vm.initramfs(parts)?)?;
+        std::fs::write(archive(folder.path()), vm.initramfs(parts, &[])?)?;
         let image = parts.root(vm.scenario.guest);
         let disk = disk(folder.path());
         if let Some(image) = image {

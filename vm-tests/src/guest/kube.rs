@@ -1,0 +1,141 @@
+//! A Kubernetes node: containerd and kubelet in the guest, and the control plane on the host.
+//!
+//! In: kubeconfigs, container images and manifests that the host puts into the guest. Out: a node that the cluster knows as ready,
+//! and answers of kubectl. The API server listens on the host's loopback, which the guest reaches through the emulator's gateway.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::files::{MODULES, load_module};
+use super::{Context, run, shell, wait};
+
+/// Where the host puts the kubeconfigs.
+pub const ADMIN: &str = "/etc/kubernetes/admin.kubeconfig";
+/// The kubeconfig of kubelet.
+pub const KUBELET: &str = "/etc/kubernetes/kubelet.kubeconfig";
+/// The file with the port of the API server on the host's loopback.
+pub const PORT: &str = "/etc/kubernetes/port";
+/// The folder of the container images, as archives.
+pub const IMAGES: &str = "/opt/holdfast/images";
+/// The folder of the manifests: that of `deploy/`.
+pub const DEPLOY: &str = "/opt/holdfast/deploy";
+/// The name of the node.
+pub const NODE: &str = "node-1";
+/// The host's loopback, from inside the guest.
+pub const HOST: &str = "10.0.2.2";
+/// The address of the service `kubernetes`: the first one of the range of services.
+const SERVICE: &str = "10.96.0.1";
+/// How long each step may take in an emulated guest. The host ends a guest that reports nothing for two minutes.
+const LIMIT: Duration = Duration::from_secs(110);
+
+/// Files of the node.
+const FILES: &[(&str, &str)] = &[
+    ("/etc/containerd/config.toml", include_str!("../../kube/containerd.toml")),
+    ("/etc/systemd/system/containerd.service", include_str!("../../kube/containerd.service")),
+    ("/etc/systemd/system/kubelet.service", include_str!("../../kube/kubelet.service")),
+    ("/var/lib/kubelet/config.yaml", include_str!("../../kube/kubelet.yaml")),
+    ("/etc/cni/net.d/10-pods.conflist", include_str!("../../kube/network.conflist")),
+    ("/etc/resolv.conf", ""),
+];
+
+/// Starts containerd and kubelet, imports the images, and waits until the cluster knows the node as ready.
+pub fn join(context: &mut Context) -> Result<()> {
+    modules()?;
+    network()?;
+    for (path, content) in FILES {
+        if let Some(folder) = std::path::Path::new(path).parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(path, content).with_context(|| format!("cannot write {path}"))?;
+    }
+    run("systemctl", &["daemon-reload"])?;
+    context.note("containerd starts");
+    run("systemctl", &["start", "containerd.service"])?;
+    for entry in fs::read_dir(IMAGES).with_context(|| format!("cannot read {IMAGES}"))? {
+        let path = entry?.path();
+        run("ctr", &["-n", "k8s.io", "images", "import", &path.to_string_lossy()])?;
+    }
+    context.note("kubelet starts");
+    run("systemctl", &["start", "kubelet.service"])?;
+    let ready = wait::until("the node to be ready", LIMIT, || {
+        let Ok(node) = get("node", NODE) else { return Ok(None) };
+        Ok((condition(&node, "Ready") == Some("True".to_owned())).then_some(()))
+    });
+    ready.with_context(|| journal("kubelet.service"))
+}
+
+/// Loads every module that the host gave the guest: the kernel cannot ask for them, since no modprobe finds them.
+fn modules() -> Result<()> {
+    let order = fs::read_to_string(format!("{MODULES}/order")).context("no kernel modules in this guest")?;
+    order.lines().filter_map(|line| line.split_once(": ")).try_for_each(|(name, _)| load_module(name))
+}
+
+/// Gives the guest its address, and sends connections to the service `kubernetes` to the API server, as kube-proxy does.
+fn network() -> Result<()> {
+    let mut links =
+        fs::read_dir("/sys/class/net")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let link = links.find(|name| name.starts_with('e')).context("the guest has no network card")?;
+    let port = fs::read_to_string(PORT).with_context(|| format!("cannot read {PORT}"))?;
+    let target = format!("{HOST}:{}", port.trim());
+    shell(&format!(
+        "ip link set {link} up && ip address add 10.0.2.15/24 dev {link} && ip route add default via {HOST} && \
+         sysctl -q -w net.ipv4.ip_forward=1 && \
+         iptables -t nat -A OUTPUT -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target} && \
+         iptables -t nat -A PREROUTING -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target}"
+    ))
+    .map(drop)
+}
+
+/// Runs kubectl as the cluster's administrator.
+pub fn kubectl(arguments: &[&str]) -> Result<String> {
+    run("kubectl", &[&["--kubeconfig", ADMIN][..], arguments].concat())
+}
+
+/// An object of the cluster.
+pub fn get(kind: &str, name: &str) -> Result<Value> {
+    let text = kubectl(&["get", kind, name, "-o", "json"])?;
+    serde_json::from_str(&text).with_context(|| format!("no JSON of {kind} {name}"))
+}
+
+/// The status of a condition of an object.
+pub fn condition(object: &Value, kind: &str) -> Option<String> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == kind)?;
+    found["status"].as_str().map(str::to_owned)
+}
+
+/// Applies the manifests of the product, with a patch for images that are on the node already, and waits until the pod of the
+/// `DaemonSet` is ready. It gives the pod's name.
+pub fn deploy(context: &mut Context) -> Result<String> {
+    let overlay = format!("{DEPLOY}/kustomize/test");
+    fs::create_dir_all(&overlay)?;
+    fs::write(format!("{overlay}/kustomization.yaml"), include_str!("../../kube/kustomization.yaml"))?;
+    kubectl(&["apply", "--server-side", "-k", &overlay])?;
+    context.note("the manifests are applied");
+    let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
+        let text = kubectl(&["-n", "holdfast-system", "get", "pods", "-o", "json"])?;
+        let pods: Value = serde_json::from_str(&text)?;
+        let ready = pods["items"]
+            .as_array()
+            .and_then(|items| items.iter().find(|pod| condition(pod, "Ready") == Some("True".to_owned())));
+        Ok(ready.and_then(|pod| pod["metadata"]["name"].as_str()).map(str::to_owned))
+    });
+    ready.with_context(pods)
+}
+
+/// What people would look at when a pod does not start.
+pub fn pods() -> String {
+    let of = |result: Result<String>| result.unwrap_or_else(|error| format!("{error:#}"));
+    let described = of(kubectl(&["-n", "holdfast-system", "describe", "daemonsets,pods"]));
+    let events = of(kubectl(&["-n", "holdfast-system", "get", "events"]));
+    let logs = of(shell("for f in /var/log/pods/*/*/*.log; do echo \"== $f\"; tail -n 30 $f; done"));
+    format!("{described}\n{events}\n{logs}\n{}", journal("kubelet.service"))
+}
+
+/// The last lines of a unit.
+fn journal(unit: &str) -> String {
+    run("journalctl", &["-u", unit, "-n", "30", "--no-pager", "-o", "cat"]).unwrap_or_default()
+}
