@@ -4,8 +4,10 @@
 
 use crate::node::{self, Options};
 use crate::publish::ReporterPlace;
+use crate::remove;
 use clap::{Parser, Subcommand};
 use sensor_model::socket::SOCKET;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +26,36 @@ pub struct Cli {
 pub enum Command {
     /// Report what the sensor of this node finds to the API server, until a signal ends it.
     Node(NodeCommand),
+    /// Remove what reporters wrote to the API, with the rights of an admin: conditions, annotations and taints of all Nodes, Leases and
+    /// `DriftReports`. The last reporter must have ended.
+    Remove(RemoveCommand),
+}
+
+/// Arguments of `remove`.
+#[derive(Debug, clap::Args)]
+pub struct RemoveCommand {
+    /// Namespace of the reporters' pods and Leases.
+    #[arg(long, default_value = "holdfast-system", value_name = "NAMESPACE")]
+    namespace: String,
+}
+
+impl RemoveCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let removed = remove::remove(&remove::client().await?, &self.namespace).await?;
+        let mut out = std::io::stdout().lock();
+        for removal in &removed {
+            let what = if removal.removed.is_empty() {
+                "removed".to_owned()
+            } else {
+                format!("removed {}", removal.removed.join(", "))
+            };
+            writeln!(out, "{}: {what}", removal.object)?;
+        }
+        if removed.is_empty() {
+            writeln!(out, "Nothing of Holdfast was there.")?;
+        }
+        Ok(())
+    }
 }
 
 /// Arguments of `node`.
@@ -72,6 +104,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Node(node) => runtime.block_on(node::run(node.options()))?,
+        Command::Remove(remove) => runtime.block_on(remove.run())?,
     }
     Ok(())
 }

@@ -19,6 +19,7 @@
 //! | [`publish`] | the writes to the API server |
 //! | [`probes`] | the health pages for the kubelet |
 //! | [`node`] | the command `node`, which joins them |
+//! | [`remove`] | the command `remove`, which takes away what reporters wrote |
 //! | [`cli`] | the command line |
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ mod played_server;
 pub mod pods;
 pub mod probes;
 pub mod publish;
+pub mod remove;
 pub mod reports;
 pub mod socket;
 pub mod text;

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "The reporter cannot run.");
+            tracing::error!(error = format!("{error:#}"), "The command failed.");
             ExitCode::FAILURE
         }
     }

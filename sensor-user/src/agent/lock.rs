@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The file that is locked in the state and the run directory. Only root can open it, so that no other user can hold it.
-const FILE: &str = "agent.lock";
+pub(super) const FILE: &str = "agent.lock";
 
 /// Every lock on the host, with its process.
 const LOCKS: &str = "/proc/locks";
@@ -82,6 +82,22 @@ pub(super) fn take(options: &AgentOptions) -> Result<Locks, LockError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(pins);
         if let Ok(directory) = made.and_then(|()| File::open(pins)) {
             held.push(lock(directory, pins)?);
+        }
+    }
+    Ok(Locks { _held: held })
+}
+
+/// Locks what a daemon left of these two directories. A directory that does not exist needs no lock.
+///
+/// # Errors
+/// A daemon has one of them, or one cannot be locked.
+pub(super) fn take_left(run: &Path, pins: &Path) -> Result<Locks, LockError> {
+    let mut held = Vec::new();
+    for path in [&run.join(FILE), pins] {
+        match File::open(path) {
+            Ok(file) => held.push(lock(file, path)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(LockError::Failed { path: path.to_owned(), source }),
         }
     }
     Ok(Locks { _held: held })

@@ -37,7 +37,7 @@
 //! The other files, by what they belong to:
 //!
 //! - start and end: `options`, `lock`, `trial`, `backend`, `privileges`, `start`, `run_end`, `error`, `service`,
-//!   `deadline_timer`
+//!   `deadline_timer`, `detach`
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
@@ -57,6 +57,7 @@ mod counting_windows;
 mod deadline_timer;
 mod denials;
 mod deny_rules;
+pub mod detach;
 mod device_checks;
 mod diff;
 mod episode;

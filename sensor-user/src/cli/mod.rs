@@ -10,6 +10,7 @@ pub mod check;
 pub mod completions;
 pub mod describe;
 pub mod desired;
+pub mod detach;
 pub mod doctor;
 pub mod exit;
 pub mod explain;
@@ -77,6 +78,8 @@ pub enum Command {
     Render(render::Render),
     /// Test what this kernel offers, which backend the daemon would use, and what it cannot see here.
     Doctor(doctor::Doctor),
+    /// Remove what an ended daemon left on this host: detach its kernel programs and deny rules, and remove its run directory.
+    Detach(detach::Detach),
     /// Print a completion script for a shell.
     Completions(completions::Completions),
     /// Read configs and policies for the daemon.
@@ -124,6 +127,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Plan(plan) => plan.run(screen),
         Command::Render(render) => render.run(screen),
         Command::Doctor(doctor) => doctor.run(screen),
+        Command::Detach(detach) => detach.run(screen),
         Command::Completions(completions) => completions.run(&mut self::command(), screen),
         Command::Desired(read) => read.run(screen),
         Command::Look(look) => look.run(),

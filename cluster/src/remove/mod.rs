@@ -1,0 +1,165 @@
+//! The command `remove`: what a reporter wrote to the API is taken away again.
+//!
+//! In: an admin's access to the API server, after the last reporter has ended. Out: Nodes without Holdfast's conditions, annotations
+//! and taints, no Leases and no `DriftReport`s, and what was removed. Fields of other writers stay as they are.
+
+mod error;
+#[cfg(test)]
+mod tests;
+mod traces;
+
+pub use error::RemoveError;
+
+use crate::api::DriftReport;
+use crate::publish::FIELD_MANAGER;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::{Client, Config, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use traces::{NodePart, Traces};
+
+/// Pods of the `DaemonSet`.
+const PODS: &str = "app.kubernetes.io/name=holdfast";
+/// The container that writes to the API.
+const REPORTER: &str = "reporter";
+/// Objects in one answer of the API server.
+const PAGE: u32 = 500;
+/// How often a Node that others change meanwhile is tried again.
+const ATTEMPTS: u32 = 5;
+/// The status code about an object, or a kind, that does not exist.
+const NOT_FOUND: u16 = 404;
+/// The status code about an object that has changed meanwhile.
+const CONFLICT: u16 = 409;
+
+/// An object that is gone, or that lost fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// Kind and name.
+    pub object: String,
+    /// The fields that it lost; none if the object is gone.
+    pub removed: Vec<String>,
+}
+
+/// A client with the config of `kubectl`.
+///
+/// # Errors
+/// No config, or one that cannot be used.
+pub async fn client() -> Result<Client, RemoveError> {
+    let config = Config::infer().await.map_err(|error| RemoveError::Config(Box::new(error)))?;
+    Client::try_from(config).map_err(|error| RemoveError::request("the API server", error))
+}
+
+/// Removes what reporters wrote. `namespace` is that of their pods and Leases.
+///
+/// # Errors
+/// A reporter still runs, or the API server refuses a request. What was removed before stays removed.
+pub async fn remove(client: &Client, namespace: &str) -> Result<Vec<Removal>, RemoveError> {
+    no_reporter(&Api::namespaced(client.clone(), namespace)).await?;
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut removed = Vec::new();
+    for node in all(&nodes, "Nodes", &ListParams::default()).await? {
+        removed.extend(clean(&nodes, &node.name_any()).await?);
+    }
+    removed.extend(leases(&Api::namespaced(client.clone(), namespace)).await?);
+    removed.extend(reports(&Api::all(client.clone())).await?);
+    Ok(removed)
+}
+
+/// A reporter that runs would write all of it again.
+async fn no_reporter(pods: &Api<Pod>) -> Result<(), RemoveError> {
+    for pod in all(pods, "pods", &ListParams::default().labels(PODS)).await? {
+        let spec = pod.spec.clone().unwrap_or_default();
+        if spec.containers.iter().any(|container| container.name == REPORTER) {
+            let node = spec.node_name.unwrap_or_default();
+            return Err(RemoveError::Reporter { pod: pod.name_any(), node });
+        }
+    }
+    Ok(())
+}
+
+/// Removes the traces on one Node.
+async fn clean(nodes: &Api<Node>, name: &str) -> Result<Option<Removal>, RemoveError> {
+    let object = || format!("Node {name}");
+    let mut removed: Option<Vec<String>> = None;
+    for _ in 0..ATTEMPTS {
+        let node = nodes.get_opt(name).await.map_err(|error| RemoveError::request(object(), error))?;
+        let Some(node) = node else { return Ok(None) };
+        let left = Traces::of(&node);
+        let removed = removed.get_or_insert_with(|| left.names());
+        if left.is_empty() {
+            let removed = std::mem::take(removed);
+            return Ok((!removed.is_empty()).then(|| Removal { object: object(), removed }));
+        }
+        for patch in left.patches(name) {
+            let answer = match patch.target {
+                NodePart::Object => nodes.patch(name, &patch.params, &patch.body).await,
+                NodePart::Status => nodes.patch_status(name, &patch.params, &patch.body).await,
+            };
+            match answer {
+                // The next attempt begins with the Node as it is then.
+                Err(kube::Error::Api(status)) if [NOT_FOUND, CONFLICT].contains(&status.code) => break,
+                answer => answer.map_err(|error| RemoveError::request(object(), error))?,
+            };
+        }
+    }
+    Err(RemoveError::Changing { node: name.to_owned() })
+}
+
+/// Removes the Leases that reporters renewed.
+async fn leases(leases: &Api<Lease>) -> Result<Vec<Removal>, RemoveError> {
+    let mut removed = Vec::new();
+    for lease in all(leases, "Leases", &ListParams::default()).await? {
+        let is_ours =
+            lease.managed_fields().iter().any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER));
+        if is_ours {
+            let object = format!("Lease {}", lease.name_any());
+            // Not one that another owner made under the same name a moment ago.
+            let conditions = Preconditions { uid: lease.uid(), resource_version: None };
+            let how = DeleteParams { preconditions: Some(conditions), ..DeleteParams::default() };
+            gone(leases.delete(&lease.name_any(), &how).await, &object)?;
+            removed.push(Removal { object, removed: Vec::new() });
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes all reports. The kind may be gone already.
+async fn reports(reports: &Api<DriftReport>) -> Result<Vec<Removal>, RemoveError> {
+    let mut removed = Vec::new();
+    for report in all(reports, "DriftReports", &ListParams::default()).await? {
+        let object = format!("DriftReport {}", report.name_any());
+        gone(reports.delete(&report.name_any(), &DeleteParams::default()).await, &object)?;
+        removed.push(Removal { object, removed: Vec::new() });
+    }
+    Ok(removed)
+}
+
+/// An object that does not exist is as good as removed.
+fn gone<T>(answer: Result<T, kube::Error>, object: &str) -> Result<(), RemoveError> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
+        answer => answer.map(drop).map_err(|error| RemoveError::request(object, error)),
+    }
+}
+
+/// All objects, page by page; none if their kind does not exist.
+async fn all<K>(api: &Api<K>, what: &str, params: &ListParams) -> Result<Vec<K>, RemoveError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut params = params.clone().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = match api.list(&params).await {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(found),
+            page => page.map_err(|error| RemoveError::request(what, error))?,
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}

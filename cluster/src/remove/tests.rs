@@ -1,0 +1,44 @@
+//! Removal with a played API server.
+
+use super::*;
+use crate::played_server::{PlayedAnswer, PlayedRequest, played};
+use serde_json::{Value, json};
+
+fn list(items: &Value) -> PlayedAnswer {
+    PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_a_reporter_runs() {
+    let pods = json!([{
+        "metadata": {"name": "holdfast-1"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "sensor"}, {"name": "reporter"}]},
+    }]);
+    let (client, log) = played(move |_| list(&pods));
+    let error = remove(&client, "holdfast-system").await.unwrap_err();
+    assert!(
+        matches!(&error, RemoveError::Reporter { pod, node } if pod == "holdfast-1" && node == "n1"),
+        "{error}"
+    );
+    assert_eq!(log.lines(), ["GET /api/v1/namespaces/holdfast-system/pods"]);
+}
+
+/// A Node that another writer gives the condition again, however often it is removed.
+#[tokio::test]
+async fn a_writer_that_puts_a_condition_back_is_an_error_and_no_endless_loop() {
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "resourceVersion": "7"},
+        "status": {"conditions": [{"type": "ConfigDrift", "status": "True"}]},
+    });
+    let (client, _) = played(move |request: &PlayedRequest| {
+        let line = request.line();
+        match line.as_str() {
+            "GET /api/v1/nodes" => list(&json!([node])),
+            "GET /api/v1/nodes/n1" | "PATCH /api/v1/nodes/n1/status" => PlayedAnswer::Json(node.clone()),
+            _ => list(&json!([])),
+        }
+    });
+    let error = remove(&client, "holdfast-system").await.unwrap_err();
+    assert!(matches!(&error, RemoveError::Changing { node } if node == "n1"), "{error}");
+}

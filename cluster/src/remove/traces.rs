@@ -1,0 +1,143 @@
+//! What a reporter left on a Node.
+//!
+//! In: a Node. Out: the fields of Holdfast on it, and the patches that remove them.
+
+use crate::publish::FIELD_MANAGER;
+use crate::reports::CONDITIONS;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Map, Value, json};
+
+/// What the keys of Holdfast's annotations and taints begin with.
+const PREFIX: &str = "holdfast.dev/";
+/// The part of a Node that reporters write through its subresource.
+const STATUS: &str = "status";
+
+/// Which endpoint of a Node takes a patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodePart {
+    /// The Node itself.
+    Object,
+    /// Its status.
+    Status,
+}
+
+/// One patch.
+#[derive(Debug)]
+pub(super) struct NodePatch {
+    pub(super) target: NodePart,
+    pub(super) params: PatchParams,
+    pub(super) body: Patch<Value>,
+}
+
+/// What is to be removed from a Node.
+#[derive(Debug, Default)]
+pub(super) struct Traces {
+    conditions: Vec<String>,
+    annotations: Vec<String>,
+    taints: Vec<String>,
+    /// The taints that stay.
+    other_taints: Vec<Value>,
+    /// The parts that have fields of our field manager.
+    applied: Vec<NodePart>,
+    version: Option<String>,
+}
+
+impl Traces {
+    /// The traces on this Node.
+    pub(super) fn of(node: &Node) -> Self {
+        let ours = |key: &&String| key.starts_with(PREFIX);
+        let mut found = Self {
+            annotations: node.annotations().keys().filter(ours).cloned().collect(),
+            version: node.resource_version(),
+            ..Self::default()
+        };
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let kinds = conditions.map(|condition| condition.type_.clone());
+        found.conditions = kinds.filter(|kind| CONDITIONS.contains(&kind.as_str())).collect();
+        for taint in node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()) {
+            if taint.key.starts_with(PREFIX) {
+                found.taints.push(format!("{}:{}", taint.key, taint.effect));
+            } else {
+                found.other_taints.push(json!(taint));
+            }
+        }
+        for fields in node.managed_fields() {
+            if fields.manager.as_deref() == Some(FIELD_MANAGER)
+                && fields.operation.as_deref() == Some("Apply")
+            {
+                let is_status = fields.subresource.as_deref() == Some(STATUS);
+                found.applied.push(if is_status { NodePart::Status } else { NodePart::Object });
+            }
+        }
+        found
+    }
+
+    /// Whether the Node has no trace.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names().is_empty() && self.applied.is_empty()
+    }
+
+    /// The fields, for people.
+    pub(super) fn names(&self) -> Vec<String> {
+        let named = |noun: &'static str, names: &[String]| -> Vec<String> {
+            names.iter().map(|name| format!("{noun} {name}")).collect()
+        };
+        [
+            named("condition", &self.conditions),
+            named("annotation", &self.annotations),
+            named("taint", &self.taints),
+        ]
+        .concat()
+    }
+
+    /// The patches, in their order. First the empty set of our field manager, which removes what it alone applied. Then what another
+    /// writer took over, or what was written without an apply, by name.
+    pub(super) fn patches(&self, name: &str) -> Vec<NodePatch> {
+        if !self.applied.is_empty() {
+            return self.applied.iter().map(|part| empty_set(name, *part)).collect();
+        }
+        let mut patches = Vec::new();
+        if !self.conditions.is_empty() {
+            let conditions: Vec<Value> =
+                self.conditions.iter().map(|kind| json!({"$patch": "delete", "type": kind})).collect();
+            patches.push(NodePatch {
+                target: NodePart::Status,
+                params: PatchParams::default(),
+                body: Patch::Strategic(json!({"status": {"conditions": conditions}})),
+            });
+        }
+        if !self.annotations.is_empty() {
+            let annotations: Map<String, Value> =
+                self.annotations.iter().map(|key| (key.clone(), Value::Null)).collect();
+            patches.push(NodePatch {
+                target: NodePart::Object,
+                params: PatchParams::default(),
+                body: Patch::Merge(json!({"metadata": {"annotations": annotations}})),
+            });
+        }
+        // The list is written as a whole, so it must not have changed. A patch before would change the version: the next attempt
+        // removes the taints then.
+        if !self.taints.is_empty() && patches.is_empty() {
+            patches.push(NodePatch {
+                target: NodePart::Object,
+                params: PatchParams::default(),
+                body: Patch::Merge(json!({
+                    "metadata": {"resourceVersion": self.version},
+                    "spec": {"taints": self.other_taints},
+                })),
+            });
+        }
+        patches
+    }
+}
+
+/// The apply after which our field manager has no field of this part.
+fn empty_set(name: &str, part: NodePart) -> NodePatch {
+    let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    if part == NodePart::Status {
+        node["status"] = json!({"conditions": []});
+    }
+    NodePatch { target: part, params: PatchParams::apply(FIELD_MANAGER).force(), body: Patch::Apply(node) }
+}

@@ -1,0 +1,151 @@
+//! Removing what a daemon leaves on a host so that its kernel programs run on without it.
+//!
+//! In: the pin directory and the run directory. Out: neither of them, and what was removed; or why not. Without its pin a kernel program
+//! is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay.
+
+use super::lock::{self, FILE, LockError};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// What the names of the directories of links begin with.
+const LINKS: &str = "links-";
+/// What the names of the directories of maps begin with.
+const MAPS: &str = "maps-v";
+
+/// What was removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// The number of pinned programs that were detached.
+    pub programs: usize,
+    /// The number of pinned maps: what programs counted, and the deny rules.
+    pub maps: usize,
+    /// The removed directories.
+    pub removed: Vec<PathBuf>,
+    /// Directories that stay, because they have something in them that is no daemon's.
+    pub kept: Vec<PathBuf>,
+}
+
+/// Not everything was removed.
+#[derive(Debug, Error)]
+pub enum DetachError {
+    /// A daemon runs.
+    #[error(transparent)]
+    Runs(#[from] LockError),
+    /// Something cannot be removed.
+    #[error("cannot remove `{path}`: {source}")]
+    Failed {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Detaches all pinned kernel programs and removes both directories.
+///
+/// # Errors
+/// A daemon runs, or something cannot be removed. What was removed before stays removed.
+pub fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
+    let locks = lock::take_left(run, pins)?;
+    let mut done = Detached::default();
+    // The links first: without them no program runs that could write to a map.
+    done.programs = directories(pins, LINKS, &mut done.removed)?;
+    done.maps = directories(pins, MAPS, &mut done.removed)?;
+    if pins.exists() {
+        match fs::remove_dir(pins) {
+            Ok(()) => done.removed.push(pins.to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => done.kept.push(pins.to_owned()),
+            Err(source) => return Err(DetachError::Failed { path: pins.to_owned(), source }),
+        }
+    }
+    if run.join(FILE).exists() {
+        fs::remove_dir_all(run).map_err(|source| DetachError::Failed { path: run.to_owned(), source })?;
+        done.removed.push(run.to_owned());
+    } else if run.exists() {
+        // A daemon's run directory has the file that it locks.
+        done.kept.push(run.to_owned());
+    }
+    drop(locks);
+    Ok(done)
+}
+
+/// Removes the directories whose names begin like this; gives the number of pins in them.
+fn directories(pins: &Path, start: &str, removed: &mut Vec<PathBuf>) -> Result<usize, DetachError> {
+    let entries = match fs::read_dir(pins) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries,
+    };
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| DetachError::Failed { path, source }
+    };
+    let mut count = 0;
+    for entry in entries.map_err(failed(pins))? {
+        let entry = entry.map_err(failed(pins))?;
+        if !entry.file_name().to_string_lossy().starts_with(start) {
+            continue;
+        }
+        let path = entry.path();
+        count += fs::read_dir(&path).map_err(failed(&path))?.count();
+        fs::remove_dir_all(&path).map_err(failed(&path))?;
+        removed.push(path);
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    /// What a daemon leaves: two links and a map of its object, a link of an older one, and the files of the run directory.
+    fn left() -> (TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let (pins, run) = (folder.path().join("pins"), folder.path().join("run"));
+        let pinned =
+            ["links-1-lsm/file_open", "links-1-lsm/path_mkdir", "links-0-lsm/file_open", "maps-v1/MANAGED"];
+        for name in pinned {
+            let path = pins.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        fs::create_dir(&run).unwrap();
+        for name in [FILE, "status.json"] {
+            fs::write(run.join(name), "").unwrap();
+        }
+        (folder, pins, run)
+    }
+
+    #[test]
+    fn the_pins_of_all_objects_and_the_run_directory_are_removed_and_a_second_time_nothing_is_left() {
+        let (_folder, pins, run) = left();
+        let done = detach(&pins, &run).unwrap();
+        assert_eq!((done.programs, done.maps), (3, 1));
+        assert!(done.kept.is_empty() && !pins.exists() && !run.exists(), "{done:?}");
+        assert_eq!(detach(&pins, &run).unwrap(), Detached::default());
+    }
+
+    #[test]
+    fn nothing_is_removed_while_a_daemon_holds_one_of_the_directories() {
+        let (_folder, pins, run) = left();
+        let locks = lock::take_left(&run, &pins).unwrap();
+        let error = detach(&pins, &run).unwrap_err();
+        assert!(matches!(error, DetachError::Runs(LockError::Held { .. })), "{error}");
+        assert!(pins.join("links-1-lsm/file_open").exists() && run.exists());
+        drop(locks);
+        detach(&pins, &run).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_daemons_stays_and_is_named() {
+        let (_folder, pins, run) = left();
+        fs::create_dir(pins.join("tetragon")).unwrap();
+        fs::remove_file(run.join(FILE)).unwrap();
+        let done = detach(&pins, &run).unwrap();
+        assert_eq!(done.kept, [pins.clone(), run.clone()]);
+        assert!(pins.join("tetragon").exists() && run.join("status.json").exists());
+        assert!(!pins.join("maps-v1").exists());
+    }
+}
