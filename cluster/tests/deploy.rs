@@ -25,6 +25,22 @@ fn the_sensor_serves_the_user_that_the_reporter_is() {
     assert!(pod.contains("runAsUser: 64837") && pod.contains("runAsGroup: 64837"), "{pod}");
 }
 
+/// The names in the lines `- NAME` that follow a line, which may have comments behind them.
+fn names_after<'a>(text: &'a str, line: &str) -> Vec<&'a str> {
+    let (_, rows) = text.split_once(line).unwrap_or_else(|| panic!("no line {line:?}"));
+    let rows = rows.lines().skip(1).map_while(|row| row.trim().strip_prefix("- "));
+    rows.filter_map(|row| row.split_whitespace().next()).collect()
+}
+
+#[test]
+fn the_constraints_of_openshift_allow_the_capabilities_of_the_sensor_and_no_others() {
+    let pod = manifest("kustomize/base/daemonset.yaml");
+    let constraints = manifest("kustomize/overlays/openshift/scc.yaml");
+    let needed = names_after(&pod, "            add:");
+    assert!(needed.contains(&"BPF"), "{needed:?}");
+    assert_eq!(names_after(&constraints, "allowedCapabilities:"), needed);
+}
+
 #[test]
 fn no_token_is_mounted_but_into_the_reporter() {
     let pod = manifest("kustomize/base/daemonset.yaml");

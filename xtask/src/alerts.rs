@@ -1,11 +1,14 @@
-//! The alerts: their rules, and the tests of the rules.
+//! The alerts: their rules, and the tests of the rules. Also the dashboard of Grafana.
 //!
-//! In: `policies/prometheus`. Out: success if `promtool`, from Debian's package of Prometheus, accepts the rules and all their
-//! tests pass. The tests of this file need no `promtool`: each metric exists, and each alert is documented.
+//! In: `policies/prometheus`, `deploy/grafana`. Out: success if `promtool`, from Debian's package of Prometheus, accepts the rules and
+//! the dashboard's expressions, and all tests of the rules pass. The tests of this file need no `promtool`: each metric exists, and each alert is documented.
 
+use std::fs;
+use std::io::Write as _;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use crate::apt;
 use crate::cache::Cache;
@@ -15,6 +18,8 @@ use crate::tools::PackageTree;
 
 const PACKAGE: &str = "prometheus";
 const PROGRAM: &str = "promtool";
+/// The dashboard of Grafana.
+const DASHBOARD: &str = "deploy/grafana/holdfast.json";
 
 /// Checks the rules and runs their tests.
 pub(crate) fn test() -> Result<()> {
@@ -23,10 +28,15 @@ pub(crate) fn test() -> Result<()> {
         Some(_) => None,
         None => Some(tree(&Cache::open()?)?),
     };
-    for arguments in [["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]] {
-        output(promtool(tree.as_ref())?.args(arguments).current_dir(&folder))?;
+    for name in ["rules", "cluster"] {
+        for (action, file) in [("check", format!("{name}.yaml")), ("test", format!("{name}_test.yaml"))] {
+            output(promtool(tree.as_ref())?.args([action, "rules", &file]).current_dir(&folder))?;
+        }
     }
-    Ok(())
+    // A panel's expression is checked as if it were a rule.
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(dashboard_rules(&dashboard()?).to_string().as_bytes())?;
+    output(promtool(tree.as_ref())?.args(["check", "rules"]).arg(file.path())).map(drop)
 }
 
 fn tree(cache: &Cache) -> Result<PackageTree> {
@@ -43,12 +53,48 @@ fn promtool(tree: Option<&PackageTree>) -> Result<Command> {
     Ok(tree.command(&program))
 }
 
+/// The dashboard of Grafana.
+fn dashboard() -> Result<Value> {
+    let path = root().join(DASHBOARD);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{DASHBOARD} is no JSON"))
+}
+
+/// The expressions of all panels and variables, with a value in the place of each variable of Grafana.
+fn expressions(dashboard: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![dashboard];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("expr").and_then(Value::as_str));
+                open.extend(fields.values());
+            }
+            Value::Array(items) => open.extend(items),
+            _ => {}
+        }
+    }
+    let filled =
+        |text: &str| text.replace("$__range", "1h").replace("$__rate_interval", "5m").replace("$node", ".*");
+    found.into_iter().map(filled).collect()
+}
+
+/// The expressions as recording rules. JSON is YAML.
+fn dashboard_rules(dashboard: &Value) -> Value {
+    let rule = |(number, expr)| json!({ "record": format!("panel:{number}"), "expr": expr });
+    let rules: Vec<Value> = expressions(dashboard).into_iter().enumerate().map(rule).collect();
+    json!({ "groups": [{ "name": "dashboard", "rules": rules }] })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::fs;
 
     use super::*;
+    use crate::manifests::ALERTS;
+
+    /// What kube-state-metrics shows of objects that Holdfast writes.
+    const OF_OBJECTS: [&str; 3] = ["kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
 
     fn read(path: &str) -> String {
         fs::read_to_string(root().join(path)).expect(path)
@@ -57,7 +103,7 @@ mod tests {
     /// Names of metrics in a text of expressions.
     fn metrics(text: &str) -> BTreeSet<&str> {
         text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-            .filter(|word| word.starts_with("holdfast_") || word.starts_with("mcd_"))
+            .filter(|word| ["holdfast_", "mcd_", "kube_"].iter().any(|start| word.starts_with(start)))
             .collect()
     }
 
@@ -66,22 +112,29 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_in_a_rule_is_one_that_the_daemon_shows() {
+    fn every_metric_in_a_rule_or_a_panel_is_one_that_the_daemon_shows() {
         let snapshot = "holdfast__report__metrics__tests__the_page_is_the_one_that_dashboards_and_alerts_are_written_for";
         let page = read(&format!("sensor-user/src/report/metrics/snapshots/{snapshot}.snap"));
-        let shown: BTreeSet<&str> = page.lines().filter_map(|line| line.split([' ', '{']).next()).collect();
-        let rules = read("policies/prometheus/rules.yaml");
-        let used = metrics(&rules);
-        assert!(used.len() > 5, "{used:?}");
-        for name in used {
-            assert!(shown.contains(name), "no metric {name}");
+        let mut shown: BTreeSet<&str> =
+            page.lines().filter_map(|line| line.split([' ', '{']).next()).collect();
+        shown.extend(OF_OBJECTS);
+        let rules = ALERTS.map(read).join("");
+        let rules: String = rules.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+        let panels = expressions(&dashboard().unwrap()).join(" ");
+        for text in [rules, panels] {
+            let used = metrics(&text);
+            assert!(used.len() > 5, "{used:?}");
+            for name in used {
+                assert!(shown.contains(name), "no metric {name}");
+            }
         }
     }
 
     #[test]
     fn every_alert_is_tested_and_has_its_heading_in_the_operations_guide() {
-        let rules = read("policies/prometheus/rules.yaml");
-        let (tests, guide) = (read("policies/prometheus/rules_test.yaml"), read("docs/operations.md"));
+        let rules = ALERTS.map(read).join("");
+        let tests = ALERTS.map(|path| read(&path.replace(".yaml", "_test.yaml"))).join("");
+        let guide = read("docs/operations.md");
         let alerts = alerts(&rules);
         assert!(alerts.len() > 5, "{alerts:?}");
         for alert in alerts {

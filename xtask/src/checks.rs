@@ -13,7 +13,7 @@ use crate::dist::{self, Profile};
 use crate::matrix::Selection;
 use crate::parts::TestParts;
 use crate::run::{self, cargo, output, show};
-use crate::{alerts, cache::Cache, fuzz, kernels, kube, reference, toolchain::EbpfToolchain, tools};
+use crate::{alerts, cache::Cache, fuzz, image, kernels, kube, reference, toolchain::EbpfToolchain, tools};
 
 /// The build feature for tests that makes an apply's system calls fail. It only adds code, so lints and tests run with it
 /// alone; the virtual machines get the program without it.
@@ -69,6 +69,9 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run("programs of Kubernetes", kube_assets);
         parts.run("control plane", control_plane);
     }
+    if profile == Profile::Release {
+        parts.run("image", image::check_reproducible);
+    }
 }
 
 /// What the virtual machines run. No lint sees the product without the feature for tests, so warnings are errors here.
@@ -99,7 +102,7 @@ fn kube_assets() -> Result<()> {
     kube::KubeAssets::ensure(&Cache::open()?, kube::NEWEST).map(drop)
 }
 
-/// Runs the tests that need the programs of Kubernetes. They are ignored elsewhere, since these take minutes to build. The
+/// Runs the tests that need the programs of Kubernetes, or Buildah. They are ignored elsewhere, since these take minutes to build. The
 /// options of Cargo are those of the other tests, so that nothing is built twice.
 fn control_plane() -> Result<()> {
     // What they run beside the cluster's own programs.
@@ -111,7 +114,18 @@ fn control_plane() -> Result<()> {
     )?;
     show(
         cargo()
-            .args(["test", "--workspace", FAULTS, "--quiet", "--bin", "xtask", "--", "--ignored", "kube::"])
+            .args([
+                "test",
+                "--workspace",
+                FAULTS,
+                "--quiet",
+                "--bin",
+                "xtask",
+                "--",
+                "--ignored",
+                "kube::",
+                "image::",
+            ])
             .current_dir(dist::root()),
     )
 }

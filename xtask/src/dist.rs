@@ -16,12 +16,25 @@ use crate::cache::Cache;
 use crate::run::{cargo, quiet, say, show};
 use crate::toolchain::EbpfToolchain;
 
+/// Version of the product.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The variable with the object's path for the build of `holdfast`.
 pub(crate) const OBJECT_VARIABLE: &str = "HOLDFAST_EBPF_OBJECT";
 /// Little-endian BPF, as on every machine that we support.
-const BPF_TARGET: &str = "bpfel-unknown-none";
+pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
 /// This target links the binaries statically with the compiler's own C library.
 pub(crate) const HOST_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Flags with which the output does not depend on the folders of the build: each prefix of a path gets a fixed name. BTF, panics and
+/// assertions have paths of sources. Of two prefixes that match, compilers take the later one.
+fn same_paths(option: &str) -> Vec<String> {
+    let home = std::env::home_dir().unwrap_or_default();
+    let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    [(cargo, "/cargo"), (target_dir(), "/target"), (root(), "/holdfast")]
+        .iter()
+        .map(|(folder, name)| format!("{option}={}={name}", folder.display()))
+        .collect()
+}
 
 /// Optimisation of debug builds for guests. The manifest optimises nothing, since tests take longer to compile than to run; an
 /// emulated guest needs the reverse.
@@ -63,12 +76,14 @@ pub(crate) fn target_dir() -> PathBuf {
 /// A cargo command on the kernel programs, with everything that their target needs.
 pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command {
     // The linker makes BTF from the debug information, and keeps only the BTF.
-    let flags = [
-        "-Cdebuginfo=2",
-        "-Clink-arg=--btf",
-        "-Clink-arg=--disable-memory-builtins",
-        "--cfg=bpf_target_arch=\"x86_64\"",
+    let mut flags = vec![
+        "-Cdebuginfo=2".to_owned(),
+        "-Clink-arg=--btf".to_owned(),
+        "-Clink-arg=--disable-memory-builtins".to_owned(),
+        "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
     ];
+    flags.extend(same_paths("--remap-path-prefix"));
+    flags.push(format!("--remap-path-prefix={}=/rustc", toolchain.sysroot.display()));
     let mut command = cargo();
     command
         .args([subcommand, "--release", "--bin", "holdfast-ebpf"])
@@ -78,6 +93,8 @@ pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", target_dir().join("ebpf"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &toolchain.linker)
+        // An incremental build makes other code.
+        .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     if let Some(rustc) = &toolchain.rustc {
         command.env("RUSTC", rustc);
@@ -165,6 +182,8 @@ pub(crate) fn build_static(
     say("build", bin);
     let (name, folder) = profile.names();
     let target = target_dir().join("static");
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    flags.extend(same_paths("--remap-path-prefix"));
     let level = std::env::var_os(DEV_LEVEL).is_none().then_some((DEV_LEVEL, "1"));
     show(
         cargo()
@@ -173,14 +192,18 @@ pub(crate) fn build_static(
             .args(quiet())
             .current_dir(root())
             .env("CARGO_TARGET_DIR", &target)
-            .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            // The C code of dependencies has assertions too, and mimalloc the time of its build.
+            .env("SOURCE_DATE_EPOCH", "0")
+            .env("CFLAGS_x86_64_unknown_linux_gnu", same_paths("-ffile-prefix-map").join(" "))
+            .envs((profile == Profile::Release).then_some(("CARGO_INCREMENTAL", "0")))
             .envs(env.iter().copied()),
     )?;
     Ok(target.join(HOST_TARGET).join(folder).join(bin))
 }
 
 /// Puts a file into `target/dist`, if it is not there already.
-fn deliver(content: &[u8], mode: u32, name: &str) -> Result<PathBuf> {
+pub(crate) fn deliver(content: &[u8], mode: u32, name: &str) -> Result<PathBuf> {
     let folder = root().join("target/dist");
     fs::create_dir_all(&folder)?;
     let place = folder.join(name);

@@ -13,9 +13,11 @@ mod coverage;
 mod demo;
 mod dist;
 mod fuzz;
+mod image;
 mod kernels;
 mod kube;
 mod layers;
+mod manifests;
 mod matrix;
 mod parts;
 mod qemu;
@@ -72,7 +74,8 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         runs: u64,
     },
-    /// Make `docs/cli.md`, `docs/schemas`, `deploy/crds`, man pages and completion scripts from the command line and the types.
+    /// Make `docs/cli.md`, `docs/schemas`, `deploy/crds`, man pages and completion scripts from the command line and the types, and
+    /// manifests from other files.
     Generate {
         /// Only say whether the kept files are what would be made.
         #[arg(long)]
@@ -92,6 +95,12 @@ enum Command {
         /// Every scenario on every kernel that it can run on. Only `docs/vectors.md` and a release need it.
         #[arg(long, conflicts_with = "quick")]
         full: bool,
+    },
+    /// Build the image of both programs, with the list of its components, into `target/dist`.
+    Image {
+        /// Build it a second time in a copy of the sources, and fail if anything differs. It takes as long as two releases.
+        #[arg(long)]
+        check_reproducible: bool,
     },
     /// Check that no module takes from one below it in the tables of `docs/architecture.md`, and that files form no circle.
     Layers,
@@ -186,6 +195,8 @@ fn work(command: Command) -> Result<()> {
             dist::build_cluster(profile(debug)).map(drop)
         }
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
+        Command::Image { check_reproducible: true } => image::check_reproducible(),
+        Command::Image { .. } => image::build().map(drop),
         Command::Layers => layers::check(),
         Command::KubeAssets => kube_assets(),
         Command::Coverage => coverage::write(),

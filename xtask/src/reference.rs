@@ -1,7 +1,7 @@
 //! The files that are generated from the command line's definition and from the types.
 //!
 //! In: the definition and the types, through examples of `sensor-user` and `cluster`. Out: `docs/cli.md`, `docs/schemas` and
-//! `deploy/crds`, which the repository keeps, and the man pages and completion scripts in `target/dist`. With `check` an error if
+//! `deploy/crds`, which the repository keeps, the files of `manifests`, and the man pages and completion scripts in `target/dist`. With `check` an error if
 //! a kept file is not the generated one. It refuses a schema that lacks a field of the kept one: contracts only grow.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::dist;
+use crate::manifests;
 use crate::run::{cargo, say, show};
 
 /// The generated page that is kept.
@@ -46,6 +47,7 @@ pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     show(Command::new(program).arg(&folder).current_dir(dist::root()))?;
     keep(Path::new(PAGE), Some(&read(&folder.join("cli.md"))?), check)?;
     definitions(&folder.join("crds"), check)?;
+    manifests::generated()?.iter().try_for_each(|(path, text)| keep(path, Some(text), check))?;
     let kept = Path::new(SCHEMAS);
     let (made, old) = (schemas(&made)?, schemas(&dist::root().join(kept))?);
     for (name, text) in &old {

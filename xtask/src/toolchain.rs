@@ -30,13 +30,17 @@ pub(crate) struct EbpfToolchain {
     pub(crate) linker: PathBuf,
     /// A compiler to use in place of `rustc`, where the sysroot could not be completed.
     pub(crate) rustc: Option<PathBuf>,
+    /// The folder with the source of `core`, in which that compiler looks.
+    pub(crate) sysroot: PathBuf,
 }
 
 impl EbpfToolchain {
     /// Finds or fetches the parts.
     pub(crate) fn ensure(cache: &Cache) -> Result<Self> {
         let rustc = ensure_core_source(cache)?;
-        Ok(Self { linker: ensure_linker(cache)?, rustc })
+        let compiler = rustc.clone().unwrap_or_else(|| "rustc".into());
+        let sysroot = PathBuf::from(output(Command::new(compiler).args(["--print", "sysroot"]))?.trim());
+        Ok(Self { linker: ensure_linker(cache)?, rustc, sysroot })
     }
 }
 

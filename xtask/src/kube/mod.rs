@@ -6,12 +6,14 @@
 
 mod assets;
 pub(crate) mod control_plane;
+#[cfg(test)]
+mod deploy_tests;
 mod go;
 pub(crate) mod image;
 mod process;
 #[cfg(test)]
 mod reporter_tests;
-mod tar;
+pub(crate) mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST};
 pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted};

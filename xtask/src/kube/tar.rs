@@ -16,13 +16,13 @@ const FILE: u8 = b'0';
 
 /// An archive that is being put together. Entries are sorted, so folders precede what is in them.
 #[derive(Debug, Default)]
-pub(super) struct Archive {
+pub(crate) struct Archive {
     entries: BTreeMap<String, (u8, u32, Vec<u8>)>,
 }
 
 impl Archive {
     /// Adds a file with permission bits.
-    pub(super) fn file(&mut self, path: &str, mode: u32, content: Vec<u8>) -> Result<()> {
+    pub(crate) fn file(&mut self, path: &str, mode: u32, content: Vec<u8>) -> Result<()> {
         let path = path.trim_matches('/');
         ensure!(!path.is_empty() && path.len() < NAME, "{path:?} is no path of at most {} bytes", NAME - 1);
         for (end, _) in path.match_indices('/') {
@@ -33,7 +33,7 @@ impl Archive {
     }
 
     /// The archive's bytes.
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Vec<u8> {
         let mut out = Vec::new();
         for (path, (kind, mode, content)) in &self.entries {
             out.extend_from_slice(&header(path, *kind, *mode, content.len()));

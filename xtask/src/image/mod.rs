@@ -1,0 +1,12 @@
+//! The image of the product: nothing but the two programs, as an OCI archive with a list of what is in it.
+//!
+//! In: the working tree. Out, in `target/dist`: the archive, the list of components (`CycloneDX`), and a file with the digest. Equal
+//! sources give equal files, whatever the folder of the checkout.
+
+mod build;
+mod buildah;
+mod reproducible;
+mod sbom;
+
+pub(crate) use build::build;
+pub(crate) use reproducible::check as check_reproducible;
