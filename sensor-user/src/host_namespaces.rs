@@ -44,7 +44,7 @@ pub enum HostNamespacesError {
     Threads(usize),
     /// The capabilities that entering needs are missing.
     #[error(
-        "cannot enter the host's {namespace} namespace: {source}; the container lacks {missing}: add them to \
+        "cannot enter the host's {namespace} namespace: {error}; the container lacks {missing}: add them to \
          `securityContext.capabilities`"
     )]
     Capabilities {
@@ -53,26 +53,26 @@ pub enum HostNamespacesError {
         /// The names of the missing ones.
         missing: String,
         /// The error of the kernel.
-        source: io::Error,
+        error: io::Error,
     },
     /// The kernel refused, although the capabilities are there.
     #[error(
-        "cannot enter the host's {namespace} namespace: {source}; a security module may refuse it: see \
+        "cannot enter the host's {namespace} namespace: {error}; a security module may refuse it: see \
          `securityContext.appArmorProfile` and `seLinuxOptions`"
     )]
     Refused {
         /// The namespace.
         namespace: &'static str,
         /// The error of the kernel.
-        source: io::Error,
+        error: io::Error,
     },
     /// Procfs cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Proc {
         /// The file.
         path: &'static str,
         /// Why not.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -83,10 +83,9 @@ pub enum HostNamespacesError {
 pub fn enter() -> Result<(), HostNamespacesError> {
     let status = "/proc/self/status";
     let text = bounded::read_text(status.as_ref(), PROC_BYTES)
-        .map_err(|source| HostNamespacesError::Proc { path: status, source })?;
+        .map_err(|error| HostNamespacesError::Proc { path: status, error })?;
     let own = "/proc/self/ns/pid";
-    let namespace =
-        fs::metadata(own).map_err(|source| HostNamespacesError::Proc { path: own, source })?.ino();
+    let namespace = fs::metadata(own).map_err(|error| HostNamespacesError::Proc { path: own, error })?.ino();
     if !is_host(&text, namespace) {
         return Err(HostNamespacesError::NoHostPid);
     }
@@ -98,13 +97,13 @@ pub fn enter() -> Result<(), HostNamespacesError> {
     let mut opened = Vec::new();
     for (name, kind, namespace) in NAMESPACES {
         opened.extend(
-            host(name).map_err(|source| refused(namespace, source))?.map(|file| (file, kind, namespace)),
+            host(name).map_err(|error| refused(namespace, error))?.map(|file| (file, kind, namespace)),
         );
     }
     for (file, kind, namespace) in opened {
         setns(file, kind).map_err(|errno| refused(namespace, errno.into()))?;
     }
-    std::env::set_current_dir("/").map_err(|source| HostNamespacesError::Proc { path: "/", source })
+    std::env::set_current_dir("/").map_err(|error| HostNamespacesError::Proc { path: "/", error })
 }
 
 /// The host's namespace, opened; `None` if this process is in it, or if the kernel has none of this kind.
@@ -119,14 +118,14 @@ fn host(name: &str) -> io::Result<Option<File>> {
     Ok((host.ino() != own.ino() || host.dev() != own.dev()).then_some(file))
 }
 
-fn refused(namespace: &'static str, source: io::Error) -> HostNamespacesError {
+fn refused(namespace: &'static str, error: io::Error) -> HostNamespacesError {
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(needed, _)| !has.contains(*needed)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
-        return HostNamespacesError::Refused { namespace, source };
+        return HostNamespacesError::Refused { namespace, error };
     }
-    HostNamespacesError::Capabilities { namespace, missing: missing.join(", "), source }
+    HostNamespacesError::Capabilities { namespace, missing: missing.join(", "), error }
 }
 
 /// Whether process 1 is the host's, by the text of `/proc/self/status` and the number of the own process-id namespace.

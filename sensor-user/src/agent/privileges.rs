@@ -22,57 +22,95 @@ pub struct NeededCapability {
     pub name: &'static str,
     /// The work that needs it.
     pub why: &'static str,
-    /// Only the kernel programs need it, not the fanotify backend.
-    pub programs_only: bool,
+    /// When the daemon keeps it.
+    pub kept: Kept,
 }
 
-const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> NeededCapability {
-    NeededCapability { capability, name, why, programs_only: false }
+/// When the daemon keeps a capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Always.
+    Always,
+    /// With kernel programs, not with the fanotify backend.
+    WithPrograms,
+    /// If the daemon may write managed paths.
+    ToWrite,
+    /// If it may not.
+    ToObserve,
+}
+
+const fn kept(
+    kept: Kept,
+    capability: CapabilitySet,
+    name: &'static str,
+    why: &'static str,
+) -> NeededCapability {
+    NeededCapability { capability, name, why, kept }
 }
 
 /// The capabilities that the daemon keeps after attaching, in the order of the kernel's numbers.
-pub const KEPT: [NeededCapability; 8] = [
-    kept(CapabilitySet::CHOWN, "CAP_CHOWN", "give restored files their declared owner"),
+pub const KEPT: [NeededCapability; 9] = [
+    kept(Kept::ToWrite, CapabilitySet::CHOWN, "CAP_CHOWN", "give restored files their declared owner"),
     kept(
+        Kept::ToWrite,
         CapabilitySet::DAC_OVERRIDE,
         "CAP_DAC_OVERRIDE",
         "read and write back files regardless of their mode",
     ),
     kept(
+        Kept::ToObserve,
+        CapabilitySet::DAC_READ_SEARCH,
+        "CAP_DAC_READ_SEARCH",
+        "read files and directories regardless of their mode",
+    ),
+    kept(
+        Kept::ToWrite,
         CapabilitySet::FOWNER,
         "CAP_FOWNER",
         "set mode, times, labels and attributes of files that others own",
     ),
-    kept(CapabilitySet::FSETID, "CAP_FSETID", "give restored files their declared setuid and setgid bits"),
     kept(
+        Kept::ToWrite,
+        CapabilitySet::FSETID,
+        "CAP_FSETID",
+        "give restored files their declared setuid and setgid bits",
+    ),
+    kept(
+        Kept::ToWrite,
         CapabilitySet::LINUX_IMMUTABLE,
         "CAP_LINUX_IMMUTABLE",
         "clear an immutable or append-only flag that prevents writing back",
     ),
     kept(
+        Kept::Always,
         CapabilitySet::SYS_PTRACE,
         "CAP_SYS_PTRACE",
         "read which program a process with more rights than the daemon runs",
     ),
-    kept(CapabilitySet::SETFCAP, "CAP_SETFCAP", "remove undeclared file capabilities"),
-    NeededCapability {
-        programs_only: true,
-        ..kept(
-            CapabilitySet::BPF,
-            "CAP_BPF",
-            "use the maps, and attach the hooks on reads, writes and links while they are needed",
-        )
-    },
+    kept(Kept::ToWrite, CapabilitySet::SETFCAP, "CAP_SETFCAP", "remove undeclared file capabilities"),
+    kept(
+        Kept::WithPrograms,
+        CapabilitySet::BPF,
+        "CAP_BPF",
+        "use the maps, and attach the hooks on reads, writes and links while they are needed",
+    ),
 ];
 
-/// The capabilities that the daemon needs to start and then gives up, each with its purpose.
-pub const GIVEN_UP: [(&str, &str); 3] = [
-    ("CAP_PERFMON", "load the kernel programs"),
+/// The capabilities that the daemon needs to start and then gives up, each with its purpose. `CAP_SYS_ADMIN` includes the rights of
+/// `CAP_PERFMON` (`perfmon_capable` in `include/linux/capability.h`).
+pub const GIVEN_UP: [(&str, &str); 2] = [
     ("CAP_SETPCAP", "remove capabilities from the bounding set"),
     (
         "CAP_SYS_ADMIN",
-        "find the fentry programs of an earlier run; open the pins of waiting programs; create a fanotify group",
+        "load the kernel programs; find the fentry programs of an earlier run; open the pins of waiting programs; create a fanotify group",
     ),
+];
+
+/// The capabilities that a daemon in a pod needs besides to start, and then gives up.
+pub const POD: [(&str, &str); 3] = [
+    ("CAP_CHOWN", "give the reporter's group its socket"),
+    ("CAP_SYS_CHROOT", "enter the host's mount namespace"),
+    ("CAP_SYS_RESOURCE", "lock the memory of maps before kernel 5.11"),
 ];
 
 /// Capabilities could not be given up.
@@ -94,9 +132,14 @@ pub enum PrivilegesError {
     Still(CapabilitySet),
 }
 
-/// The capabilities that the daemon keeps with a backend.
-pub fn kept_with(backend: BackendName) -> impl Iterator<Item = &'static NeededCapability> {
-    KEPT.iter().filter(move |kept| !kept.programs_only || backend != BackendName::Fanotify)
+/// The capabilities that the daemon keeps with a backend, if it may write managed paths or only observes them.
+pub fn kept_with(backend: BackendName, may_write: bool) -> impl Iterator<Item = &'static NeededCapability> {
+    KEPT.iter().filter(move |needed| match needed.kept {
+        Kept::Always => true,
+        Kept::WithPrograms => backend != BackendName::Fanotify,
+        Kept::ToWrite => may_write,
+        Kept::ToObserve => !may_write,
+    })
 }
 
 /// The names of the capabilities of a set, those of [`KEPT`] first.
@@ -110,16 +153,16 @@ fn all<'a>(kept: impl Iterator<Item = &'a NeededCapability>) -> CapabilitySet {
     kept.fold(CapabilitySet::empty(), |set, kept| set.union(kept.capability))
 }
 
-/// Gives up every capability that this backend does not need: in the effective, permitted, inheritable, ambient and bounding sets.
+/// Gives up every capability that this backend, and writing managed paths if it may, do not need: in the effective, permitted, inheritable, ambient and bounding sets.
 /// Also gives up the right to gain any by executing a program. Returns the names of those that the process still has: fewer than
 /// [`kept_with`] gives if it was started with fewer.
-pub fn give_up(backend: BackendName) -> Result<Vec<String>, PrivilegesError> {
+pub fn give_up(backend: BackendName, may_write: bool) -> Result<Vec<String>, PrivilegesError> {
     alone()?;
     let refused =
         |what| move |errno: rustix::io::Errno| PrivilegesError::Refused { what, source: errno.into() };
     set_no_new_privs(true).map_err(refused("set no_new_privs"))?;
     let had = capabilities(None).map_err(refused("read the capabilities"))?;
-    let wanted = all(kept_with(backend));
+    let wanted = all(kept_with(backend, may_write));
     clear_ambient_capability_set().map_err(refused("clear the ambient capabilities"))?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
         for capability in bounding() {
@@ -140,7 +183,7 @@ pub fn give_up(backend: BackendName) -> Result<Vec<String>, PrivilegesError> {
     if !still.is_empty() {
         return Err(PrivilegesError::Still(still));
     }
-    for kept in kept_with(backend).filter(|kept| !held.contains(kept.capability)) {
+    for kept in kept_with(backend, may_write).filter(|kept| !held.contains(kept.capability)) {
         tracing::warn!(
             capability = kept.name,
             "The daemon lacks this capability, which it needs to: {}.",
@@ -192,10 +235,33 @@ mod tests {
     #[test]
     fn nothing_is_kept_that_loads_programs_or_changes_mounts() {
         for backend in [BackendName::Lsm, BackendName::Fentry, BackendName::Fanotify] {
-            let set = all(kept_with(backend));
-            assert!(!set.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON), "{set:?}");
-            assert_eq!(set.contains(CapabilitySet::BPF), backend != BackendName::Fanotify);
+            for may_write in [true, false] {
+                let set = all(kept_with(backend, may_write));
+                assert!(!set.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON), "{set:?}");
+                assert_eq!(set.contains(CapabilitySet::BPF), backend != BackendName::Fanotify);
+            }
         }
+    }
+
+    #[test]
+    fn a_daemon_that_observes_keeps_no_capability_to_write() {
+        let set = all(kept_with(BackendName::Lsm, false));
+        assert_eq!(set, CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_PTRACE | CapabilitySet::BPF);
+    }
+
+    #[test]
+    fn the_pod_that_observes_has_the_capabilities_of_its_start_and_no_others() {
+        let daemonset = include_str!("../../../deploy/kustomize/base/daemonset.yaml");
+        let list = daemonset.lines().map(str::trim).skip_while(|line| *line != "add:").skip(1);
+        let mut added: Vec<String> = list
+            .map_while(|line| line.strip_prefix("- "))
+            .map(|line| format!("CAP_{}", line.split(' ').next().unwrap()))
+            .collect();
+        let mut needed: Vec<&str> = kept_with(BackendName::Lsm, false).map(|kept| kept.name).collect();
+        needed.extend(GIVEN_UP.iter().chain(&POD).map(|(name, _)| *name));
+        added.sort_unstable();
+        needed.sort_unstable();
+        assert_eq!(added, needed);
     }
 
     #[test]
@@ -203,7 +269,7 @@ mod tests {
         let unit = include_str!("../../../deploy/systemd/holdfast.service");
         let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
         let mut bounded: Vec<&str> = line.split(' ').collect();
-        let mut needed: Vec<&str> = KEPT.iter().map(|kept| kept.name).collect();
+        let mut needed: Vec<&str> = kept_with(BackendName::Lsm, true).map(|kept| kept.name).collect();
         needed.extend(GIVEN_UP.map(|(name, _)| name));
         bounded.sort_unstable();
         needed.sort_unstable();
@@ -215,8 +281,16 @@ mod tests {
         let text = include_str!("../../../docs/threat-model.md");
         let mut documented: Vec<String> =
             text.lines().filter(|line| line.starts_with("| `CAP_")).map(str::to_owned).collect();
-        let kept = KEPT.iter().map(|kept| (kept.name, "kept", kept.why));
+        let kept = KEPT.iter().map(|needed| {
+            let when = match needed.kept {
+                Kept::Always | Kept::WithPrograms => "kept",
+                Kept::ToWrite => "kept, if it may write managed paths",
+                Kept::ToObserve => "kept in mode `observe`",
+            };
+            (needed.name, when, needed.why)
+        });
         let given_up = GIVEN_UP.iter().map(|(name, why)| (*name, "given up", *why));
+        let given_up = given_up.chain(POD.iter().map(|(name, why)| (*name, "given up, in a pod", *why)));
         let mut expected: Vec<String> =
             kept.chain(given_up).map(|(name, fate, why)| format!("| `{name}` | {fate} | {why} |")).collect();
         documented.sort_unstable();
@@ -227,6 +301,6 @@ mod tests {
     #[test]
     fn a_process_with_other_threads_gives_up_nothing() {
         // The test harness has another thread.
-        assert!(matches!(give_up(BackendName::Lsm), Err(PrivilegesError::Threads(2..))));
+        assert!(matches!(give_up(BackendName::Lsm, true), Err(PrivilegesError::Threads(2..))));
     }
 }

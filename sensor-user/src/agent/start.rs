@@ -113,7 +113,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     }
     // Capabilities belong to threads: this ends the threads of the first runtime, and the other one has none yet.
     drop(first);
-    let capabilities = privileges::give_up(parts.backend)?;
+    let capabilities = privileges::give_up(parts.backend, options.writes_managed_paths)?;
     tracing::info!(kept = capabilities.join(" "), "Gave up all other capabilities.");
     runtime.block_on(async {
         let facts =

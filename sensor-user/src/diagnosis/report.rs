@@ -68,9 +68,9 @@ pub fn diagnose() -> Result<Diagnosis, DiagnosisError> {
     })
 }
 
-/// The capabilities that the daemon would keep with a backend.
+/// The capabilities that the daemon would keep with a backend on a host without a cluster.
 fn kept_with(backend: &TestedBackend) -> Vec<KeptCapability> {
-    privileges::kept_with(backend.mode)
+    privileges::kept_with(backend.mode, true)
         .map(|kept| KeptCapability { capability: kept.name, why: kept.why })
         .collect()
 }

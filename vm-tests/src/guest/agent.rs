@@ -79,7 +79,23 @@ impl RunningDaemon {
         Self::spawn(arguments)?.started()
     }
 
-    /// The same by a command whose process becomes the daemon.
+    /// Starts the daemon by a command, and ends it after its first verification, if it does not end by itself. It gives what the
+    /// daemon wrote.
+    pub fn try_out(command: Command) -> Result<String> {
+        let start = usize::try_from(fs::metadata(OUTPUT)?.len())?;
+        let mut daemon = Self::spawn_by(command)?;
+        let before = daemon.records()?.len();
+        wait::until("the daemon to start or to end", LIMIT, || {
+            let has_started = daemon.records()?.iter().skip(before).any(|record| record["kind"] == "start");
+            Ok((daemon.child.try_wait()?.is_some() || has_started).then_some(()))
+        })?;
+        if daemon.child.try_wait()?.is_none() {
+            daemon.stop()?;
+        }
+        Ok(fs::read_to_string(OUTPUT)?.get(start..).unwrap_or_default().to_owned())
+    }
+
+    /// The same as `start` by a command whose process becomes the daemon.
     pub fn start_by(command: Command) -> Result<Self> {
         Self::spawn_by(command)?.started()
     }

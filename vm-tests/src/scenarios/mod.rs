@@ -25,6 +25,7 @@ mod kube;
 mod node;
 mod ostree;
 pub(crate) mod pod;
+mod pod_capabilities;
 mod power;
 mod preempted;
 mod restarts;
@@ -123,7 +124,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "daemonset",
-        shows: "a pod on a real kubelet sees an edit, and the cluster shows the path and the login",
+        shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, and killed containers come back",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),

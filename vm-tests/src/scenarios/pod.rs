@@ -18,6 +18,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use serde_json::{Value, json};
 
+use super::pod_capabilities::{each_is_needed, limit_capabilities};
 use super::simple;
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, run, status};
@@ -68,13 +69,24 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("others_are_refused", refused());
     context.check("a_second_daemon", second());
     agent.stop()?;
+    for (name, result) in each_is_needed(&|without| container_without(&arguments, without)) {
+        context.check(&format!("without_{name}"), result);
+    }
     Ok(())
 }
 
 /// The command of a container that runs `holdfast agent`, with process ids of its own if asked for.
 fn container(arguments: &[&str], own_pids: bool) -> Result<Command> {
-    let group = group(OWN, "sensor");
-    fs::write(SPEC, json!({ "group": group, "arguments": arguments, "pids": own_pids }).to_string())?;
+    command(&json!({ "group": group(OWN, "sensor"), "arguments": arguments, "pids": own_pids }))
+}
+
+/// The command of a container that lacks one of the capabilities of the `DaemonSet`.
+fn container_without(arguments: &[&str], without: &str) -> Result<Command> {
+    command(&json!({ "group": group(OWN, "sensor"), "arguments": arguments, "without": without }))
+}
+
+fn command(spec: &Value) -> Result<Command> {
+    fs::write(SPEC, spec.to_string())?;
     let mut command = Command::new("/proc/self/exe");
     command.args(["act", CONTAINER, SPEC]);
     Ok(command)
@@ -118,6 +130,7 @@ pub(crate) fn contain(spec: &Path) -> Result<()> {
         ensure!(ended.success(), "holdfast ended ({ended})");
         return Ok(());
     }
+    limit_capabilities(spec["without"].as_str())?;
     Err(command.exec().into())
 }
 
