@@ -19,6 +19,7 @@ use crate::dist;
 use crate::kernels::{self, CachedKernel};
 use crate::queue::{Next, Queue};
 use crate::run::{self, print, say};
+use crate::vm::cluster::ImagePrograms;
 use crate::vm::console::GuestEnd;
 use crate::vm::{self, GuestParts, Outcome, Saved, Vm};
 
@@ -104,7 +105,12 @@ impl Selection {
         };
         let cluster = match &holdfast {
             Some(program) if scenarios.iter().any(|scenario| scenario.guest == Guest::Kube) => {
-                vm::cluster::files(program, &dist::build_cluster(self.profile)?)?
+                let reporter = dist::build_cluster(self.profile)?;
+                vm::cluster::files(ImagePrograms {
+                    holdfast: program,
+                    reporter: &reporter,
+                    busybox: parts.busybox(),
+                })?
             }
             _ => Vec::new(),
         };

@@ -107,6 +107,32 @@ pub fn condition(object: &Value, kind: &str) -> Option<String> {
     found["status"].as_str().map(str::to_owned)
 }
 
+/// Loads the `AppArmor` profile of the sensor, as the node's administrator does.
+pub fn load_profile() -> Result<()> {
+    run("apparmor_parser", &["-r", &format!("{DEPLOY}/apparmor/holdfast-sensor")]).map(drop)
+}
+
+/// Runs the pod `editor` of the namespace `team`, which edits a file of the node through a host path.
+pub fn run_editor() -> Result<()> {
+    const MANIFEST: &str = "/run/editor.yaml";
+    fs::write(MANIFEST, include_str!("../../kube/editor.yaml"))?;
+    kubectl(&["create", "namespace", "team"])?;
+    // The API server accepts no pod before the namespace has this account.
+    wait::until("the service account of the namespace", LIMIT, || {
+        Ok(kubectl(&["-n", "team", "get", "serviceaccount", "default"]).ok())
+    })?;
+    kubectl(&["apply", "-f", MANIFEST]).map(drop)
+}
+
+/// How often kubelet has started a container of Holdfast's pod again.
+pub fn restarts(container: &str) -> Result<u64> {
+    let text = kubectl(&["-n", "holdfast-system", "get", "pods", "-o", "json"])?;
+    let pods: Value = serde_json::from_str(&text)?;
+    let statuses = pods["items"][0]["status"]["containerStatuses"].as_array().context("no containers")?;
+    let status = statuses.iter().find(|status| status["name"] == container).context("no such container")?;
+    status["restartCount"].as_u64().context("no number of restarts")
+}
+
 /// Applies the manifests of the product, with a patch for images that are on the node already, and waits until the pod of the
 /// `DaemonSet` is ready. It gives the pod's name.
 pub fn deploy(context: &mut Context) -> Result<String> {

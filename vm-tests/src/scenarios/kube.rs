@@ -1,8 +1,9 @@
-//! The `DaemonSet` on a real kubelet: a pod sees an edit on its node, and the cluster shows who made it.
+//! The `DaemonSet` on a real kubelet: a pod sees edits on its node, and the cluster shows who made them.
 //!
 //! In: a node that joins the control plane on the host, with the example config on its disk. Out: checks of the node's
-//! `DriftReport` and conditions, as kubectl shows them.
+//! `DriftReport` and conditions, as kubectl shows them, while people and pods edit a file and containers are killed.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,9 +11,9 @@ use serde_json::Value;
 
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, as_alice, prepare};
-use crate::guest::{Context, wait};
+use crate::guest::{Context, run, wait};
 
-/// The file that alice edits.
+/// The file that is edited.
 const FILE: &str = "/etc/chrony.conf";
 /// How long a report may take in an emulated guest. The bench measures the time.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -22,57 +23,114 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     kube::join(context)?;
     context.check("node_is_ready", Ok(String::new()));
+    kube::load_profile()?;
     let pod = kube::deploy(context)?;
     context.check("pod_is_ready", Ok(pod));
-    let report = in_sync()?;
+    context.check("sensor_runs_under_its_apparmor_profile", profile());
+    let report = state("InSync")?;
     context.check("report_says_in_sync", Ok(report["status"]["state"].to_string()));
-    as_alice(&format!("sudo sed -i s/time1.example.com/time.attacker.example/ {FILE}"))?;
-    let drifted = drifted().with_context(kube::pods)?;
-    context.check("report_names_path_and_login", Ok(drifted));
-    context.check("condition_says_drift", conditions("True"));
-    as_alice(&format!("sudo sed -i s/time.attacker.example/time1.example.com/ {FILE}"))?;
-    context
-        .check("recovery_clears_the_report", in_sync().map(|report| report["status"]["state"].to_string()));
-    context.check("recovery_clears_the_condition", conditions("False"));
+    edit()?;
+    context.check("report_names_path_and_login", alice().with_context(kube::pods));
+    context.check("condition_says_drift", condition("True"));
+    repair()?;
+    context.check("recovery_clears_the_report", in_sync());
+    context.check("recovery_clears_the_condition", condition("False"));
+    kube::run_editor()?;
+    context.check("an_edit_from_another_pod_names_its_namespace_and_name", editor());
+    repair()?;
+    context.check("recovery_clears_the_pods_edit", in_sync());
+    for (container, program) in [("sensor", "^/holdfast agent"), ("reporter", "^/holdfast-cluster node")] {
+        let check = format!("a_killed_{container}_comes_back_and_an_edit_meanwhile_is_reported");
+        context.check(&check, killed(container, program));
+    }
     Ok(())
 }
 
-/// Waits until the report has this state.
-fn state(state: &str) -> Result<Value> {
-    let what = format!("the report to say {state}");
-    let found = wait::until(&what, LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| report["status"]["state"] == state))
+/// Alice changes the file.
+fn edit() -> Result<()> {
+    as_alice(&format!("sudo sed -i s/time1.example.com/time.attacker.example/ {FILE}")).map(drop)
+}
+
+/// Alice restores the file.
+fn repair() -> Result<()> {
+    as_alice(&format!("sudo sed -i s/time.attacker.example/time1.example.com/ {FILE}")).map(drop)
+}
+
+/// Waits until the report is as wanted.
+fn report(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+    let found = wait::until(what, LIMIT, || {
+        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
     });
     found.with_context(|| {
-        format!(
-            "report: {:?}\n{}",
-            kube::get("driftreport", NODE).unwrap_or_default().to_string(),
-            kube::pods()
-        )
+        let last = kube::get("driftreport", NODE).unwrap_or_default();
+        format!("report: {last}\n{}", kube::pods())
     })
 }
 
-fn in_sync() -> Result<Value> {
+fn state(state: &str) -> Result<Value> {
+    report(&format!("the report to say {state}"), |status| status["state"] == state)
+}
+
+fn in_sync() -> Result<String> {
     let report = state("InSync")?;
     ensure!(report["status"]["count"] == 0, "{report}");
-    Ok(report)
+    Ok(String::new())
 }
 
 /// The report names the path, the login and the config; kubectl's table shows them.
-fn drifted() -> Result<String> {
-    let report = state("Drifted")?;
+fn alice() -> Result<String> {
+    let report = report("the report to name the login", |status| {
+        status["state"] == "Drifted" && status["drifts"][0]["by"]["loginUser"] == "alice"
+    })?;
     let drift = &report["status"]["drifts"][0];
     ensure!(drift["path"] == FILE && drift["source"] == CONFIG_NAME, "{report}");
-    ensure!(drift["by"]["loginUser"] == "alice", "{report}");
+    table(&[FILE, "alice"])
+}
+
+/// The report names the pod that made the change, and no login.
+fn editor() -> Result<String> {
+    let report = report("the report to name the pod", |status| {
+        status["state"] == "Drifted" && status["drifts"][0]["by"]["podName"] == "editor"
+    })?;
+    let by = &report["status"]["drifts"][0]["by"];
+    ensure!(by["podNamespace"] == "team" && by["loginUser"].is_null(), "{report}");
+    table(&[FILE, "team/editor"])
+}
+
+/// The table that kubectl prints, which has all of these texts.
+fn table(texts: &[&str]) -> Result<String> {
     let table = kube::kubectl(&["get", "driftreports"])?;
-    ensure!(table.contains(NODE) && table.contains(FILE) && table.contains("alice"), "{table}");
+    ensure!(table.contains(NODE) && texts.iter().all(|text| table.contains(text)), "{table}");
     Ok(table)
 }
 
 /// Waits until the node's condition has this status.
-fn conditions(wanted: &str) -> Result<String> {
+fn condition(wanted: &str) -> Result<String> {
     wait::until(&format!("the condition ConfigDrift to be {wanted}"), LIMIT, || {
         let node = kube::get("node", NODE)?;
         Ok((kube::condition(&node, "ConfigDrift").as_deref() == Some(wanted)).then_some(wanted.to_owned()))
     })
+}
+
+/// The profile under which the sensor runs.
+fn profile() -> Result<String> {
+    let pid = run("pgrep", &["-f", "^/holdfast agent"])?;
+    let pid = pid.lines().next().context("no sensor")?;
+    let profile = fs::read_to_string(format!("/proc/{pid}/attr/current"))?;
+    ensure!(profile.trim() == "holdfast-sensor (enforce)", "{profile}");
+    Ok(profile)
+}
+
+/// Kills a container's program, and edits the file. kubelet starts the container again, and the report names the login.
+fn killed(container: &str, program: &str) -> Result<String> {
+    let before = kube::restarts(container)?;
+    run("pkill", &["-KILL", "-f", program])?;
+    edit()?;
+    wait::until("the container to be started again", LIMIT, || {
+        Ok((kube::restarts(container)? > before).then_some(()))
+    })?;
+    let table = alice()?;
+    repair()?;
+    in_sync()?;
+    Ok(table)
 }

@@ -18,6 +18,19 @@ use crate::kube::{ClientPlace, ControlPlane, KubeAssets, User, Wanted};
 
 /// The name of the product's image in guests; `vm-tests/kube/kustomization.yaml` has it too.
 const IMAGE: &str = "localhost/holdfast:1";
+/// The name of the image with busybox; `vm-tests/kube/editor.yaml` has it too.
+const TOOLS: &str = "localhost/tools:1";
+
+/// The programs in the images.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImagePrograms<'a> {
+    /// The sensor.
+    pub(crate) holdfast: &'a Path,
+    /// The reporter.
+    pub(crate) reporter: &'a Path,
+    /// The shell of other people's pods.
+    pub(crate) busybox: &'a Path,
+}
 
 /// A cluster without nodes.
 #[derive(Debug)]
@@ -50,22 +63,24 @@ impl Cluster {
 }
 
 /// What each guest with a kubelet gets: the container images, and the manifests.
-pub(crate) fn files(holdfast: &Path, reporter: &Path) -> Result<Vec<Payload>> {
+pub(crate) fn files(programs: ImagePrograms<'_>) -> Result<Vec<Payload>> {
     let folder = dist::root().join("target/dist");
     let program = |path: &Path, name: &str| -> Result<ImageFile> {
         let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(ImageFile { path: name.to_owned(), mode: 0o755, content })
     };
-    let programs = [program(holdfast, "/holdfast")?, program(reporter, "/holdfast-cluster")?];
-    let product = image::image_tar(IMAGE, &programs, &ImageConfig::default())?;
+    let product =
+        [program(programs.holdfast, "/holdfast")?, program(programs.reporter, "/holdfast-cluster")?];
+    let product = image::image_tar(IMAGE, &product, &ImageConfig::default())?;
+    let tools = image::image_tar(TOOLS, &[program(programs.busybox, "/busybox")?], &ImageConfig::default())?;
     let mut files = Vec::new();
-    for (name, archive) in [("pause.tar", image::pause()?), ("holdfast.tar", product)] {
+    for (name, archive) in [("pause.tar", image::pause()?), ("holdfast.tar", product), ("tools.tar", tools)] {
         let source = folder.join(format!("guest-{name}"));
         fs::write(&source, archive).with_context(|| format!("cannot write {}", source.display()))?;
         files.push(Payload { source, place: format!("{IMAGES}/{name}"), mode: 0o644 });
     }
     let deploy = dist::root().join("deploy");
-    for part in ["crds", "admission", "kustomize"] {
+    for part in ["apparmor", "crds", "admission", "kustomize"] {
         tree(&deploy.join(part), &format!("{DEPLOY}/{part}"), &mut files)?;
     }
     Ok(files)

@@ -79,6 +79,11 @@ impl GuestParts {
         assets.map(|assets| Cluster::start(&vm.name(), assets)).transpose()
     }
 
+    /// The shell of the bare guest, a static program.
+    pub(crate) fn busybox(&self) -> &Path {
+        &self.busybox
+    }
+
     /// The root disk of a guest that has one.
     pub(super) fn root(&self, guest: Guest) -> Option<&Path> {
         self.roots.iter().find(|(known, _)| *known == guest).map(|(_, image)| image.as_path())
