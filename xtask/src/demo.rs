@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: the main job, shown to a person.
 //!
-//! In: nothing. Out: on standard output, the notes of the scenario `demo` from inside a virtual machine, each at once. It fails
+//! In: which story. Out: on standard output, the notes of its scenario from inside a virtual machine, each at once. It fails
 //! if a step of the scenario fails. The scenario decides what to show; this module prints it.
 
 use std::io::IsTerminal;
@@ -15,20 +15,53 @@ use crate::dist::{self, Profile};
 use crate::kernels;
 use crate::matrix::problems;
 use crate::run::say;
+use crate::vm::cluster::{self, ImagePrograms};
 use crate::vm::{GuestParts, Vm};
 
+/// What the demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Story {
+    /// One host without a cluster.
+    Host,
+    /// A node of a cluster, whose control plane runs on this machine.
+    Cluster,
+}
+
+impl Story {
+    /// What runs in the guest.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Host => "systemd",
+            Self::Cluster => "a kubelet",
+        }
+    }
+}
+
 /// Boots a kernel and prints the scenario's notes.
-pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
-    let scenario = scenarios::find("systemd", "demo").context("the table of scenarios has no demo")?;
+pub(crate) fn run(story: Story, series: &str, profile: Profile) -> Result<()> {
+    let (guest, name) = match story {
+        Story::Host => ("systemd", "demo"),
+        Story::Cluster => ("kube", "daemonset"),
+    };
+    let scenario = scenarios::find(guest, name).context("the table of scenarios does not have the demo")?;
     let (parts, kernel) = {
         let cache = Cache::open()?;
         let kernel = kernels::ensure(&cache, series)?;
         (GuestParts::ensure(cache, &[scenario.guest])?, kernel)
     };
+    let holdfast = dist::build_holdfast(profile)?;
     let mut vm = Vm::new(kernel, scenario);
-    vm.add_file(dist::build_holdfast(profile)?, HOLDFAST)?;
+    if story == Story::Cluster {
+        let reporter = dist::build_cluster(profile)?;
+        let programs = ImagePrograms { holdfast: &holdfast, reporter: &reporter, busybox: parts.busybox() };
+        vm.files.extend(cluster::files(programs)?);
+    }
+    vm.add_file(holdfast, HOLDFAST)?;
     vm.narrate = Some(tell);
-    say("demo", &format!("a virtual machine with kernel {series} and systemd boots (half a minute)"));
+    say(
+        "demo",
+        &format!("a virtual machine with kernel {series} and {} boots (half a minute)", story.what()),
+    );
     let start = Instant::now();
     let outcome = vm.run(&parts, None)?;
     println!();

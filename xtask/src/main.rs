@@ -65,6 +65,9 @@ enum Command {
         /// Show a debug build of holdfast, which is quicker to make.
         #[arg(long)]
         debug: bool,
+        /// Show the node of a cluster: a pod on a real kubelet, edits by a login and by a pod, and what kubectl prints.
+        #[arg(long)]
+        cluster: bool,
     },
     /// Run the fuzz targets of the parsers, coverage-guided, with the stable compiler.
     Fuzz {
@@ -194,9 +197,12 @@ fn work(command: Command) -> Result<()> {
             dist::build_holdfast(profile(debug))?;
             dist::build_cluster(profile(debug)).map(drop)
         }
-        Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Image { check_reproducible: true } => image::check_reproducible(),
         Command::Image { .. } => image::build().map(drop),
+        Command::Demo { kernel, debug, cluster } => {
+            let story = if cluster { demo::Story::Cluster } else { demo::Story::Host };
+            demo::run(story, &kernel, profile(debug))
+        }
         Command::Layers => layers::check(),
         Command::KubeAssets => kube_assets(),
         Command::Coverage => coverage::write(),

@@ -18,42 +18,90 @@ const FILE: &str = "/etc/chrony.conf";
 /// How long a report may take in an emulated guest. The bench measures the time.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// The scenario.
+/// The edit and its repair.
+const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
+const REPAIR: &str = "sudo sed -i s/time.attacker.example/time1.example.com/ /etc/chrony.conf";
+
+/// The scenario. Its notes are the story of `cargo xtask demo --cluster`, in the form that the scenario `demo` describes.
 pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     kube::join(context)?;
     context.check("node_is_ready", Ok(String::new()));
     kube::load_profile()?;
     let pod = kube::deploy(context)?;
+    context.note(format!(
+        "## A node of a cluster\n{}\n## Holdfast runs on it as a pod\n{}",
+        shown(&["get", "nodes"])?,
+        shown(&["-n", "holdfast-system", "get", "pods"])?
+    ));
     context.check("pod_is_ready", Ok(pod));
     context.check("sensor_runs_under_its_apparmor_profile", profile());
     let report = state("InSync")?;
+    context.note(format!("## The node matches its MachineConfig\n{}", shown(&["get", "driftreports"])?));
     context.check("report_says_in_sync", Ok(report["status"]["state"].to_string()));
+    context.note(format!("## alice logs in by ssh and edits a managed file\n$ ssh alice@{NODE} {EDIT}"));
     edit()?;
-    context.check("report_names_path_and_login", alice().with_context(kube::pods));
-    context.check("condition_says_drift", condition("True"));
+    let drifted = alice().with_context(kube::pods);
+    context.note(format!(
+        "## The cluster shows what drifted, and who did it\n{}",
+        shown(&["get", "driftreports"])?
+    ));
+    context.check("report_names_path_and_login", drifted);
+    let drifted = condition("True");
+    context.note(format!("{}\n{}", shown(CONDITION)?, shown(EVENTS)?));
+    context.check("condition_says_drift", drifted);
+    context.note(format!("## She restores the file\n$ ssh alice@{NODE} {REPAIR}"));
     repair()?;
     context.check("recovery_clears_the_report", in_sync());
     context.check("recovery_clears_the_condition", condition("False"));
+    context.note(format!("{}\n{}", shown(&["get", "driftreports"])?, shown(CONDITION)?));
     kube::run_editor()?;
-    context.check("an_edit_from_another_pod_names_its_namespace_and_name", editor());
+    let drifted = editor();
+    context.note(format!(
+        "## A pod of another team edits the file through a host path\n{}",
+        shown(&["get", "driftreports"])?
+    ));
+    context.check("an_edit_from_another_pod_names_its_namespace_and_name", drifted);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
     for (container, program) in [("sensor", "^/holdfast agent"), ("reporter", "^/holdfast-cluster node")] {
+        context.note(format!("## The container `{container}` is killed, and alice edits the file again"));
         let check = format!("a_killed_{container}_comes_back_and_an_edit_meanwhile_is_reported");
-        context.check(&check, killed(container, program));
+        let table = killed(container, program);
+        if let Ok(table) = &table {
+            context.note(format!("$ kubectl get driftreports\n{}", table.trim_end()));
+        }
+        context.check(&check, table);
     }
     Ok(())
 }
 
+/// The condition `ConfigDrift` of the node, for kubectl.
+const CONDITION: &[&str] =
+    &["get", "node", NODE, "-o", "jsonpath={.status.conditions[?(@.type==\"ConfigDrift\")].message}"];
+/// The Events about the node that are ours, for kubectl.
+const EVENTS: &[&str] = &[
+    "get",
+    "events",
+    "--field-selector",
+    "reportingComponent=holdfast.dev/reporter",
+    "-o",
+    "custom-columns=REASON:.reason,MESSAGE:.message",
+];
+
+/// A command of kubectl with its output, as a note.
+fn shown(arguments: &[&str]) -> Result<String> {
+    Ok(format!("$ kubectl {}\n{}", arguments.join(" "), kube::kubectl(arguments)?.trim_end()))
+}
+
 /// Alice changes the file.
 fn edit() -> Result<()> {
-    as_alice(&format!("sudo sed -i s/time1.example.com/time.attacker.example/ {FILE}")).map(drop)
+    as_alice(EDIT).map(drop)
 }
 
 /// Alice restores the file.
 fn repair() -> Result<()> {
-    as_alice(&format!("sudo sed -i s/time.attacker.example/time1.example.com/ {FILE}")).map(drop)
+    as_alice(REPAIR).map(drop)
 }
 
 /// Waits until the report is as wanted.
