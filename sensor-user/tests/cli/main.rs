@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 
 mod compare;
+mod detach;
 mod errors;
 mod forensic;
 mod plan;
