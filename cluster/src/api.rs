@@ -89,6 +89,31 @@ pub struct DriftReportStatus {
     /// The newest entry of the node's forensic log. A log that was written anew on the node does not have this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<ReportedLogEntry>,
+    /// What the apply of another config does, in mode `manage`. It is here before anything on the node is touched, and absent while
+    /// the node has the desired config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<ReportedPlan>,
+}
+
+/// What the apply of a config does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedPlan {
+    /// The MachineConfig that is applied.
+    pub config: String,
+    /// The steps in their order, each with its unit: `write`, `restart crio.service`. At most 32.
+    #[serde(default)]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
+    pub actions: Vec<String>,
+    /// The number of steps that are not in `actions`.
+    #[serde(default)]
+    pub more: i64,
+    /// Whether workloads have to leave the node.
+    #[serde(default)]
+    pub drain: bool,
+    /// Whether the node is rebooted.
+    #[serde(default)]
+    pub reboot: bool,
 }
 
 /// The thing that differs since the shortest time.

@@ -2,7 +2,7 @@
 //!
 //! In: arguments. Out: a command that runs, and an exit code.
 
-use crate::node::{self, Options};
+use crate::node::{self, Mode, Options};
 use crate::publish::ReporterPlace;
 use crate::remove;
 use clap::{Parser, Subcommand};
@@ -76,6 +76,9 @@ pub struct NodeCommand {
     /// Address of the health pages.
     #[arg(long, default_value = "0.0.0.0:9465", value_name = "ADDRESS:PORT")]
     probes: SocketAddr,
+    /// What the reporter may do. The sensor's own `--mode` must be the same.
+    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
+    mode: Mode,
     /// How long the sensor may be silent before the node's state is unknown.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     grace: u64,
@@ -84,6 +87,7 @@ pub struct NodeCommand {
 impl NodeCommand {
     fn options(self) -> Options {
         Options {
+            mode: self.mode,
             place: ReporterPlace {
                 holder: self.name.unwrap_or_else(|| self.node_name.clone()),
                 node: self.node_name,

@@ -17,6 +17,7 @@
 //! | [`reports`] | what the sensor found, as the cluster sees it |
 //! | [`pods`] | names of pods by their uids |
 //! | [`publish`] | the writes to the API server |
+//! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
 //! | [`node`] | the command `node`, which joins them |
 //! | [`remove`] | the command `remove`, which takes away what reporters wrote |
@@ -26,6 +27,7 @@
 pub mod api;
 pub mod backoff;
 pub mod cli;
+pub mod manage;
 pub mod node;
 #[cfg(test)]
 mod played_server;

@@ -31,6 +31,21 @@ pub const FROM: &str = "from";
 /// The newest entry of the forensic log.
 pub const LOG: &str = "/v1/log";
 
+/// The config that the node is to have.
+pub const CONFIG: &str = "/v1/config";
+
+/// The apply of the newest config.
+pub const APPLY: &str = "/v1/apply";
+
+/// Most bytes of a request's body to [`CONFIG`].
+pub const CONFIG_BYTES: usize = 4 << 20;
+
+/// The value of [`PlannedConfig::schema`].
+pub const PLANNED_CONFIG_SCHEMA: &str = "holdfast.planned-config/v1";
+
+/// The value of [`ApplyProgress::schema`].
+pub const APPLY_PROGRESS_SCHEMA: &str = "holdfast.apply-progress/v1";
+
 /// The page of metrics.
 pub const METRICS: &str = "/metrics";
 
@@ -102,6 +117,16 @@ names! {
         NotReady = "NotReady",
         /// The daemon cannot read the forensic log (500).
         Unreadable = "Unreadable",
+        /// The daemon's mode is not `manage` (403).
+        NotManaged = "NotManaged",
+        /// The body is larger than it may be (413).
+        TooLarge = "TooLarge",
+        /// The config or a policy cannot be used (422).
+        Refused = "Refused",
+        /// An apply is under way (409).
+        Busy = "Busy",
+        /// The order's id is not that of the newest config (409).
+        NotPlanned = "NotPlanned",
     }
 }
 
@@ -110,6 +135,10 @@ impl SocketErrorReason {
     pub const fn status_code(self) -> u16 {
         match self {
             Self::InvalidRequest => 400,
+            Self::NotManaged => 403,
+            Self::TooLarge => 413,
+            Self::Refused => 422,
+            Self::Busy | Self::NotPlanned => 409,
             Self::NotFound | Self::NoEntry => 404,
             Self::MethodNotAllowed => 405,
             Self::Gone => 410,
@@ -117,6 +146,83 @@ impl SocketErrorReason {
             Self::NotReady => 503,
         }
     }
+}
+
+/// A config that the node is to have, and the policies for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DesiredConfig {
+    /// The rendered `MachineConfig`.
+    pub machine_config: serde_json::Value,
+    /// The `MachineConfiguration` with the cluster's node disruption policy, if there is one.
+    #[serde(default)]
+    pub node_disruption: Option<serde_json::Value>,
+    /// Drift policies, in the form of the files in `policies/`.
+    #[serde(default)]
+    pub drift_policies: Vec<serde_json::Value>,
+}
+
+/// The plan of a config that was handed in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlannedConfig {
+    /// Always [`PLANNED_CONFIG_SCHEMA`].
+    pub schema: String,
+    /// SHA-256 of the config, 64 hexadecimal digits. It names the config in an [`ApplyOrder`].
+    pub id: String,
+    /// The name of the `MachineConfig`.
+    pub config: String,
+    /// The plan.
+    pub plan: crate::plan::Plan,
+    /// Workloads have to leave the node.
+    pub drains: bool,
+    /// The node has to be rebooted.
+    pub reboots: bool,
+    /// An apply neither writes nor runs anything.
+    pub has_nothing_to_do: bool,
+}
+
+/// The order to apply a config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyOrder {
+    /// The [`PlannedConfig::id`] of the newest config.
+    pub id: String,
+}
+
+/// How far an apply is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ApplyPhase {
+    /// There was no order since the daemon's start, and none was interrupted.
+    Idle,
+    /// It is under way.
+    Running,
+    /// It goes on after a reboot.
+    Rebooting,
+    /// It has ended well.
+    Done,
+    /// It has failed.
+    Failed,
+}
+
+/// The progress of the newest order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyProgress {
+    /// Always [`APPLY_PROGRESS_SCHEMA`].
+    pub schema: String,
+    /// How far it is.
+    pub phase: ApplyPhase,
+    /// The id of the order.
+    pub id: Option<String>,
+    /// The name of the order's `MachineConfig`.
+    pub config: Option<String>,
+    /// The newest line of progress, or the reason of a failure, for people. At most 2,000 bytes.
+    pub message: Option<String>,
+    /// It failed because the node had drifted.
+    pub drifted: bool,
+    /// It failed because a running node cannot take the config.
+    pub unreconcilable: bool,
+    /// It failed, and the node has the old config again.
+    pub rolled_back: bool,
+    /// The name of the `MachineConfig` that the node has.
+    pub current: Option<String>,
 }
 
 /// Why a request has no other answer.

@@ -8,20 +8,25 @@ mod sensor;
 mod tests;
 mod writer;
 
+use crate::manage::{self, ManageChannels, Manager};
 use crate::pods::Pods;
 use crate::probes;
-use crate::publish::{Publisher, ReporterPlace};
+use crate::publish::{ManagedNode, Publisher, ReporterPlace, WrittenNode};
+use crate::reports::NodeFinding;
 use crate::socket::SensorSocket;
+use kube::api::Api;
 use kube::{Client, Config};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use writer::ManagedChannels;
 
 /// Longest time to connect to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,9 +35,21 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest time in which a write that is under way may end at a shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What the reporter may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Report what differs.
+    #[default]
+    Observe,
+    /// Also lead updates of the node, through the Machine Config Operator's annotations of its Node.
+    Manage,
+}
+
 /// The options.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// What the reporter may do.
+    pub mode: Mode,
     /// Where the reporter runs.
     pub place: ReporterPlace,
     /// The sensor's socket.
@@ -77,6 +94,9 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     config.reset_reader_on_write = true;
     // A failed write is tried again with the state of then, so a repetition of the old request would be too late.
     config.default_retry = false;
+    // A watch is silent for longer than any answer. It has a limit of its own.
+    let mut watching = config.clone();
+    watching.read_timeout = None;
     let client = Client::try_from(config).map_err(|error| NodeError::Client(Box::new(error)))?;
     let listener = TcpListener::bind(options.probes)
         .await
@@ -87,18 +107,36 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (findings, newest) = watch::channel(None);
     let (not_ready, ready) = watch::channel(Some("the sensor has not answered yet"));
     let (stop, stopped) = watch::channel(false);
+    let (managed, wanted) = watch::channel(None);
+    let (written, seen) = watch::channel(WrittenNode::default());
+    let mut managing = JoinSet::new();
+    // In mode `observe` the channel stays open, and has no plan and no annotation.
+    let _observes = match options.mode {
+        Mode::Observe => {
+            managed.send_replace(Some(ManagedNode::default()));
+            Some(managed)
+        }
+        Mode::Manage => {
+            let watching = Client::try_from(watching).map_err(|error| NodeError::Client(Box::new(error)))?;
+            let update = Update { written: seen, managed, findings: newest.clone() };
+            manage_node(&mut managing, &client, watching, &options.place.node, &options.socket, update);
+            None
+        }
+    };
     let socket = SensorSocket::new(options.socket);
     let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready));
     let pages = tokio::spawn(probes::serve(listener, ready));
     let pods = Pods::new(client.clone(), &options.place.node);
     let publisher = Publisher::new(&client, options.place);
-    let mut writing = tokio::spawn(writer::write(publisher, pods, newest, stopped));
-    tracing::info!("The reporter runs.");
+    let update = ManagedChannels { managed: wanted, written };
+    let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, stopped));
+    tracing::info!(mode = ?options.mode, "The reporter runs.");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     asking.abort();
+    managing.abort_all();
     stop.send_replace(true);
     if timeout(SHUTDOWN_TIMEOUT, &mut writing).await.is_err() {
         tracing::warn!("A write that was under way at the shutdown was cut off.");
@@ -107,4 +145,30 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     pages.abort();
     tracing::info!("The reporter ends.");
     Ok(())
+}
+
+/// What the tasks of mode `manage` share with the others.
+struct Update {
+    written: watch::Receiver<WrittenNode>,
+    managed: watch::Sender<Option<ManagedNode>>,
+    findings: watch::Receiver<Option<NodeFinding>>,
+}
+
+/// Starts the tasks of mode `manage`: the watch on the Node, the one that follows the progress, and the one that takes the steps.
+fn manage_node(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    watching: Client,
+    name: &str,
+    socket: &Path,
+    update: Update,
+) {
+    let (seen, node) = watch::channel(None);
+    let (newest, progress) = watch::channel(None);
+    tasks.spawn(manage::follow_node(Api::all(watching), name.to_owned(), seen));
+    tasks.spawn(manage::follow_progress(SensorSocket::new(socket), newest));
+    let Update { written, managed, findings } = update;
+    let channels = ManageChannels { node, progress, findings, written, managed };
+    let manager = Manager::new(client, name.to_owned(), SensorSocket::new(socket), channels);
+    tasks.spawn(manager.run());
 }

@@ -2,7 +2,7 @@
 
 use crate::api::{DriftReportStatus, DriftState};
 use crate::backoff::Backoff;
-use crate::reports::{NodeFinding, SensorState, status_of};
+use crate::reports::{NodeFinding, SensorState, drift_text, status_of};
 use crate::socket::{SensorError, SensorSocket, Tagged};
 use jiff::{Timestamp, Unit};
 use sensor_model::status::NodeStatus;
@@ -97,6 +97,7 @@ async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> NodeFinding {
     NodeFinding {
         status: status_of(status, log.as_ref()),
         sensor: SensorState::Answers { refuses_config: status.config_refused.is_some() },
+        text: drift_text(status),
     }
 }
 
@@ -119,6 +120,7 @@ fn silent(last: Option<NodeFinding>, sensor: &SensorState, since: Timestamp) -> 
     NodeFinding {
         status: DriftReportStatus { state: DriftState::Unknown, observed_at, ..last },
         sensor: sensor.clone(),
+        text: None,
     }
 }
 

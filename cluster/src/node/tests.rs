@@ -144,7 +144,7 @@ fn finding(path: &str) -> NodeFinding {
         drifts: vec![drift],
         ..Default::default()
     };
-    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false } }
+    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,8 +166,11 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
     };
     let (findings, newest) = watch::channel(None);
     let (stop, stopped) = watch::channel(false);
-    let writer =
-        tokio::spawn(writer::write(Publisher::new(&client, place), Pods::new(client, "n1"), newest, stopped));
+    let (_observes, managed) = watch::channel(None);
+    let (written, _) = watch::channel(WrittenNode::default());
+    let update = writer::ManagedChannels { managed, written };
+    let publisher = Publisher::new(&client, place);
+    let writer = tokio::spawn(writer::write(publisher, Pods::new(client, "n1"), newest, update, stopped));
     for number in 0..100 {
         findings.send_replace(Some(finding(&format!("/etc/{number}"))));
         sleep(Duration::from_millis(10)).await;

@@ -1,7 +1,7 @@
 //! The task that writes to the API server.
 
 use crate::pods::Pods;
-use crate::publish::Publisher;
+use crate::publish::{ManagedNode, Publisher, WrittenNode};
 use crate::reports::{NodeFinding, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -14,11 +14,20 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Without a finding for this time the next one begins anew.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Writes the newest finding whenever it changes, and what is due without a change. Ends after the round that is under way.
+/// What the writer takes from mode `manage`, and tells it. In mode `observe` the other side never says anything.
+#[derive(Debug)]
+pub(super) struct ManagedChannels {
+    pub(super) managed: watch::Receiver<Option<ManagedNode>>,
+    pub(super) written: watch::Sender<WrittenNode>,
+}
+
+/// Writes the newest finding and the newest state of the update whenever they change, and what is due without a change. Ends after the
+/// round that is under way.
 pub(super) async fn write(
     mut publisher: Publisher,
     mut pods: Pods,
     mut findings: watch::Receiver<Option<NodeFinding>>,
+    mut update: ManagedChannels,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut spacing = SHORTEST;
@@ -31,7 +40,13 @@ pub(super) async fn write(
             name_pods(&mut finding.status, names);
             again = pods.again_at();
         }
-        let round = publisher.round(finding.as_ref()).await;
+        let managed = update.managed.borrow_and_update().clone();
+        let round = publisher.round(finding.as_ref(), managed.as_ref()).await;
+        update.written.send_if_modified(|last| {
+            let is_other = last != publisher.written();
+            last.clone_from(publisher.written());
+            is_other
+        });
         let again = again.map_or(round, |again| again.min(round)).max(begin + SHORTEST);
         let waits = Instant::now();
         tokio::select! {
@@ -39,6 +54,9 @@ pub(super) async fn write(
             () = sleep_until(again) => continue,
             changed = findings.changed() => if changed.is_err() {
                 // The task that asks the sensor ends only at the shutdown.
+                return;
+            },
+            changed = update.managed.changed() => if changed.is_err() {
                 return;
             },
         }

@@ -7,17 +7,19 @@
 mod attempts;
 mod error;
 mod event_budget;
+mod managed;
 mod objects;
 mod place;
 #[cfg(test)]
 mod tests;
 
 pub use error::PublishError;
+pub use managed::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode};
 pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 
-use crate::api::{DriftReport, DriftReportStatus, DriftState};
-use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, event};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan};
+use crate::reports::{Condition, ConditionStatus, NodeEvent, NodeFinding, conditions, event};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
@@ -57,6 +59,12 @@ pub struct Publisher {
     event: WriteAttempts<()>,
     event_budget: EventBudget,
     lease: WriteAttempts<()>,
+    annotations: WriteAttempts<AnnotationWrite>,
+    /// The annotations whose Event was sent last.
+    announced: Option<BTreeMap<&'static str, String>>,
+    /// The plan of the report, of an earlier reporter until mode `manage` has decided about it.
+    plan: Option<ReportedPlan>,
+    written: WrittenNode,
 }
 
 impl Publisher {
@@ -79,12 +87,17 @@ impl Publisher {
             event: WriteAttempts::new(Duration::ZERO),
             event_budget: EventBudget::new(),
             lease: WriteAttempts::new(objects::LEASE_RENEWAL),
+            annotations: WriteAttempts::new(REFRESH),
+            announced: None,
+            plan: None,
+            written: WrittenNode::default(),
         }
     }
 
-    /// Writes what changed, in this order: report, conditions, Event, Lease. Without a finding only the Lease. One failure does not
-    /// keep the others from being written. Gives the time at which the next round is due if nothing changes.
-    pub async fn round(&mut self, finding: Option<&NodeFinding>) -> Instant {
+    /// Writes what changed, in this order: report, annotations, conditions, Event, Lease. Without a finding only annotations and
+    /// Lease, and without `managed` no annotation. One failure does not keep the others from being written. Gives the time at which
+    /// the next round is due if nothing changes.
+    pub async fn round(&mut self, finding: Option<&NodeFinding>, managed: Option<&ManagedNode>) -> Instant {
         let uid = match &self.uid {
             Some(uid) => uid.clone(),
             None => match self.learn().await {
@@ -93,8 +106,17 @@ impl Publisher {
             },
         };
         let mut again = Instant::now() + REFRESH;
+        if let Some(managed) = managed {
+            self.plan.clone_from(&managed.plan);
+        }
         if let Some(finding) = finding {
-            again = again.min(self.write_report(&uid, &finding.status).await);
+            let status = DriftReportStatus { plan: self.plan.clone(), ..finding.status.clone() };
+            again = again.min(self.write_report(&uid, &status).await);
+        }
+        if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
+            again = again.min(self.write_annotations(&uid, write).await);
+        }
+        if let Some(finding) = finding {
             again = again.min(self.write_conditions(&uid, conditions(finding)).await);
             // The Node is another one: an Event or a Lease of the old one would be wrong.
             if self.uid.is_none() {
@@ -115,6 +137,7 @@ impl Publisher {
                 self.node.done((), Ok(()));
                 self.uid = Some(uid.clone());
                 self.since = known_conditions(&node);
+                self.plan = self.plan.take().or_else(|| reported.as_ref().and_then(|last| last.plan.clone()));
                 self.reported = self.reported.take().or(reported);
                 Ok(uid)
             }
@@ -143,6 +166,9 @@ impl Publisher {
         if result.as_ref().is_err_and(PublishError::is_missing) {
             self.is_owned = false;
         }
+        if result.is_ok() {
+            self.written.plan.clone_from(&status.plan);
+        }
         self.report.done(compared, result)
     }
 
@@ -155,6 +181,42 @@ impl Publisher {
         }
         let status = Patch::Apply(objects::report_status(&self.place, status));
         limited("DriftReport's status", self.reports.patch_status(name, &ours(), &status)).await?;
+        Ok(())
+    }
+
+    /// What was written last.
+    pub const fn written(&self) -> &WrittenNode {
+        &self.written
+    }
+
+    async fn write_annotations(&mut self, uid: &str, write: &AnnotationWrite) -> Instant {
+        if let Some(later) = self.annotations.later(write) {
+            return later;
+        }
+        // The Event is first: after a failure in between it is repeated, not lost.
+        let is_announced =
+            self.announced.as_ref() == Some(&write.annotations) || self.event_budget.later().is_some();
+        if let Some(event) = write.event.as_ref().filter(|_| !is_announced) {
+            // The annotations have the reason, too, so a refused Event does not delay them.
+            if let Err(error) = self.send_event(uid, event).await {
+                tracing::debug!(%error, "the Event of an update was not created");
+            }
+            self.announced = Some(write.annotations.clone());
+        }
+        let annotations = Patch::Apply(objects::node_annotations(&self.place, &write.annotations));
+        let answer =
+            limited("Node's annotations", self.nodes.patch_metadata(&self.place.node, &ours(), &annotations))
+                .await;
+        if let Ok(node) = &answer {
+            self.written.node = Some(NodeMetadata::of(&node.metadata));
+        }
+        self.annotations.done(write.clone(), answer.map(drop))
+    }
+
+    async fn send_event(&mut self, uid: &str, event: &NodeEvent) -> Result<(), PublishError> {
+        let event = objects::event(&self.place, uid, event, Timestamp::now());
+        limited("Event", self.events.create(&PostParams::default(), &event)).await?;
+        self.event_budget.spend();
         Ok(())
     }
 
@@ -205,14 +267,12 @@ impl Publisher {
         if let Some(later) = self.event.later(&()).or_else(|| self.event_budget.later()) {
             return later;
         }
-        let event = objects::event(&self.place, uid, &event, Timestamp::now());
-        let result = limited("Event", self.events.create(&PostParams::default(), &event)).await;
+        let result = self.send_event(uid, &event).await;
         let is_created = result.is_ok();
         if is_created {
-            self.event_budget.spend();
             self.reported = Some(status.clone());
         }
-        let again = self.event.done((), result.map(drop));
+        let again = self.event.done((), result);
         self.event.forget();
         if is_created { idle } else { again }
     }
@@ -233,7 +293,7 @@ fn ours() -> PatchParams {
 }
 
 /// One request with its time limit.
-async fn limited<T>(
+pub(crate) async fn limited<T>(
     object: &'static str,
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, PublishError> {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The name under which the API server keeps which fields are ours.
@@ -71,6 +72,15 @@ pub(super) fn node_status(
         "kind": "Node",
         "metadata": {"name": place.node},
         "status": {"conditions": conditions},
+    })
+}
+
+/// The Node's annotations.
+pub(super) fn node_annotations(place: &ReporterPlace, annotations: &BTreeMap<&'static str, String>) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": place.node, "annotations": annotations},
     })
 }
 

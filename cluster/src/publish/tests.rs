@@ -35,6 +35,7 @@ fn finding(paths: &[&str]) -> NodeFinding {
             ..DriftReportStatus::default()
         },
         sensor: SensorState::Answers { refuses_config: false },
+        text: None,
     }
 }
 
@@ -59,7 +60,7 @@ fn publisher(answer: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static
 #[tokio::test(start_paused = true)]
 async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request() {
     let (mut publisher, log) = publisher(good);
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     let asked = log.take();
     let lines: Vec<String> = asked.iter().map(PlayedRequest::line).collect();
     assert_eq!(
@@ -90,7 +91,7 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
     assert_eq!(asked[5].body["reason"], "ConfigDriftDetected");
     assert_eq!(asked[6].body["spec"]["holderIdentity"], "pod-1");
 
-    let again = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let again = publisher.round(Some(&finding(&["/etc/a"])), None).await;
     assert_eq!(log.lines(), Vec::<String>::new());
     assert!(again > Instant::now() + Duration::from_mins(1), "the Lease is next");
 }
@@ -98,16 +99,16 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
 #[tokio::test(start_paused = true)]
 async fn another_time_or_log_entry_alone_is_not_written_before_its_turn() {
     let (mut publisher, log) = publisher(good);
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     log.take();
     let mut later = finding(&["/etc/a"]);
     later.status.observed_at = Some("2026-01-01T00:00:09Z".to_owned());
-    publisher.round(Some(&later)).await;
+    publisher.round(Some(&later), None).await;
     assert_eq!(log.lines(), Vec::<String>::new());
     // Ten minutes of rounds whenever one is due.
     let end = Instant::now() + REFRESH + Duration::from_secs(1);
     while Instant::now() < end {
-        let next = publisher.round(Some(&later)).await;
+        let next = publisher.round(Some(&later), None).await;
         tokio::time::sleep_until(next).await;
     }
     let lines = log.lines();
@@ -121,9 +122,9 @@ async fn another_time_or_log_entry_alone_is_not_written_before_its_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_recovery_is_written_with_an_event_and_the_time_of_the_change() {
     let (mut publisher, log) = publisher(good);
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     log.take();
-    publisher.round(Some(&finding(&[]))).await;
+    publisher.round(Some(&finding(&[])), None).await;
     let asked = log.take();
     let lines: Vec<String> = asked.iter().map(PlayedRequest::line).collect();
     assert_eq!(
@@ -150,7 +151,7 @@ async fn a_new_reporter_repeats_neither_event_nor_time_of_the_change() {
         })),
         _ => good(asked),
     });
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     let asked = log.take();
     assert!(asked.iter().all(|asked| asked.method != "POST"), "{asked:?}");
     let conditions = asked.iter().find(|asked| asked.line() == format!("PATCH {NODE}/status")).unwrap();
@@ -170,17 +171,17 @@ async fn after_an_outage_the_present_state_is_written_once() {
     let names: Vec<String> = (0..300).map(|number| format!("/etc/{number}")).collect();
     let begin = Instant::now();
     for name in &names {
-        publisher.round(Some(&finding(&[name.as_str()]))).await;
+        publisher.round(Some(&finding(&[name.as_str()])), None).await;
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     assert!(begin.elapsed() >= Duration::from_mins(5));
     let requests = log.take().len();
     assert!((5..=20).contains(&requests), "{requests} requests in five minutes without an API server");
     code.store(200, Ordering::Relaxed);
-    let mut next = publisher.round(Some(&finding(&[]))).await;
+    let mut next = publisher.round(Some(&finding(&[])), None).await;
     for _ in 0..3 {
         tokio::time::sleep_until(next).await;
-        next = publisher.round(Some(&finding(&[]))).await;
+        next = publisher.round(Some(&finding(&[])), None).await;
         if next > Instant::now() + Duration::from_secs(90) {
             break;
         }
@@ -200,7 +201,7 @@ async fn a_cluster_without_the_definition_gets_conditions_all_the_same() {
         publisher(
             |asked| if asked.uri.contains("driftreports") { PlayedAnswer::Code(404) } else { good(asked) },
         );
-    let again = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let again = publisher.round(Some(&finding(&["/etc/a"])), None).await;
     let lines = log.lines();
     assert!(lines.contains(&format!("PATCH {NODE}/status")), "{lines:?}");
     assert!(
@@ -225,13 +226,13 @@ async fn a_report_that_was_deleted_is_made_anew() {
             _ => good(asked),
         }
     });
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     log.take();
     *deleted.lock().unwrap() = true;
-    let next = publisher.round(Some(&finding(&["/etc/b"]))).await;
+    let next = publisher.round(Some(&finding(&["/etc/b"])), None).await;
     assert!(log.lines().contains(&format!("PATCH {REPORT}/status")));
     tokio::time::sleep_until(next).await;
-    publisher.round(Some(&finding(&["/etc/b"]))).await;
+    publisher.round(Some(&finding(&["/etc/b"])), None).await;
     assert_eq!(log.lines(), [format!("PATCH {REPORT}"), format!("PATCH {REPORT}/status")]);
 }
 
@@ -242,11 +243,11 @@ async fn a_node_that_was_made_anew_gets_a_report_of_its_own() {
     let (mut publisher, log) = publisher(move |asked| {
         if asked.uri.starts_with(NODE) { PlayedAnswer::Json(node(*now.lock().unwrap())) } else { good(asked) }
     });
-    publisher.round(Some(&finding(&[]))).await;
+    publisher.round(Some(&finding(&[])), None).await;
     *uid.lock().unwrap() = "another-uid";
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     log.take();
-    let next = publisher.round(Some(&finding(&["/etc/a"]))).await;
+    let next = publisher.round(Some(&finding(&["/etc/a"])), None).await;
     let asked = log.take();
     let report = asked.iter().find(|asked| asked.line() == format!("PATCH {REPORT}")).unwrap();
     assert_eq!(report.body["metadata"]["ownerReferences"][0]["uid"], "another-uid");
@@ -262,10 +263,10 @@ async fn a_server_that_asks_to_wait_is_not_asked_before() {
             "details": {"retryAfterSeconds": 40}}),
         )
     });
-    let next = publisher.round(Some(&finding(&[]))).await;
+    let next = publisher.round(Some(&finding(&[])), None).await;
     assert_eq!(log.take().len(), 1);
     assert!(next >= Instant::now() + Duration::from_secs(40));
-    publisher.round(Some(&finding(&["/etc/a"]))).await;
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
     assert_eq!(log.take().len(), 0);
 }
 
@@ -273,7 +274,7 @@ async fn a_server_that_asks_to_wait_is_not_asked_before() {
 async fn a_server_that_never_answers_is_given_up_after_the_time_limit() {
     let (mut publisher, _log) = publisher(|_| PlayedAnswer::Never);
     let begin = Instant::now();
-    let next = publisher.round(Some(&finding(&[]))).await;
+    let next = publisher.round(Some(&finding(&[])), None).await;
     assert!(begin.elapsed() < ANSWER_TIMEOUT + Duration::from_secs(1));
     assert!(next > Instant::now());
 }
@@ -285,13 +286,13 @@ async fn a_flood_of_drifts_is_a_few_events_and_none_is_left_out() {
     for number in 0..60 {
         paths.push(format!("/etc/{number}"));
         let newest: Vec<&str> = paths.iter().rev().map(String::as_str).collect();
-        publisher.round(Some(&finding(&newest))).await;
+        publisher.round(Some(&finding(&newest)), None).await;
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     let newest: Vec<&str> = paths.iter().rev().map(String::as_str).collect();
-    let next = publisher.round(Some(&finding(&newest))).await;
+    let next = publisher.round(Some(&finding(&newest)), None).await;
     tokio::time::sleep_until(next).await;
-    publisher.round(Some(&finding(&newest))).await;
+    publisher.round(Some(&finding(&newest)), None).await;
     let asked = log.take();
     let notes: Vec<&str> = asked
         .iter()
@@ -306,7 +307,7 @@ async fn a_flood_of_drifts_is_a_few_events_and_none_is_left_out() {
 #[tokio::test(start_paused = true)]
 async fn without_a_finding_only_the_lease_is_renewed() {
     let (mut publisher, log) = publisher(good);
-    publisher.round(None).await;
+    publisher.round(None, None).await;
     assert_eq!(log.lines().last().unwrap(), &format!("PATCH {LEASE}"));
-    assert_eq!(publisher.round(None).await, Instant::now() + objects::LEASE_RENEWAL);
+    assert_eq!(publisher.round(None, None).await, Instant::now() + objects::LEASE_RENEWAL);
 }

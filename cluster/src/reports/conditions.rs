@@ -67,7 +67,7 @@ pub fn conditions(finding: &NodeFinding) -> [Condition; 2] {
     [config_drift(finding), sensor_ready(finding)]
 }
 
-fn config_drift(NodeFinding { status, sensor }: &NodeFinding) -> Condition {
+fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
     let last = match status.count {
         0 => String::new(),
         number => {
@@ -116,7 +116,7 @@ fn unknown(status: &DriftReportStatus) -> (ConditionStatus, &'static str, String
     )
 }
 
-fn sensor_ready(NodeFinding { status, sensor }: &NodeFinding) -> Condition {
+fn sensor_ready(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
     let (value, reason, message) = match (sensor, &status.backend) {
         (SensorState::Silent { since }, _) => (
             ConditionStatus::False,

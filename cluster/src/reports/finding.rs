@@ -9,6 +9,8 @@ pub struct NodeFinding {
     pub status: DriftReportStatus,
     /// Whether the sensor answers.
     pub sensor: SensorState,
+    /// The oldest difference in the Machine Config Operator's words, for mode `manage`.
+    pub text: Option<String>,
 }
 
 /// Whether the sensor answers.

@@ -16,4 +16,4 @@ pub use actor::{PodName, PodNames, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use events::{NodeEvent, event};
 pub use finding::{NodeFinding, SensorState};
-pub use status::{name_pods, status_of, unnamed_pods};
+pub use status::{drift_text, name_pods, status_of, unnamed_pods};

@@ -62,11 +62,19 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         more_gaps: 0,
         backend: (!status.backend.is_empty()).then(|| fit(&status.backend, HASH_BYTES)),
         log: log.map(entry),
+        plan: None,
     };
     let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
     report.more_gaps = sum(open - report.gaps.len(), status.left_out.gaps);
     set_newest(&mut report);
     report
+}
+
+/// The oldest difference in the Machine Config Operator's words; `None` if nothing differs.
+pub fn drift_text(status: &NodeStatus) -> Option<String> {
+    let oldest =
+        status.drifted.iter().min_by_key(|thing| (thing.since.parse::<Timestamp>().ok(), &thing.path))?;
+    oldest.differences.first().map(|difference| difference.text.clone())
 }
 
 /// The uids of the pods in a report that have no name yet.

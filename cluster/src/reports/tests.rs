@@ -63,7 +63,11 @@ fn vi() -> Actor {
 }
 
 fn finding(status: &NodeStatus) -> NodeFinding {
-    NodeFinding { status: status_of(status, None), sensor: SensorState::Answers { refuses_config: false } }
+    NodeFinding {
+        status: status_of(status, None),
+        sensor: SensorState::Answers { refuses_config: false },
+        text: None,
+    }
 }
 
 #[test]
@@ -159,7 +163,11 @@ fn every_text_of_the_report_is_bounded_whatever_the_sensor_sends() {
         assert_eq!(report.more, 1000 - i64::try_from(report.drifts.len()).unwrap());
         assert_eq!((report.gaps.len(), report.more_gaps), (20, 980));
         assert!(report.drifts.len() > 20);
-        let finding = NodeFinding { status: report, sensor: SensorState::Answers { refuses_config: false } };
+        let finding = NodeFinding {
+            status: report,
+            sensor: SensorState::Answers { refuses_config: false },
+            text: None,
+        };
         for condition in conditions(&finding) {
             assert!(condition.message.len() <= 1024, "{}", condition.message);
         }

@@ -1,8 +1,8 @@
 //! The client of the sensor's socket.
 //!
-//! In: the socket's path. Out: the node's status, the log's newest entry and its entries from a number on, or why there is no
-//! answer. The client makes a connection when it needs one, limits the time and the size of every answer, and changes nothing on
-//! the host. Pauses between attempts are the caller's.
+//! In: the socket's path, and in mode `manage` configs and orders. Out: the node's status, the log's newest entry, its entries from a
+//! number on, a plan and the progress of an apply, or why there is no answer. The client makes a connection when it needs one, and
+//! limits the time and the size of every answer. Pauses between attempts are the caller's.
 
 mod error;
 #[cfg(test)]
@@ -10,16 +10,19 @@ mod tests;
 
 pub use error::SensorError;
 
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     client::conn::http1::{SendRequest, handshake},
-    header::{ETAG, HOST, HeaderValue, IF_NONE_MATCH},
+    header::{CONTENT_TYPE, ETAG, HOST, HeaderValue, IF_NONE_MATCH},
 };
 use hyper_util::rt::TokioIo;
 use sensor_model::{
-    socket::{self as contract, LogCheckpoint, SocketErrorReason},
+    socket::{
+        self as contract, ApplyOrder, ApplyProgress, DesiredConfig, LogCheckpoint, PlannedConfig,
+        SocketErrorReason,
+    },
     status::{self, NodeStatus},
 };
 use std::path::{Path, PathBuf};
@@ -31,6 +34,12 @@ const SMALL_BYTES: usize = 64 << 10;
 
 /// Longest time until the whole answer is here, without the time that the request asks to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time in which the sensor makes a plan.
+const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Most bytes of a planned config: a change may name each of the config's things.
+const PLAN_BYTES: usize = 8 << 20;
 
 /// The sensor's socket.
 #[derive(Debug)]
@@ -73,7 +82,7 @@ impl SensorSocket {
         if answer.status() == StatusCode::NOT_MODIFIED {
             return Ok(None);
         }
-        let tag = answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
+        let tag = tag(&answer);
         let body: NodeStatus = parsed(contract::STATUS, answer.body())?;
         if body.schema != status::SCHEMA {
             return Err(SensorError::Schema { request: contract::STATUS, schema: body.schema });
@@ -113,6 +122,52 @@ impl SensorSocket {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
+    /// Hands a config to the sensor. Nothing on the host changes. Gives its plan.
+    ///
+    /// # Errors
+    /// Why there is no plan.
+    pub async fn put_config(&mut self, config: &DesiredConfig) -> Result<PlannedConfig, SensorError> {
+        let body = sent(contract::CONFIG, config)?;
+        let asked = Asked {
+            method: Method::PUT,
+            body,
+            time: PLAN_TIMEOUT,
+            ..Asked::get(contract::CONFIG, PLAN_BYTES)
+        };
+        let planned: PlannedConfig = parsed(contract::CONFIG, self.ask(asked).await?.body())?;
+        if planned.schema != contract::PLANNED_CONFIG_SCHEMA {
+            return Err(SensorError::Schema { request: contract::CONFIG, schema: planned.schema });
+        }
+        Ok(planned)
+    }
+
+    /// Orders the apply of the newest config that the sensor got, by its id.
+    ///
+    /// # Errors
+    /// Why the sensor does not apply it.
+    pub async fn apply(&mut self, id: &str) -> Result<ApplyProgress, SensorError> {
+        let body = sent(contract::APPLY, &ApplyOrder { id: id.to_owned() })?;
+        let asked = Asked { method: Method::POST, body, ..Asked::get(contract::APPLY, SMALL_BYTES) };
+        progress(&self.ask(asked).await?)
+    }
+
+    /// The progress of the newest order. With the tag of an earlier answer: the progress as soon as it differs, or `None` if it is
+    /// still the same after the wait.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn progress(
+        &mut self,
+        known: Option<&str>,
+        wait: Duration,
+    ) -> Result<Option<Tagged<ApplyProgress>>, SensorError> {
+        let answer = self.get(contract::APPLY, known, wait, SMALL_BYTES).await?;
+        if answer.status() == StatusCode::NOT_MODIFIED {
+            return Ok(None);
+        }
+        Ok(Some(Tagged { body: progress(&answer)?, tag: tag(&answer) }))
+    }
+
     /// One answer with a status code of success, or `304 Not Modified`.
     async fn get(
         &mut self,
@@ -121,7 +176,11 @@ impl SensorSocket {
         wait: Duration,
         limit: usize,
     ) -> Result<Response<Bytes>, SensorError> {
-        let limited = timeout(wait + ANSWER_TIMEOUT, self.get_on_any(target, known, wait, limit)).await;
+        self.ask(Asked { known, wait, ..Asked::get(target, limit) }).await
+    }
+
+    async fn ask(&mut self, asked: Asked<'_>) -> Result<Response<Bytes>, SensorError> {
+        let limited = timeout(asked.wait + asked.time, self.ask_on_any(&asked)).await;
         let answer = limited.unwrap_or(Err(SensorError::NoAnswer { path: self.path.clone() }));
         // Whatever is left of this answer must not become the beginning of the next one.
         if !matches!(answer, Ok(_) | Err(SensorError::Refused { .. })) {
@@ -131,29 +190,53 @@ impl SensorSocket {
     }
 
     /// One answer on the present connection. The sensor may have closed it meanwhile: then on a new one.
-    async fn get_on_any(
-        &mut self,
-        target: &str,
-        known: Option<&str>,
-        wait: Duration,
-        limit: usize,
-    ) -> Result<Response<Bytes>, SensorError> {
+    async fn ask_on_any(&mut self, asked: &Asked<'_>) -> Result<Response<Bytes>, SensorError> {
         if let Some(connection) = self.connection.as_mut().filter(|connection| !connection.sender.is_closed())
         {
-            match exchange(connection, target, known, wait, limit).await {
+            match exchange(connection, asked).await {
                 Err(SensorError::Broken { .. }) => {}
                 answer => return answer,
             }
         }
         let connection = self.connection.insert(Connection::open(&self.path).await?);
-        exchange(connection, target, known, wait, limit).await
+        exchange(connection, asked).await
+    }
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+struct Asked<'a> {
+    method: Method,
+    target: &'a str,
+    body: Bytes,
+    /// The tag of an earlier answer.
+    known: Option<&'a str>,
+    /// The time that the request asks the sensor to wait.
+    wait: Duration,
+    /// The longest time of the answer, without the wait.
+    time: Duration,
+    /// Most bytes of the answer.
+    limit: usize,
+}
+
+impl<'a> Asked<'a> {
+    fn get(target: &'a str, limit: usize) -> Self {
+        Self {
+            method: Method::GET,
+            target,
+            body: Bytes::new(),
+            known: None,
+            wait: Duration::ZERO,
+            time: ANSWER_TIMEOUT,
+            limit,
+        }
     }
 }
 
 /// An open connection, and the task that moves its bytes.
 #[derive(Debug)]
 struct Connection {
-    sender: SendRequest<Empty<Bytes>>,
+    sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
 }
 
@@ -179,17 +262,16 @@ impl Drop for Connection {
 }
 
 /// One request and its whole answer.
-async fn exchange(
-    connection: &mut Connection,
-    target: &str,
-    known: Option<&str>,
-    wait: Duration,
-    limit: usize,
-) -> Result<Response<Bytes>, SensorError> {
-    let mut request = Request::new(Empty::new());
+async fn exchange(connection: &mut Connection, asked: &Asked<'_>) -> Result<Response<Bytes>, SensorError> {
+    let &Asked { target, known, wait, limit, .. } = asked;
+    let mut request = Request::new(Full::new(asked.body.clone()));
+    request.method_mut().clone_from(&asked.method);
     *request.uri_mut() = target.parse().map_err(|_| SensorError::Tag)?;
     let headers = request.headers_mut();
     headers.insert(HOST, HeaderValue::from_static("holdfast"));
+    if !asked.body.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(contract::JSON));
+    }
     if let Some(tag) = known {
         headers.insert(IF_NONE_MATCH, HeaderValue::from_str(tag).map_err(|_| SensorError::Tag)?);
     }
@@ -222,6 +304,24 @@ async fn bounded(mut body: Incoming, request: &str, limit: usize) -> Result<Byte
         }
     }
     Ok(bytes.into())
+}
+
+/// The body of a request.
+fn sent<T: serde::Serialize>(request: &'static str, body: &T) -> Result<Bytes, SensorError> {
+    let body = serde_json::to_vec(body).map_err(|error| SensorError::Invalid { request, error })?;
+    Ok(body.into())
+}
+
+fn tag(answer: &Response<Bytes>) -> String {
+    answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+fn progress(answer: &Response<Bytes>) -> Result<ApplyProgress, SensorError> {
+    let progress: ApplyProgress = parsed(contract::APPLY, answer.body())?;
+    if progress.schema != contract::APPLY_PROGRESS_SCHEMA {
+        return Err(SensorError::Schema { request: contract::APPLY, schema: progress.schema });
+    }
+    Ok(progress)
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(request: &'static str, body: &[u8]) -> Result<T, SensorError> {

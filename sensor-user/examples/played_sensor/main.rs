@@ -1,9 +1,14 @@
 //! A daemon whose picture a test makes. Its reports are the daemon's own: the forensic log, `status.json` and the reporter's socket.
 //!
-//! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state` and `run/reporter.sock` in the
-//! directory. A line is `drift PATH LOGIN` or `recover PATH`. Each is one turn, and answered with a line `done`. The end of the input
-//! ends the program. It is an example, so that the product does not contain it.
+//! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
+//! `run/manage.sock` in the directory. The second socket also takes configs and orders. A line is `drift PATH LOGIN` or
+//! `recover PATH`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
+//! that the product does not contain it.
 
+mod applies;
+
+use applies::Applies;
 use anyhow::{Context as _, Result, bail};
 use holdfast::agent::open_drift::OpenDrift;
 use holdfast::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, Reports as _, RunFacts};
@@ -35,6 +40,7 @@ async fn main() -> Result<()> {
     let mut reporter = reporter(Path::new(&directory), uid)?;
     let counts = node_counts(&reporter);
     reporter.end_turn(&mut vec![record(RecordKind::Start)], &counts);
+    let applies = Applies::serve(&Path::new(&directory).join("run"))?;
     let (sender, mut lines) = unbounded_channel();
     std::thread::spawn(move || io::stdin().lines().try_for_each(|line| sender.send(line)));
     let mut beat = tokio::time::interval(BEAT);
@@ -42,7 +48,12 @@ async fn main() -> Result<()> {
         tokio::select! {
             line = lines.recv() => {
                 let Some(line) = line else { break };
-                let done = turn(&mut reporter, &line?)?;
+                let line = line?;
+                if let Some(answer) = applies.take(&line) {
+                    println!("{answer}");
+                    continue;
+                }
+                let done = turn(&mut reporter, &line)?;
                 let counts = node_counts(&reporter);
                 reporter.end_turn(&mut vec![done], &counts);
                 println!("done");
@@ -136,7 +147,7 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 ..record(RecordKind::Recovered)
             })
         }
-        _ => bail!("a line is `drift PATH LOGIN` or `recover PATH`: {line}"),
+        _ => bail!("no such line: {line}"),
     }
 }
 

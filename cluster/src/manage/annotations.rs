@@ -1,0 +1,49 @@
+//! The annotations of a Node that lead an update.
+//!
+//! In: nothing. Out: their names, and the form of their values.
+
+/// The MachineConfig that the node has. Ours.
+pub(super) const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
+/// The MachineConfig that the node is to have. The controllers' own.
+pub(super) const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
+/// The state of the update. Ours.
+pub(super) const STATE: &str = "machineconfiguration.openshift.io/state";
+/// Why the state is not good. Ours.
+pub(super) const REASON: &str = "machineconfiguration.openshift.io/reason";
+/// What the drain controller is asked to do. Ours.
+pub(super) const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
+/// The newest request that the drain controller has carried out. The controller's own.
+pub(super) const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
+/// How many control plane nodes the cluster has. The controllers' own.
+pub(super) const TOPOLOGY: &str = "machineconfiguration.openshift.io/controlPlaneTopology";
+/// What the apply that is under way does. Ours.
+pub(super) const PLAN: &str = "holdfast.dev/plan";
+/// Set if the node was cordoned before we asked for a drain. Such a cordon is not ours to end.
+pub(super) const CORDONED_BEFORE: &str = "holdfast.dev/cordoned-before";
+
+/// The annotations that we write in mode `manage`. The admission policy of that mode has the same list.
+pub const OURS: [&str; 6] = [CURRENT_CONFIG, STATE, REASON, DESIRED_DRAIN, PLAN, CORDONED_BEFORE];
+
+/// The value of [`TOPOLOGY`] in a cluster of one node. Its workloads have no other node to go to.
+pub(super) const SINGLE_NODE: &str = "SingleReplica";
+
+/// The values of [`STATE`].
+pub(super) mod state {
+    pub(in super::super) const DONE: &str = "Done";
+    pub(in super::super) const WORKING: &str = "Working";
+    pub(in super::super) const DEGRADED: &str = "Degraded";
+    pub(in super::super) const UNRECONCILABLE: &str = "Unreconcilable";
+}
+
+/// How a request for a drain begins.
+pub(super) const DRAIN: &str = "drain-";
+
+/// The request to drain the node for a config.
+pub(super) fn drain(config: &str) -> String {
+    format!("{DRAIN}{config}")
+}
+
+/// The request to end the cordon of a drain.
+pub(super) fn uncordon(config: &str) -> String {
+    format!("uncordon-{config}")
+}

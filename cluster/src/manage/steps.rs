@@ -1,0 +1,277 @@
+//! The next step of a managed node.
+//!
+//! In: the Node's annotations, the sensor's progress, the plan, and what the sensor found. Out: the annotations and the plan that
+//! the cluster is to see, and what to do once it sees them. It is pure, and the same situation always has the same step.
+
+use super::annotations::{
+    CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, DRAIN, LAST_APPLIED_DRAIN, OURS, PLAN,
+    REASON, SINGLE_NODE, STATE, TOPOLOGY, drain, state, uncordon,
+};
+use super::plan::{Planned, PlannedOutcome, annotation};
+use crate::api::ReportedPlan;
+use crate::reports::NodeEvent;
+use crate::text::fit;
+use sensor_model::socket::{ApplyPhase, ApplyProgress};
+use std::collections::BTreeMap;
+
+/// Longest reason. The Machine Config Operator cuts at the same length.
+const REASON_BYTES: usize = 2000;
+/// Longest note of an Event that the API server accepts.
+const NOTE_BYTES: usize = 1000;
+
+/// Whether the node matches its present config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeDrift {
+    /// It does.
+    InSync,
+    /// Something drifted that degrades the node: the Machine Config Operator's text about the first one.
+    Drifted(String),
+    /// Nothing proves either.
+    Unknown,
+}
+
+/// All that decides about the next step.
+#[derive(Debug, Clone)]
+pub struct Situation<'a> {
+    /// The Node's annotations.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// The sensor's progress; `None` while it does not answer.
+    pub progress: Option<&'a ApplyProgress>,
+    /// What the sensor said about the newest config that it got from us.
+    pub planned: Option<&'a Planned>,
+    /// Whether the node matches its present config.
+    pub drift: &'a NodeDrift,
+    /// No pause after a failed attempt is left.
+    pub may_attempt: bool,
+    /// The plan that the node's `DriftReport` has.
+    pub published: Option<&'a ReportedPlan>,
+    /// Whether the Node is cordoned; `None` if it was not asked yet.
+    pub is_cordoned: Option<bool>,
+}
+
+/// What the cluster is to see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Every annotation of ours. One that is not in it is removed.
+    pub annotations: BTreeMap<&'static str, String>,
+    /// The plan in the report.
+    pub plan: Option<ReportedPlan>,
+    /// The Event of a change of these annotations.
+    pub event: Option<NodeEvent>,
+}
+
+/// What to do once the cluster sees what it is to see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing, until the situation changes.
+    Wait,
+    /// Hand the desired config to the sensor.
+    Plan,
+    /// Ask whether the Node is cordoned.
+    LookAtCordon,
+    /// Order the apply of the config with this id.
+    Apply(String),
+}
+
+/// The next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What the cluster is to see first.
+    pub wanted: Wanted,
+    /// What to do then.
+    pub then: Then,
+}
+
+/// The next step in a situation.
+pub fn next(now: &Situation<'_>) -> Step {
+    let wanted = Wanted::carried(now.annotations);
+    let (Some(desired), Some(progress)) = (now.annotations.get(DESIRED_CONFIG), now.progress) else {
+        return wanted.then(Then::Wait);
+    };
+    let failed = progress.phase == ApplyPhase::Failed && progress.config.as_ref() == Some(desired);
+    // The node's own record is the truth: the annotations may come from a backup of etcd.
+    let current = progress.current.as_ref().or_else(|| now.annotations.get(CURRENT_CONFIG));
+    match progress.phase {
+        ApplyPhase::Running | ApplyPhase::Rebooting => wanted.working().then(Then::Wait),
+        _ if failed && !now.may_attempt => {
+            wanted.failed_apply(now, progress, current, desired).then(Then::Wait)
+        }
+        _ if !failed && current == Some(desired) => wanted.in_sync(now, desired).then(Then::Wait),
+        _ => toward(now, wanted, current, desired),
+    }
+}
+
+/// The step on the way to another config.
+fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired: &str) -> Step {
+    let Some(planned) = now.planned.filter(|planned| planned.config == desired) else {
+        return wanted.then(if now.may_attempt { Then::Plan } else { Then::Wait });
+    };
+    let (id, plan, is_forced) = match &planned.outcome {
+        PlannedOutcome::Plan { id, plan, is_forced } => (id, plan, *is_forced),
+        PlannedOutcome::Refused(reason) => {
+            return wanted.bad(state::DEGRADED, reason).then(Then::Wait);
+        }
+        PlannedOutcome::Unreconcilable(reason) => {
+            return wanted.unreconcilable(current, desired, reason).then(Then::Wait);
+        }
+    };
+    let wanted = wanted.working().planned(plan);
+    let apply = if now.may_attempt { Then::Apply(id.clone()) } else { Then::Wait };
+    // The workloads of a cluster with one node have no other node to go to.
+    if !plan.drain || now.annotations.get(TOPOLOGY).is_some_and(|topology| topology == SINGLE_NODE) {
+        return wanted.then(apply);
+    }
+    let requested = now.annotations.get(DESIRED_DRAIN);
+    if requested == Some(&drain(desired)) {
+        let is_drained = now.annotations.get(LAST_APPLIED_DRAIN) == requested;
+        return wanted.then(if is_drained { apply } else { Then::Wait });
+    }
+    // The sensor's preflight would refuse, and the drain would be for nothing.
+    if let NodeDrift::Drifted(text) = now.drift
+        && !is_forced
+    {
+        return wanted.preflight_failed(&preflight(current, text)).then(Then::Wait);
+    }
+    let is_published = now.published == Some(plan) && now.annotations.get(PLAN) == Some(&annotation(plan));
+    if !is_published {
+        return wanted.then(Then::Wait);
+    }
+    let is_cordoned_by_us = requested.is_some_and(|requested| requested.starts_with(DRAIN))
+        && !now.annotations.contains_key(CORDONED_BEFORE);
+    match now.is_cordoned {
+        _ if is_cordoned_by_us => wanted.drain(desired, false).then(Then::Wait),
+        Some(cordoned) => wanted.drain(desired, cordoned).then(Then::Wait),
+        None => wanted.then(Then::LookAtCordon),
+    }
+}
+
+impl Wanted {
+    /// What the cluster sees already.
+    fn carried(annotations: &BTreeMap<String, String>) -> Self {
+        let ours = OURS.into_iter().filter_map(|name| Some((name, annotations.get(name)?.clone())));
+        Self {
+            annotations: ours.collect(),
+            plan: annotations.get(PLAN).and_then(|plan| serde_json::from_str(plan).ok()),
+            event: None,
+        }
+    }
+
+    fn then(self, then: Then) -> Step {
+        Step { wanted: self, then }
+    }
+
+    /// Whether the cluster sees all of it.
+    pub fn is_seen(&self, annotations: &BTreeMap<String, String>, published: Option<&ReportedPlan>) -> bool {
+        self.has_annotations(annotations) && self.plan.as_ref() == published
+    }
+
+    /// Whether these annotations are as they are to be.
+    pub fn has_annotations(&self, annotations: &BTreeMap<String, String>) -> bool {
+        OURS.iter().all(|name| self.annotations.get(name) == annotations.get(*name))
+    }
+
+    fn set(&mut self, name: &'static str, value: impl Into<String>) {
+        self.annotations.insert(name, value.into());
+    }
+
+    fn state(&self) -> Option<&str> {
+        self.annotations.get(STATE).map(String::as_str)
+    }
+
+    /// An update is under way. A bad state stays visible while it is tried again.
+    fn working(mut self) -> Self {
+        if !matches!(self.state(), Some(state::DEGRADED | state::UNRECONCILABLE)) {
+            self.set(STATE, state::WORKING);
+            self.set(REASON, "");
+        }
+        self
+    }
+
+    fn planned(mut self, plan: &ReportedPlan) -> Self {
+        self.set(PLAN, annotation(plan));
+        self.plan = Some(plan.clone());
+        self
+    }
+
+    fn drain(mut self, desired: &str, is_cordoned: bool) -> Self {
+        self.set(DESIRED_DRAIN, drain(desired));
+        self.annotations.remove(CORDONED_BEFORE);
+        if is_cordoned {
+            self.set(CORDONED_BEFORE, "true");
+        }
+        self
+    }
+
+    fn bad(mut self, state: &str, reason: &str) -> Self {
+        self.set(STATE, state);
+        self.set(REASON, fit(reason, REASON_BYTES));
+        self
+    }
+
+    fn warn(mut self, reason: &'static str, note: &str) -> Self {
+        self.event =
+            Some(NodeEvent { is_warning: true, reason, action: "Update", note: fit(note, NOTE_BYTES) });
+        self
+    }
+
+    fn preflight_failed(self, text: &str) -> Self {
+        self.bad(state::DEGRADED, text).warn("PreflightConfigDriftCheckFailed", text)
+    }
+
+    fn unreconcilable(self, current: Option<&String>, desired: &str, reason: &str) -> Self {
+        let text = match current {
+            Some(current) => format!("can't reconcile config {current} with {desired}: {reason}"),
+            None => format!("can't reconcile config {desired}: {reason}"),
+        };
+        self.bad(state::UNRECONCILABLE, &text).warn("FailedToReconcile", &text)
+    }
+
+    /// The last attempt failed.
+    fn failed_apply(
+        self,
+        now: &Situation<'_>,
+        progress: &ApplyProgress,
+        current: Option<&String>,
+        desired: &str,
+    ) -> Self {
+        let message = progress.message.as_deref().unwrap_or("the apply failed without a reason");
+        match now.drift {
+            _ if progress.unreconcilable => self.unreconcilable(current, desired, message),
+            NodeDrift::Drifted(text) if progress.drifted => self.preflight_failed(&preflight(current, text)),
+            // The drift is over or not known yet. The text of before stays until the next attempt.
+            _ if progress.drifted && self.state() == Some(state::DEGRADED) => self,
+            _ if progress.drifted => self.preflight_failed(message),
+            _ => self.bad(state::DEGRADED, message),
+        }
+    }
+
+    /// The node has the desired config.
+    fn in_sync(mut self, now: &Situation<'_>, desired: &str) -> Self {
+        self.annotations.remove(PLAN);
+        self.plan = None;
+        if self.annotations.get(CURRENT_CONFIG).is_none_or(|current| current != desired) {
+            self.set(CURRENT_CONFIG, desired);
+            let note = format!("the node has the MachineConfig {desired}");
+            let (reason, action) = ("NodeDone", "Update");
+            self.event = Some(NodeEvent { is_warning: false, reason, action, note: fit(&note, NOTE_BYTES) });
+        }
+        // Without a request of ours for a drain, a cordon is not ours.
+        let has_drained =
+            self.annotations.get(DESIRED_DRAIN).is_some_and(|request| request.starts_with(DRAIN));
+        if has_drained && !self.annotations.contains_key(CORDONED_BEFORE) {
+            self.set(DESIRED_DRAIN, uncordon(desired));
+        }
+        match now.drift {
+            NodeDrift::Drifted(text) => self.bad(state::DEGRADED, text),
+            // Nothing proves that a recorded drift is over.
+            NodeDrift::Unknown if self.state() == Some(state::DEGRADED) => self,
+            NodeDrift::Unknown | NodeDrift::InSync => self.bad(state::DONE, ""),
+        }
+    }
+}
+
+/// The Machine Config Operator's text of a drift that blocks an update.
+fn preflight(current: Option<&String>, text: &str) -> String {
+    let current = current.map_or("the present config", String::as_str);
+    format!("unexpected on-disk state validating against {current}: {text}")
+}

@@ -1,0 +1,312 @@
+//! The task that takes the steps.
+//!
+//! In: the newest Node, progress and finding. Out: what the writer publishes, and requests to the sensor, one at a time.
+
+use super::configs::Configs;
+use super::plan::{Planned, PlannedOutcome, outcome};
+use super::steps::{NodeDrift, Situation, Then, next};
+use super::{annotations, progress};
+use crate::api::DriftState;
+use crate::backoff::Backoff;
+use crate::publish::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode, limited};
+use crate::reports::{NodeFinding, SensorState};
+use crate::socket::{SensorError, SensorSocket};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::Api;
+use sensor_model::socket::{ApplyPhase, ApplyProgress, SocketErrorReason};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// First pause after a failed attempt.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest pause after failed attempts, as the Machine Config Operator's daemon has it.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The message of the missing MachineConfig has its full kind, as the API server writes it.
+const CONFIG_KIND: &str = "machineconfig.machineconfiguration.openshift.io";
+
+/// What the task listens to, and what it tells the writer.
+#[derive(Debug)]
+pub struct ManageChannels {
+    /// The Node, from the watch.
+    pub node: watch::Receiver<Option<NodeMetadata>>,
+    /// The sensor's progress.
+    pub progress: watch::Receiver<Option<ApplyProgress>>,
+    /// What the sensor found.
+    pub findings: watch::Receiver<Option<NodeFinding>>,
+    /// What the writer has written.
+    pub written: watch::Receiver<WrittenNode>,
+    /// What the writer is to write.
+    pub managed: watch::Sender<Option<ManagedNode>>,
+}
+
+/// The task of a managed node.
+#[derive(Debug)]
+pub struct Manager {
+    name: String,
+    nodes: Api<Node>,
+    configs: Configs,
+    socket: SensorSocket,
+    channels: ManageChannels,
+    planned: Option<Planned>,
+    is_cordoned: Option<bool>,
+    /// The desired config that the fields above and below are about.
+    desired: Option<String>,
+    drift: NodeDrift,
+    backoff: Backoff,
+    not_before: Option<Instant>,
+}
+
+impl Manager {
+    /// The task of a node. Nothing is asked or written yet.
+    pub fn new(client: &Client, name: String, socket: SensorSocket, channels: ManageChannels) -> Self {
+        Self {
+            name,
+            nodes: Api::all(client.clone()),
+            configs: Configs::new(client),
+            socket,
+            channels,
+            planned: None,
+            is_cordoned: None,
+            desired: None,
+            drift: NodeDrift::Unknown,
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            not_before: None,
+        }
+    }
+
+    /// Takes steps until a channel is closed.
+    pub async fn run(mut self) {
+        // The first progress may be a failure of before the start: it is shown before it is tried again.
+        self.channels.progress.mark_changed();
+        loop {
+            self.look();
+            let then = self.show();
+            match then {
+                Then::Wait => {}
+                Then::Plan => {
+                    self.plan().await;
+                    continue;
+                }
+                Then::LookAtCordon => {
+                    self.look_at_cordon().await;
+                    continue;
+                }
+                Then::Apply(id) => {
+                    self.apply(&id).await;
+                    continue;
+                }
+            }
+            if !self.changed().await {
+                return;
+            }
+        }
+    }
+
+    /// Takes in what changed.
+    fn look(&mut self) {
+        let desired = self.node().and_then(|node| node.annotations.get(annotations::DESIRED_CONFIG).cloned());
+        if desired != self.desired {
+            self.desired = desired;
+            self.is_cordoned = None;
+            self.planned = None;
+            self.may_attempt_now();
+        }
+        if self.channels.progress.has_changed().unwrap_or_default() {
+            let progress = self.channels.progress.borrow_and_update().clone();
+            let failed = progress.as_ref().is_some_and(|progress| {
+                progress.phase == ApplyPhase::Failed && progress.config == self.desired
+            });
+            if failed {
+                self.pause();
+            }
+        }
+        let drift = drift_of(self.channels.findings.borrow_and_update().as_ref());
+        if matches!(self.drift, NodeDrift::Drifted(_)) && drift == NodeDrift::InSync {
+            // The update that the drift blocked need not wait.
+            self.may_attempt_now();
+        }
+        self.drift = drift;
+        if self.may_attempt() && !matches!(self.planned_outcome(), Some(PlannedOutcome::Plan { .. })) {
+            self.planned = None;
+        }
+    }
+
+    fn planned_outcome(&self) -> Option<&PlannedOutcome> {
+        self.planned.as_ref().map(|planned| &planned.outcome)
+    }
+
+    /// The newest Node of the watch and of the answers to our own writes.
+    fn node(&self) -> Option<NodeMetadata> {
+        let watched = self.channels.node.borrow().clone();
+        let written = self.channels.written.borrow().node.clone();
+        match (watched, written) {
+            (Some(watched), Some(written)) if written.resource_version > watched.resource_version => {
+                Some(written)
+            }
+            (watched, _) => watched,
+        }
+    }
+
+    /// Lets the writer publish what is wanted. Gives what to do if the cluster sees it already.
+    fn show(&mut self) -> Then {
+        self.channels.written.mark_unchanged();
+        self.channels.node.mark_unchanged();
+        let Some(node) = self.node() else { return Then::Wait };
+        let published = self.channels.written.borrow().plan.clone();
+        let progress = self.channels.progress.borrow().clone();
+        let step = next(&Situation {
+            annotations: &node.annotations,
+            progress: progress.as_ref(),
+            planned: self.planned.as_ref(),
+            drift: &self.drift,
+            may_attempt: self.may_attempt(),
+            published: published.as_ref(),
+            is_cordoned: self.is_cordoned,
+        });
+        let is_seen = step.wanted.is_seen(&node.annotations, published.as_ref());
+        let is_done = step
+            .wanted
+            .annotations
+            .get(annotations::STATE)
+            .is_some_and(|state| state == annotations::state::DONE);
+        if is_seen && is_done {
+            self.backoff.reset();
+        }
+        let annotations = (!step.wanted.has_annotations(&node.annotations)).then(|| AnnotationWrite {
+            annotations: step.wanted.annotations,
+            based_on: node.resource_version,
+            event: step.wanted.event,
+        });
+        let managed = Some(ManagedNode { plan: step.wanted.plan, annotations });
+        self.channels.managed.send_if_modified(|last| {
+            let is_other = *last != managed;
+            *last = managed;
+            is_other
+        });
+        if is_seen { step.then } else { Then::Wait }
+    }
+
+    /// Waits for the next change. Gives whether there may be another one.
+    async fn changed(&mut self) -> bool {
+        let now = Instant::now();
+        let due = self.not_before.filter(|due| *due > now);
+        let channels = &mut self.channels;
+        tokio::select! {
+            changed = channels.node.changed() => changed.is_ok(),
+            changed = channels.written.changed() => changed.is_ok(),
+            changed = channels.findings.changed() => changed.is_ok(),
+            changed = channels.progress.changed() => {
+                channels.progress.mark_changed();
+                changed.is_ok()
+            }
+            () = sleep_until(due.unwrap_or(now)), if due.is_some() => true,
+        }
+    }
+
+    fn may_attempt(&self) -> bool {
+        self.not_before.is_none_or(|due| due <= Instant::now())
+    }
+
+    fn may_attempt_now(&mut self) {
+        self.not_before = None;
+        self.backoff.reset();
+    }
+
+    /// The next attempt is after a pause.
+    fn pause(&mut self) {
+        self.not_before = Some(Instant::now() + self.backoff.next_pause());
+    }
+
+    /// Hands the desired config to the sensor.
+    async fn plan(&mut self) {
+        let Some(name) = self.desired.clone() else { return };
+        let outcome = match self.configs.desired(&name).await {
+            Ok(Some(config)) => match self.socket.put_config(&config).await {
+                Ok(planned) => Some(outcome(&planned)),
+                Err(error) => self.not_planned(&error),
+            },
+            Ok(None) => Some(PlannedOutcome::Refused(format!("{CONFIG_KIND} \"{name}\" not found"))),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    config = name,
+                    "The desired config was not read."
+                );
+                None
+            }
+        };
+        if !matches!(outcome, Some(PlannedOutcome::Plan { .. })) {
+            self.pause();
+        }
+        self.planned = outcome.map(|outcome| Planned { config: name, outcome });
+    }
+
+    /// Why the sensor has no plan. `None` if it may have one later.
+    fn not_planned(&self, error: &SensorError) -> Option<PlannedOutcome> {
+        let SensorError::Refused { error: refused, .. } = error else {
+            tracing::debug!(%error, "the sensor does not take the config");
+            return None;
+        };
+        match refused.reason {
+            SocketErrorReason::Refused | SocketErrorReason::TooLarge => {
+                Some(PlannedOutcome::Refused(refused.error.clone()))
+            }
+            _ if progress::is_other_mode(error) => None,
+            _ => {
+                tracing::debug!(%error, "the sensor does not take the config now");
+                None
+            }
+        }
+    }
+
+    async fn look_at_cordon(&mut self) {
+        match limited("Node", self.nodes.get(&self.name)).await {
+            Ok(node) => {
+                let spec = node.spec.unwrap_or_default();
+                self.is_cordoned = Some(spec.unschedulable.unwrap_or_default());
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the Node was not read");
+                tokio::time::sleep(self.backoff.next_pause()).await;
+            }
+        }
+    }
+
+    /// Orders the apply.
+    async fn apply(&mut self, id: &str) {
+        // Until the progress shows the order, another one would be a repetition.
+        self.pause();
+        // The result of the attempt may make another plan.
+        self.planned = None;
+        match self.socket.apply(id).await {
+            Ok(_) => tracing::info!(config = self.desired, "The sensor applies the config."),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    config = self.desired,
+                    "The sensor did not take the order."
+                );
+            }
+        }
+    }
+}
+
+/// Whether the node matches its present config, by the sensor's newest status.
+fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
+    match finding {
+        Some(NodeFinding { status, sensor: SensorState::Answers { .. }, text }) => match status.state {
+            DriftState::InSync => NodeDrift::InSync,
+            // A policy may only warn.
+            DriftState::Drifted if !status.degraded => NodeDrift::InSync,
+            DriftState::Drifted => {
+                NodeDrift::Drifted(text.clone().unwrap_or_else(|| "the node has drifted".to_owned()))
+            }
+            DriftState::Unknown => NodeDrift::Unknown,
+        },
+        _ => NodeDrift::Unknown,
+    }
+}

@@ -1,0 +1,60 @@
+//! What mode `manage` writes.
+
+use crate::api::ReportedPlan;
+use crate::reports::NodeEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+
+/// The beginnings of the names of annotations that mode `manage` reads.
+const PREFIXES: [&str; 2] = ["machineconfiguration.openshift.io/", "holdfast.dev/"];
+
+/// What mode `manage` wants the cluster to see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ManagedNode {
+    /// The plan in the report.
+    pub plan: Option<ReportedPlan>,
+    /// The annotations of the Node; `None` if it has them.
+    pub annotations: Option<AnnotationWrite>,
+}
+
+/// Annotations of the Node that differ from what the Node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnotationWrite {
+    /// All annotations of ours. One that is not in it is removed.
+    pub annotations: BTreeMap<&'static str, String>,
+    /// The version of the Node that differs. For another version the same annotations are another write.
+    pub based_on: u64,
+    /// The Event of the change.
+    pub event: Option<NodeEvent>,
+}
+
+/// What was written last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WrittenNode {
+    /// The Node as the API server answered.
+    pub node: Option<NodeMetadata>,
+    /// The plan in the report.
+    pub plan: Option<ReportedPlan>,
+}
+
+/// The part of a Node that leads an update.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeMetadata {
+    /// The version of the Node. A later one is greater.
+    pub resource_version: u64,
+    /// The annotations of the Machine Config Operator and of Holdfast.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl NodeMetadata {
+    /// That part of an object's metadata.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        let version = metadata.resource_version.as_ref().and_then(|version| version.parse().ok());
+        let annotations = metadata.annotations.iter().flatten();
+        let led = annotations.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
+        Self {
+            resource_version: version.unwrap_or_default(),
+            annotations: led.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        }
+    }
+}
