@@ -1,5 +1,6 @@
 //! The manifests agree with the program.
 
+use holdfast_cluster::manage::OURS;
 use holdfast_cluster::reports::CONDITIONS;
 use std::fs;
 
@@ -16,6 +17,16 @@ fn the_admission_policy_lets_the_reporter_change_its_own_conditions() {
     let user = "system:serviceaccount:holdfast-system:holdfast-reporter";
     assert_eq!(policy.matches(user).count(), 2, "both policies are about the reporter's account");
     assert_eq!(policy.matches("validationActions: [\"Deny\"]").count(), 2, "both policies are bound");
+}
+
+#[test]
+fn the_admission_policy_of_mode_manage_has_the_annotations_of_that_mode_and_that_of_observe_has_none() {
+    let observe = manifest("admission/reporter.yaml");
+    assert!(observe.contains("- name: ourAnnotations\n    expression: \"[]\"\n"));
+    let manage = manifest("kustomize/overlays/manage/kustomization.yaml");
+    let (_, list) = manage.split_once("path: /spec/variables/2/expression").expect("the policy's list");
+    let list: Vec<&str> = list.split('\'').skip(1).step_by(2).collect();
+    assert_eq!(list, OURS);
 }
 
 #[test]

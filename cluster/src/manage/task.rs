@@ -174,7 +174,7 @@ impl Manager {
         if is_seen && is_done {
             self.backoff.reset();
         }
-        let annotations = (!step.wanted.has_annotations(&node.annotations)).then(|| AnnotationWrite {
+        let annotations = (!step.wanted.has_annotations(&node.annotations)).then_some(AnnotationWrite {
             annotations: step.wanted.annotations,
             based_on: node.resource_version,
             event: step.wanted.event,
@@ -225,7 +225,7 @@ impl Manager {
         let outcome = match self.configs.desired(&name).await {
             Ok(Some(config)) => match self.socket.put_config(&config).await {
                 Ok(planned) => Some(outcome(&planned)),
-                Err(error) => self.not_planned(&error),
+                Err(error) => Self::not_planned(&error),
             },
             Ok(None) => Some(PlannedOutcome::Refused(format!("{CONFIG_KIND} \"{name}\" not found"))),
             Err(error) => {
@@ -245,7 +245,7 @@ impl Manager {
     }
 
     /// Why the sensor has no plan. `None` if it may have one later.
-    fn not_planned(&self, error: &SensorError) -> Option<PlannedOutcome> {
+    fn not_planned(error: &SensorError) -> Option<PlannedOutcome> {
         let SensorError::Refused { error: refused, .. } = error else {
             tracing::debug!(%error, "the sensor does not take the config");
             return None;

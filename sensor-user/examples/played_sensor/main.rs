@@ -8,8 +8,8 @@
 
 mod applies;
 
-use applies::Applies;
 use anyhow::{Context as _, Result, bail};
+use applies::Applies;
 use holdfast::agent::open_drift::OpenDrift;
 use holdfast::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, Reports as _, RunFacts};
 use holdfast::clock::{Clock, SystemClock};

@@ -10,6 +10,8 @@ pub(crate) mod control_plane;
 mod deploy_tests;
 mod go;
 pub(crate) mod image;
+#[cfg(test)]
+mod manage_tests;
 mod process;
 #[cfg(test)]
 mod reporter_tests;

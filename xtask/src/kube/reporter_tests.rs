@@ -22,18 +22,18 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Longest time until a change is in the API, on a machine that is busy with compilers.
-const LIMIT: Duration = Duration::from_mins(2);
-const NAMESPACE: &str = "holdfast-system";
+pub(super) const LIMIT: Duration = Duration::from_mins(2);
+pub(super) const NAMESPACE: &str = "holdfast-system";
 
 /// The sensor: an example program of the daemon's crate.
-struct PlayedSensor {
+pub(super) struct PlayedSensor {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl PlayedSensor {
-    fn start(folder: &Path) -> Self {
+    pub(super) fn start(folder: &Path) -> Self {
         let user = fs::metadata(folder).unwrap().uid().to_string();
         let mut child = Command::new(dist::target_dir().join("debug/examples/played_sensor"))
             .arg(folder)
@@ -47,11 +47,16 @@ impl PlayedSensor {
     }
 
     /// One turn of the loop.
-    fn turn(&mut self, line: &str) {
+    pub(super) fn turn(&mut self, line: &str) {
+        assert_eq!(self.ask(line), "done", "{line}");
+    }
+
+    /// The answer to a line.
+    pub(super) fn ask(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
-        let mut done = String::new();
-        self.output.read_line(&mut done).unwrap();
-        assert_eq!(done, "done\n", "{line}");
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).unwrap();
+        answer.trim_end().to_owned()
     }
 }
 
@@ -63,15 +68,16 @@ impl Drop for PlayedSensor {
 }
 
 /// A cluster of two nodes with Holdfast installed.
-struct Cluster {
-    plane: ControlPlane,
-    folder: TempDir,
+pub(super) struct Cluster {
+    pub(super) plane: ControlPlane,
+    pub(super) folder: TempDir,
 }
 
 impl Cluster {
-    fn start() -> Self {
+    /// With this folder of `deploy/kustomize`. Its logs have this name.
+    pub(super) fn start(name: &str, manifests: &str) -> Self {
         let assets = KubeAssets::cached(&Cache::open().unwrap(), NEWEST).unwrap();
-        let wanted = Wanted { name: "reporter", nodes: &[], apiserver: &[] };
+        let wanted = Wanted { name, nodes: &[], apiserver: &[] };
         let plane = ControlPlane::start(&assets, wanted).unwrap();
         let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
         for name in ["n1", "n2"] {
@@ -83,29 +89,29 @@ impl Cluster {
                 "status": { "capacity": room, "allocatable": room },
             }));
         }
-        let base = dist::root().join("deploy/kustomize/base");
+        let base = dist::root().join("deploy/kustomize").join(manifests);
         output(cluster.plane.kubectl().args(["apply", "-k"]).arg(base)).unwrap();
         cluster
     }
 
-    fn file(&self, name: &str, content: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str, content: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::write(&path, content).unwrap();
         path
     }
 
-    fn create(&self, object: &Value) {
+    pub(super) fn create(&self, object: &Value) {
         let file = self.file("object.json", &object.to_string());
         output(self.plane.kubectl().args(["create", "-f"]).arg(file)).unwrap();
     }
 
-    fn get(&self, arguments: &[&str]) -> Result<Value> {
+    pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
         let text = output(self.plane.kubectl().arg("get").args(arguments).args(["--output", "json"]))?;
         Ok(serde_json::from_str(&text)?)
     }
 
     /// The config of the reporter on a node: with the token that the kubelet would put into its pod.
-    fn reporter_config(&self, node: &str) -> Result<PathBuf> {
+    pub(super) fn reporter_config(&self, node: &str) -> Result<PathBuf> {
         let pods = self.get(&["pods", "--namespace", NAMESPACE])?;
         let mut pods = pods["items"].as_array().context("no list of pods")?.iter();
         let pod = pods.find(|pod| pod["spec"]["nodeName"] == node).context("no pod on the node yet")?;
@@ -118,12 +124,12 @@ impl Cluster {
     }
 
     /// `kubectl` with the token of a node's reporter.
-    fn kubectl_as(&self, config: &Path, arguments: &[&str]) -> Result<String> {
+    pub(super) fn kubectl_as(&self, config: &Path, arguments: &[&str]) -> Result<String> {
         output(self.plane.kubectl().env("KUBECONFIG", config).args(arguments))
     }
 
     /// The report and the condition `ConfigDrift` of a node, if the report has this state and the condition this status.
-    fn state(&self, node: &str, state: &str, status: &str) -> Result<(Value, Value)> {
+    pub(super) fn state(&self, node: &str, state: &str, status: &str) -> Result<(Value, Value)> {
         let report = self.get(&["driftreport", node])?;
         ensure!(report["status"]["state"] == state, "{report}");
         let node = self.get(&["node", node])?;
@@ -137,7 +143,7 @@ impl Cluster {
     }
 
     /// The notes of a node's Events with this reason, once there are so many. More of them is a failure for good.
-    fn notes(&self, reason: &str, count: usize) -> Result<Vec<String>> {
+    pub(super) fn notes(&self, reason: &str, count: usize) -> Result<Vec<String>> {
         let uid = self.get(&["node", "n1"])?["metadata"]["uid"].clone();
         let selector = format!("involvedObject.kind=Node,involvedObject.name=n1,reason={reason}");
         let events = self.get(&["events", "--namespace", "default", "--field-selector", &selector])?;
@@ -160,7 +166,7 @@ impl Cluster {
 }
 
 /// Fails unless a policy refused it for this reason.
-fn refused(result: Result<String>, reason: &str) -> Result<()> {
+pub(super) fn refused(result: Result<String>, reason: &str) -> Result<()> {
     match result {
         Err(error) if format!("{error:#}").contains(reason) => Ok(()),
         other => bail!("not refused with `{reason}`: {other:?}"),
@@ -182,7 +188,7 @@ fn node(name: &str, condition: &str) -> Value {
 #[test]
 #[ignore = "needs the programs of `cargo xtask kube-assets`"]
 fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_server_was_away() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start("reporter", "base");
     let mut sensor = PlayedSensor::start(cluster.folder.path());
     let socket = cluster.folder.path().join("run/reporter.sock");
     let mut config = None;
@@ -304,6 +310,11 @@ fn only_the_own_node(cluster: &Cluster, own: &Path) {
     let create = ["create", "-f", event.to_str().unwrap()];
     refused(cluster.kubectl_as(&other, &create), "may not write Events about other objects").unwrap();
     refused(apply(own, &node("n1", "Ready")), "a reporter changes only the conditions").unwrap();
+    let mut annotated = node("n1", "ConfigDrift");
+    annotated["metadata"]["annotations"] = json!({ "machineconfiguration.openshift.io/state": "Done" });
+    refused(apply(own, &annotated), "a reporter changes no annotation of a Node").unwrap();
+    let annotate = ["annotate", "node", "n1", "machineconfiguration.openshift.io/state=Done"];
+    refused(cluster.kubectl_as(own, &annotate), "cannot patch resource \"nodes\"").unwrap();
     let mut labelled = node("n1", "ConfigDrift");
     labelled["metadata"]["labels"] = json!({ "x": "y" });
     refused(apply(own, &labelled), "a reporter changes no label of a Node").unwrap();

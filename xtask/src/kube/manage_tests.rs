@@ -1,0 +1,206 @@
+//! The reporter in mode `manage`, with the API server.
+//!
+//! The test plays the controllers: it sets the desired config, and answers requests for a drain. The sensor is `played_sensor`, which
+//! takes configs and orders and applies nothing.
+
+use super::process::LoggedProcess;
+use super::reporter_tests::{Cluster, LIMIT, NAMESPACE, PlayedSensor, refused};
+use crate::dist;
+use crate::run::output;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PREFIX: &str = "machineconfiguration.openshift.io";
+
+/// A managed node, and who plays around it.
+struct Managed {
+    cluster: Cluster,
+    sensor: PlayedSensor,
+    config: PathBuf,
+    reporter: Option<LoggedProcess>,
+}
+
+impl Managed {
+    /// A node that has and is to have `rendered-a`.
+    fn start() -> Self {
+        let cluster = Cluster::start("manage", "overlays/manage");
+        let definitions = dist::root().join("deploy/crds/machineconfiguration");
+        output(cluster.plane.kubectl().args(["apply", "-k"]).arg(definitions)).unwrap();
+        let established = ["wait", "--for=condition=Established", "--timeout=120s", "crd", "--all"];
+        output(cluster.plane.kubectl().args(established)).unwrap();
+        for name in ["rendered-a", "rendered-b", "rendered-c", "rendered-d"] {
+            cluster.create(&json!({
+                "apiVersion": "machineconfiguration.openshift.io/v1",
+                "kind": "MachineConfig",
+                "metadata": { "name": name },
+                "spec": { "config": { "ignition": { "version": "3.5.0" } } },
+            }));
+        }
+        let mut sensor = PlayedSensor::start(cluster.folder.path());
+        sensor.turn("current rendered-a");
+        let mut config = None;
+        cluster
+            .plane
+            .until(LIMIT, || {
+                config = Some(cluster.reporter_config("n1")?);
+                Ok(())
+            })
+            .unwrap();
+        let mut managed = Self { cluster, sensor, config: config.unwrap(), reporter: None };
+        managed.annotate("n1", &[("currentConfig", "rendered-a"), ("desiredConfig", "rendered-a")]).unwrap();
+        managed.start_reporter();
+        managed
+    }
+
+    fn start_reporter(&mut self) {
+        let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
+        command
+            .args(["node", "--mode", "manage", "--node-name", "n1", "--namespace", NAMESPACE])
+            .args(["--probes", "127.0.0.1:0", "--socket"])
+            .arg(self.cluster.folder.path().join("run/manage.sock"))
+            .env("KUBECONFIG", &self.config);
+        let log = dist::root().join("target/kube-logs/manage/reporter.log");
+        self.reporter = Some(LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap());
+    }
+
+    /// As a controller.
+    fn annotate(&self, node: &str, annotations: &[(&str, &str)]) -> Result<String> {
+        let mut kubectl = self.cluster.plane.kubectl();
+        kubectl.args(["annotate", "--overwrite", "node", node]);
+        kubectl.args(annotations.iter().map(|(name, value)| format!("{PREFIX}/{name}={value}")));
+        output(&mut kubectl)
+    }
+
+    /// With the token of a reporter.
+    fn apply_as(&self, config: &Path, node: &str, annotations: &Value) -> Result<String> {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": node, "annotations": annotations },
+        });
+        let file = self.cluster.file("annotations.json", &object.to_string());
+        let mut arguments = vec!["apply", "--server-side", "--force-conflicts"];
+        arguments.extend(["--field-manager=holdfast-reporter", "-f", file.to_str().context("no text")?]);
+        self.cluster.kubectl_as(config, &arguments)
+    }
+
+    fn annotations(&self) -> Result<Value> {
+        Ok(self.cluster.get(&["node", "n1"])?["metadata"]["annotations"].clone())
+    }
+
+    /// Waits until the Node has these annotations of the Machine Config Operator. Gives all.
+    fn until(&self, wanted: &[(&str, &str)]) -> Value {
+        let mut found = Value::Null;
+        self.reporter
+            .as_ref()
+            .unwrap()
+            .until(LIMIT, || {
+                found = self.annotations()?;
+                for (name, value) in wanted {
+                    ensure!(found[format!("{PREFIX}/{name}")] == *value, "no {name}={value}: {found}");
+                }
+                Ok(())
+            })
+            .unwrap();
+        found
+    }
+
+    /// Waits for an order, and says how it ends.
+    fn ordered(&mut self, end: &str) {
+        let sensor = &mut self.sensor;
+        self.reporter
+            .as_ref()
+            .unwrap()
+            .until(LIMIT, || {
+                let answer = sensor.ask("ordered");
+                ensure!(answer == "done", "{answer}");
+                Ok(())
+            })
+            .unwrap();
+        // The plan is in the cluster before anything is touched.
+        let annotations = self.annotations().unwrap();
+        let plan: Value = serde_json::from_str(annotations["holdfast.dev/plan"].as_str().unwrap()).unwrap();
+        let report = self.cluster.get(&["driftreport", "n1"]).unwrap();
+        assert_eq!(report["status"]["plan"], plan);
+        assert_eq!(plan["config"], annotations[format!("{PREFIX}/desiredConfig")]);
+        assert_eq!(plan["actions"], json!(["write"]));
+        self.sensor.turn(end);
+    }
+
+    fn events(&self, reason: &str, count: usize) {
+        self.reporter.as_ref().unwrap().until(LIMIT, || self.cluster.notes(reason, count).map(drop)).unwrap();
+    }
+}
+
+/// `cargo xtask test` builds the programs first, and then runs this.
+#[test]
+#[ignore = "needs the programs of `cargo xtask kube-assets`"]
+fn a_managed_node_follows_its_desired_config_through_drain_drift_and_a_reporter_that_is_killed() {
+    let mut node = Managed::start();
+    node.until(&[("state", "Done"), ("reason", ""), ("currentConfig", "rendered-a")]);
+
+    // An apply without a drain.
+    node.annotate("n1", &[("desiredConfig", "rendered-b")]).unwrap();
+    node.until(&[("state", "Working"), ("currentConfig", "rendered-a")]);
+    node.ordered("finish");
+    let done = node.until(&[("state", "Done"), ("reason", ""), ("currentConfig", "rendered-b")]);
+    assert_eq!(
+        (&done["holdfast.dev/plan"], &done[format!("{PREFIX}/desiredDrain")]),
+        (&Value::Null, &Value::Null)
+    );
+    node.events("NodeDone", 1);
+
+    // One with a drain. The reporter is killed before the drain is done.
+    node.sensor.turn("drains yes");
+    node.annotate("n1", &[("desiredConfig", "rendered-c")]).unwrap();
+    node.until(&[("state", "Working"), ("desiredDrain", "drain-rendered-c")]);
+    assert_eq!(node.sensor.ask("ordered"), "not ordered", "the drain is first");
+    node.reporter = None;
+    node.annotate("n1", &[("lastAppliedDrain", "drain-rendered-c")]).unwrap();
+    node.start_reporter();
+    node.ordered("finish");
+    node.until(&[
+        ("state", "Done"),
+        ("currentConfig", "rendered-c"),
+        ("desiredDrain", "uncordon-rendered-c"),
+    ]);
+    node.annotate("n1", &[("lastAppliedDrain", "uncordon-rendered-c")]).unwrap();
+    node.events("NodeDone", 2);
+
+    // Drift degrades the node, and blocks the next config until it is over.
+    node.sensor.turn("drains no");
+    node.sensor.turn("drift /etc/chrony.conf alice");
+    let text = "content mismatch for file \"/etc/chrony.conf\"";
+    node.until(&[("state", "Degraded"), ("reason", text)]);
+    node.events("ConfigDriftDetected", 1);
+    node.annotate("n1", &[("desiredConfig", "rendered-d")]).unwrap();
+    node.ordered("fail-drift");
+    let reason = format!("unexpected on-disk state validating against rendered-c: {text}");
+    node.until(&[("state", "Degraded"), ("reason", &reason), ("currentConfig", "rendered-c")]);
+    node.events("PreflightConfigDriftCheckFailed", 1);
+    node.sensor.turn("recover /etc/chrony.conf");
+    node.ordered("finish");
+    node.until(&[("state", "Done"), ("reason", ""), ("currentConfig", "rendered-d")]);
+
+    only_the_own_annotations(&node);
+    node.cluster.plane.check().unwrap();
+    node.reporter.unwrap().check().unwrap();
+}
+
+/// A token of one node's reporter writes the annotations that are its own, on its own Node.
+fn only_the_own_annotations(node: &Managed) {
+    let other = node.cluster.reporter_config("n2").unwrap();
+    let ours = json!({ "machineconfiguration.openshift.io/state": "Done", "holdfast.dev/plan": "{}" });
+    node.apply_as(&other, "n2", &ours).unwrap();
+    refused(node.apply_as(&other, "n1", &ours), "the reporter of n2 may not change the Node n1").unwrap();
+    for foreign in ["machineconfiguration.openshift.io/desiredConfig", "example.com/x"] {
+        let mut more = ours.clone();
+        more[foreign] = json!("x");
+        refused(node.apply_as(&other, "n2", &more), "a reporter changes no annotation of a Node but")
+            .unwrap();
+    }
+    let cordon = node.cluster.kubectl_as(&other, &["cordon", "n2"]);
+    refused(cordon, "a reporter changes no cordon, taint or other field").unwrap();
+}
