@@ -4,7 +4,9 @@ use super::annotations::{
 use super::plan::annotation;
 use super::*;
 use crate::api::ReportedPlan;
+use crate::played_server::{PlayedAnswer, played};
 use sensor_model::socket::{APPLY_PROGRESS_SCHEMA, ApplyPhase, ApplyProgress};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
@@ -382,4 +384,41 @@ fn annotations_of_others_are_not_among_those_that_are_written() {
     let step = node.next();
     assert!(step.wanted.annotations.keys().all(|name| OURS.contains(name)));
     assert!(!OURS.contains(&DESIRED_CONFIG) && !OURS.contains(&LAST_APPLIED_DRAIN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sensor_gets_the_config_and_the_policy_of_the_cluster_without_the_records_of_their_writers() {
+    let (client, log) = played(|asked| match asked.uri.as_str() {
+        "/apis/machineconfiguration.openshift.io/v1/machineconfigs/b" => PlayedAnswer::Json(json!({
+            "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+            "metadata": {"name": "b", "managedFields": [{"manager": "x"}]}, "spec": {"fips": false}})),
+        "/apis/operator.openshift.io/v1/machineconfigurations/cluster" => PlayedAnswer::Json(json!({
+            "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration",
+            "metadata": {"name": "cluster"}, "spec": {"nodeDisruptionPolicy": {"files": []}}})),
+        _ => PlayedAnswer::Code(404),
+    });
+    let configs = super::configs::Configs::new(&client);
+    let desired = configs.desired("b").await.unwrap().unwrap();
+    assert_eq!(desired.machine_config["kind"], "MachineConfig");
+    assert_eq!(desired.machine_config["spec"]["fips"], false);
+    assert_eq!(desired.machine_config["metadata"], json!({"name": "b"}));
+    assert_eq!(desired.node_disruption.unwrap()["spec"]["nodeDisruptionPolicy"]["files"], json!([]));
+    log.take();
+    assert_eq!(configs.desired("c").await.unwrap(), None);
+    assert_eq!(log.take().len(), 1, "without the config the policy is not asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_a_disruption_policy_has_configs_all_the_same() {
+    let (client, _log) = played(|asked| {
+        if asked.uri.contains("machineconfigurations") {
+            return PlayedAnswer::Code(404);
+        }
+        PlayedAnswer::Json(
+            json!({"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+            "metadata": {"name": "b"}}),
+        )
+    });
+    let desired = super::configs::Configs::new(&client).desired("b").await.unwrap().unwrap();
+    assert_eq!(desired.node_disruption, None);
 }

@@ -1,7 +1,7 @@
 use super::*;
-use crate::api::{Drift, DriftReportStatus};
+use crate::api::{Drift, DriftReportStatus, ReportedPlan};
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
-use crate::reports::SensorState;
+use crate::reports::{NodeEvent, SensorState};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -310,4 +310,89 @@ async fn without_a_finding_only_the_lease_is_renewed() {
     publisher.round(None, None).await;
     assert_eq!(log.lines().last().unwrap(), &format!("PATCH {LEASE}"));
     assert_eq!(publisher.round(None, None).await, Instant::now() + objects::LEASE_RENEWAL);
+}
+
+/// What mode `manage` wants while config `b` is applied.
+fn managed(state: &str) -> ManagedNode {
+    let annotations = [("machineconfiguration.openshift.io/state", state.to_owned())];
+    let event = NodeEvent { is_warning: true, reason: "X", action: "Update", note: "x".to_owned() };
+    ManagedNode {
+        plan: Some(ReportedPlan { config: "b".to_owned(), ..ReportedPlan::default() }),
+        annotations: Some(AnnotationWrite {
+            annotations: BTreeMap::from(annotations),
+            based_on: 7,
+            event: Some(event),
+        }),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_plan_is_in_the_report_before_the_annotations_and_both_are_remembered_as_written() {
+    let (mut publisher, log) = publisher(|asked| match asked.line() {
+        line if line == format!("PATCH {NODE}") => {
+            let mut node = node("node-uid");
+            node["metadata"]["resourceVersion"] = json!("8");
+            node["metadata"]["annotations"] = asked.body["metadata"]["annotations"].clone();
+            node["metadata"]["annotations"]["example.com/x"] = json!("y");
+            PlayedAnswer::Json(node)
+        }
+        _ => good(asked),
+    });
+    publisher.round(Some(&finding(&[])), Some(&ManagedNode::default())).await;
+    log.take();
+    publisher.round(Some(&finding(&[])), Some(&managed("Degraded"))).await;
+    let asked = log.take();
+    let lines: Vec<String> = asked.iter().map(PlayedRequest::line).collect();
+    assert_eq!(
+        lines,
+        [format!("PATCH {REPORT}/status"), format!("POST {EVENTS}"), format!("PATCH {NODE}")],
+        "the Event is before the annotations that end its cause"
+    );
+    assert_eq!(asked[0].body["status"]["plan"]["config"], "b");
+    assert!(asked[2].uri.contains("fieldManager=holdfast-reporter"), "{}", asked[2].uri);
+    let written = publisher.written();
+    assert_eq!(written.plan.as_ref().unwrap().config, "b");
+    let node = written.node.as_ref().unwrap();
+    assert_eq!(node.resource_version, 8);
+    let state = ("machineconfiguration.openshift.io/state".to_owned(), "Degraded".to_owned());
+    assert_eq!(node.annotations, BTreeMap::from([state]), "annotations of others are not kept");
+    publisher.round(Some(&finding(&[])), Some(&managed("Degraded"))).await;
+    assert_eq!(log.lines(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn annotations_that_are_refused_are_tried_again_without_another_event() {
+    let (mut publisher, log) = publisher(|asked| {
+        if asked.line() == format!("PATCH {NODE}") { PlayedAnswer::Code(403) } else { good(asked) }
+    });
+    let mut next = publisher.round(None, Some(&managed("Degraded"))).await;
+    for _ in 0..4 {
+        tokio::time::sleep_until(next).await;
+        next = publisher.round(None, Some(&managed("Degraded"))).await;
+    }
+    let lines = log.lines();
+    let count = |line: String| lines.iter().filter(|other| **other == line).count();
+    assert_eq!(count(format!("POST {EVENTS}")), 1, "{lines:?}");
+    assert!(count(format!("PATCH {NODE}")) >= 3, "{lines:?}");
+    assert_eq!(publisher.written().node, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_reporter_keeps_the_plan_until_mode_manage_has_decided() {
+    let (mut publisher, log) = publisher(|asked| match asked.line() {
+        line if line == format!("GET {REPORT}") => {
+            let status = DriftReportStatus { plan: managed("").plan, ..finding(&[]).status };
+            PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+                "metadata": {"name": "n1"}, "status": status}))
+        }
+        _ => good(asked),
+    });
+    publisher.round(Some(&finding(&[])), None).await;
+    let status = |asked: Vec<PlayedRequest>| {
+        let write = asked.into_iter().find(|asked| asked.line() == format!("PATCH {REPORT}/status"));
+        write.unwrap().body["status"].clone()
+    };
+    assert_eq!(status(log.take())["plan"]["config"], "b");
+    publisher.round(Some(&finding(&[])), Some(&ManagedNode::default())).await;
+    assert_eq!(status(log.take()).get("plan"), None);
 }

@@ -158,3 +158,46 @@ async fn without_a_socket_the_error_names_its_path() {
     assert!(error.to_string().contains("reporter.sock"), "{error}");
     assert!(!error.is_unusable_answer());
 }
+
+#[tokio::test]
+async fn a_config_is_planned_and_ordered_by_its_id_and_its_progress_is_followed() {
+    let plan = r#"{"schema":"holdfast.plan/v1","reconcilable":true,"reasons":[],"changes":[],"steps":[],"drain":false,"reboot":true}"#;
+    let planned = format!(
+        r#"{{"schema":"holdfast.planned-config/v1","id":"ab","config":"b","plan":{plan},"drains":false,"reboots":true,"has_nothing_to_do":false}}"#
+    );
+    let progress = |phase: &str| {
+        format!(
+            r#"{{"schema":"holdfast.apply-progress/v1","phase":"{phase}","id":"ab","config":"b","message":null,"drifted":false,
+            "unreconcilable":false,"rolled_back":false,"current":"a"}}"#
+        )
+    };
+    let busy = r#"{"reason":"Busy","error":"an apply is under way"}"#;
+    // Each answer ends its connection, so that no body of a request is read as the next head.
+    let answers = vec![
+        answer("200 OK\r\nConnection: close", &planned),
+        answer("202 Accepted\r\nConnection: close", &progress("Running")),
+        answer("409 Conflict\r\nConnection: close", busy),
+        answer("200 OK\r\nETag: \"5\"", &progress("Done")),
+        "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
+    ];
+    let (_folder, mut socket, asked) = sensor(answers);
+    let config = DesiredConfig {
+        machine_config: serde_json::json!({}),
+        node_disruption: None,
+        drift_policies: Vec::new(),
+    };
+    let planned = socket.put_config(&config).await.unwrap();
+    assert!(planned.reboots && planned.plan.reboot);
+    assert_eq!(socket.apply(&planned.id).await.unwrap().phase, contract::ApplyPhase::Running);
+    match socket.apply(&planned.id).await {
+        Err(SensorError::Refused { error, .. }) => assert_eq!(error.reason, SocketErrorReason::Busy),
+        other => panic!("{other:?}"),
+    }
+    let done = socket.progress(None, Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!((done.body.phase, done.tag.as_str()), (contract::ApplyPhase::Done, "\"5\""));
+    assert_eq!(socket.progress(Some(&done.tag), Duration::from_secs(9)).await.unwrap(), None);
+    let asked = asked.await.unwrap();
+    assert!(asked[0].starts_with("put /v1/config ") && asked[0].contains("application/json"), "{asked:?}");
+    assert!(asked[1].starts_with("post /v1/apply "), "{asked:?}");
+    assert!(asked[4].contains("if-none-match: \"5\"") && asked[4].contains("prefer: wait=9"), "{asked:?}");
+}
