@@ -201,6 +201,7 @@ fn only_the_own_annotations(node: &Managed) {
         refused(node.apply_as(&other, "n2", &more), "a reporter changes no annotation of a Node but")
             .unwrap();
     }
-    let cordon = node.cluster.kubectl_as(&other, &["cordon", "n2"]);
-    refused(cordon, "a reporter changes no cordon, taint or other field").unwrap();
+    let cordon = ["patch", "node", "n2", "--patch", r#"{"spec":{"unschedulable":true}}"#];
+    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon, taint or other field")
+        .unwrap();
 }
