@@ -41,15 +41,23 @@ impl Configs {
     /// # Errors
     /// Why the API server gives no answer.
     pub(super) async fn desired(&self, name: &str) -> Result<Option<DesiredConfig>, PublishError> {
-        let Some(config) = limited("MachineConfig", self.configs.get_opt(name)).await? else {
+        let Some(config) = present(limited("MachineConfig", self.configs.get(name)).await)? else {
             return Ok(None);
         };
-        let policy = limited("MachineConfiguration", self.policies.get_opt(CLUSTER)).await?;
+        let policy = present(limited("MachineConfiguration", self.policies.get(CLUSTER)).await)?;
         Ok(Some(DesiredConfig {
             machine_config: plain(config),
             node_disruption: policy.map(plain),
             drift_policies: Vec::new(),
         }))
+    }
+}
+
+/// `None` for an object that does not exist, and for one of a kind that the cluster does not have.
+fn present<T>(answer: Result<T, PublishError>) -> Result<Option<T>, PublishError> {
+    match answer {
+        Err(error) if error.is_missing() => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

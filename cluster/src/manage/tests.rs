@@ -388,11 +388,11 @@ fn annotations_of_others_are_not_among_those_that_are_written() {
 
 #[tokio::test(start_paused = true)]
 async fn the_sensor_gets_the_config_and_the_policy_of_the_cluster_without_the_records_of_their_writers() {
-    let (client, log) = played(|asked| match asked.uri.as_str() {
-        "/apis/machineconfiguration.openshift.io/v1/machineconfigs/b" => PlayedAnswer::Json(json!({
+    let (client, log) = played(|asked| match asked.line().as_str() {
+        "GET /apis/machineconfiguration.openshift.io/v1/machineconfigs/b" => PlayedAnswer::Json(json!({
             "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
             "metadata": {"name": "b", "managedFields": [{"manager": "x"}]}, "spec": {"fips": false}})),
-        "/apis/operator.openshift.io/v1/machineconfigurations/cluster" => PlayedAnswer::Json(json!({
+        "GET /apis/operator.openshift.io/v1/machineconfigurations/cluster" => PlayedAnswer::Json(json!({
             "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration",
             "metadata": {"name": "cluster"}, "spec": {"nodeDisruptionPolicy": {"files": []}}})),
         _ => PlayedAnswer::Code(404),
