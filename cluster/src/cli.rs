@@ -5,6 +5,7 @@
 use crate::node::{self, Mode, Options};
 use crate::publish::ReporterPlace;
 use crate::remove;
+use crate::secure::CertificateFiles;
 use clap::{Parser, Subcommand};
 use sensor_model::socket::SOCKET;
 use std::io::Write as _;
@@ -79,6 +80,15 @@ pub struct NodeCommand {
     /// What the reporter may do. The sensor's own `--mode` must be the same.
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     mode: Mode,
+    /// Address of the pages over TLS: the metrics, and what `kubectl holdfast` reads.
+    #[arg(long, default_value = "0.0.0.0:9466", value_name = "ADDRESS:PORT")]
+    secure: SocketAddr,
+    /// Certificate of the pages over TLS in PEM, read again when it changes. [default: a self-signed one]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of `--tls-cert` in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// How long the sensor may be silent before the node's state is unknown.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     grace: u64,
@@ -95,6 +105,11 @@ impl NodeCommand {
             },
             socket: self.socket,
             probes: self.probes,
+            secure: self.secure,
+            certificate: self
+                .tls_cert
+                .zip(self.tls_key)
+                .map(|(certificate, key)| CertificateFiles { certificate, key }),
             grace: Duration::from_secs(self.grace),
         }
     }

@@ -16,9 +16,11 @@
 //! | [`api`] | the objects that Holdfast defines in the API |
 //! | [`reports`] | what the sensor found, as the cluster sees it |
 //! | [`pods`] | names of pods by their uids |
+//! | [`metrics`] | the reporter's own metrics |
 //! | [`publish`] | the writes to the API server |
 //! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
+//! | [`secure`] | the pages over TLS for callers with a token |
 //! | [`node`] | the command `node`, which joins them |
 //! | [`remove`] | the command `remove`, which takes away what reporters wrote |
 //! | [`cli`] | the command line |
@@ -28,6 +30,7 @@ pub mod api;
 pub mod backoff;
 pub mod cli;
 pub mod manage;
+pub mod metrics;
 pub mod node;
 #[cfg(test)]
 mod played_server;
@@ -36,5 +39,6 @@ pub mod probes;
 pub mod publish;
 pub mod remove;
 pub mod reports;
+pub mod secure;
 pub mod socket;
 pub mod text;

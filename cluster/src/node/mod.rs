@@ -9,10 +9,12 @@ mod tests;
 mod writer;
 
 use crate::manage::{self, ManageChannels, Manager};
+use crate::metrics::ReporterMetrics;
 use crate::pods::Pods;
 use crate::probes;
 use crate::publish::{ManagedNode, Publisher, ReporterPlace, WrittenNode};
 use crate::reports::NodeFinding;
+use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, SecureError};
 use crate::socket::SensorSocket;
 use kube::api::Api;
 use kube::{Client, Config};
@@ -56,6 +58,10 @@ pub struct Options {
     pub socket: PathBuf,
     /// The address of the health pages.
     pub probes: SocketAddr,
+    /// The address of the pages over TLS.
+    pub secure: SocketAddr,
+    /// The certificate of these pages; without one a self-signed one is made.
+    pub certificate: Option<CertificateFiles>,
     /// How long the sensor may be silent before the reporter says so.
     pub grace: Duration,
 }
@@ -69,15 +75,20 @@ pub enum NodeError {
     /// No client can be made.
     #[error("cannot make a client of the API server")]
     Client(#[source] Box<kube::Error>),
-    /// The address of the health pages cannot be used.
-    #[error("cannot listen on {address} for the health pages")]
+    /// The address of the health pages or of the pages over TLS cannot be used.
+    #[error("cannot listen on {address} for the {pages}")]
     Listen {
         /// The address.
         address: SocketAddr,
+        /// The pages.
+        pages: &'static str,
         /// The reason.
         #[source]
         error: io::Error,
     },
+    /// There is no certificate for the pages over TLS.
+    #[error("cannot serve pages over TLS")]
+    Secure(#[from] SecureError),
     /// The process cannot receive signals.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -98,9 +109,13 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let mut watching = config.clone();
     watching.read_timeout = None;
     let client = Client::try_from(config).map_err(|error| NodeError::Client(Box::new(error)))?;
-    let listener = TcpListener::bind(options.probes)
-        .await
-        .map_err(|error| NodeError::Listen { address: options.probes, error })?;
+    let listener = listen(options.probes, "health pages").await?;
+    let secure_listener = listen(options.secure, "pages over TLS").await?;
+    let certificates = match options.certificate {
+        Some(files) => Certificates::from_files(files)?,
+        None => Certificates::self_signed(vec![options.place.node.clone(), options.place.holder.clone()])?,
+    };
+    let metrics = ReporterMetrics::default();
     let mut terminate = signal(SignalKind::terminate()).map_err(NodeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(NodeError::Signals)?;
 
@@ -123,11 +138,14 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
             None
         }
     };
+    let authorizer = Authorizer::new(&client, &options.place.node, metrics.clone());
+    let secure_pages = Pages::new(authorizer, metrics.clone(), options.socket.clone());
     let socket = SensorSocket::new(options.socket);
-    let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready));
+    let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready, metrics.clone()));
+    let serving = tokio::spawn(secure::serve(secure_listener, certificates, secure_pages));
     let pages = tokio::spawn(probes::serve(listener, ready));
     let pods = Pods::new(client.clone(), &options.place.node);
-    let publisher = Publisher::new(&client, options.place);
+    let publisher = Publisher::new(&client, options.place).counting(metrics);
     let update = ManagedChannels { managed: wanted, written };
     let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, stopped));
     tracing::info!(mode = ?options.mode, "The reporter runs.");
@@ -143,6 +161,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
         writing.abort();
     }
     pages.abort();
+    serving.abort();
     tracing::info!("The reporter ends.");
     Ok(())
 }
@@ -171,4 +190,8 @@ fn manage_node(
     let channels = ManageChannels { node, progress, findings, written, managed };
     let manager = Manager::new(client, name.to_owned(), SensorSocket::new(socket), channels);
     tasks.spawn(manager.run());
+}
+
+async fn listen(address: SocketAddr, pages: &'static str) -> Result<TcpListener, NodeError> {
+    TcpListener::bind(address).await.map_err(|error| NodeError::Listen { address, pages, error })
 }

@@ -2,6 +2,7 @@
 
 use crate::api::{DriftReportStatus, DriftState};
 use crate::backoff::Backoff;
+use crate::metrics::ReporterMetrics;
 use crate::reports::{NodeFinding, SensorState, drift_text, status_of};
 use crate::socket::{SensorError, SensorSocket, Tagged};
 use jiff::{Timestamp, Unit};
@@ -35,12 +36,15 @@ pub(super) async fn follow(
     grace: Duration,
     findings: watch::Sender<Option<NodeFinding>>,
     not_ready: watch::Sender<Option<&'static str>>,
+    metrics: ReporterMetrics,
 ) {
     let mut tag: Option<String> = None;
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut silence: Option<Silence> = None;
     while !findings.is_closed() {
-        match socket.status(tag.as_deref(), WAIT).await {
+        let answer = socket.status(tag.as_deref(), WAIT).await;
+        metrics.sensor_answered(answer.is_ok());
+        match answer {
             Ok(answer) => {
                 if silence.take().is_some_and(|silence| silence.reported.is_some()) {
                     tracing::info!("The sensor answers again.");

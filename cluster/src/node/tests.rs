@@ -1,5 +1,6 @@
 use super::*;
 use crate::api::DriftState;
+use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedRequest, played};
 use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
@@ -80,7 +81,13 @@ async fn a_sensor_that_dies_is_unknown_after_the_grace_time_and_a_new_one_is_bel
     let sensor = tokio::spawn(serve(UnixListener::bind(&path).unwrap(), statuses.clone()));
     let (findings, mut newest) = watch::channel(None);
     let (not_ready, ready) = watch::channel(Some("the sensor has not answered yet"));
-    tokio::spawn(sensor::follow(SensorSocket::new(&path), GRACE, findings, not_ready));
+    tokio::spawn(sensor::follow(
+        SensorSocket::new(&path),
+        GRACE,
+        findings,
+        not_ready,
+        ReporterMetrics::default(),
+    ));
 
     let first = next(&mut newest).await;
     assert_eq!((first.status.state, first.status.log.unwrap().sequence), (DriftState::InSync, 5));
@@ -115,7 +122,13 @@ async fn a_sensor_without_a_current_status_is_not_called_silent_and_its_death_is
     let sensor = tokio::spawn(serve(UnixListener::bind(&path).unwrap(), statuses));
     let (findings, mut newest) = watch::channel(None);
     let (not_ready, ready) = watch::channel(None);
-    tokio::spawn(sensor::follow(SensorSocket::new(&path), GRACE, findings, not_ready));
+    tokio::spawn(sensor::follow(
+        SensorSocket::new(&path),
+        GRACE,
+        findings,
+        not_ready,
+        ReporterMetrics::default(),
+    ));
     assert_eq!(next(&mut newest).await.status.count, 1);
 
     set.send((2, String::new())).unwrap();

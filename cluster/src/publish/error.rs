@@ -1,5 +1,6 @@
 //! Why an object was not written.
 
+use crate::metrics::WriteResult;
 use kube::core::Status;
 use std::time::Duration;
 use thiserror::Error;
@@ -44,6 +45,16 @@ impl PublishError {
         match error {
             kube::Error::Api(status) => Self::Refused { object, status },
             error => Self::Unanswered { object, error: Box::new(error) },
+        }
+    }
+
+    /// How a write ended that gave this.
+    pub(super) const fn write_result<T>(result: &Result<T, Self>) -> WriteResult {
+        match result {
+            Ok(_) => WriteResult::Success,
+            Err(Self::Refused { .. } | Self::NoUid) => WriteResult::Refused,
+            Err(Self::Unanswered { .. }) => WriteResult::Unanswered,
+            Err(Self::TimedOut { .. }) => WriteResult::TimedOut,
         }
     }
 

@@ -19,6 +19,7 @@ pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 
 use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan};
+use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reports::{Condition, ConditionStatus, NodeEvent, NodeFinding, conditions, event};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
@@ -65,6 +66,7 @@ pub struct Publisher {
     /// The plan of the report, of an earlier reporter until mode `manage` has decided about it.
     plan: Option<ReportedPlan>,
     written: WrittenNode,
+    metrics: ReporterMetrics,
 }
 
 impl Publisher {
@@ -91,7 +93,14 @@ impl Publisher {
             announced: None,
             plan: None,
             written: WrittenNode::default(),
+            metrics: ReporterMetrics::default(),
         }
+    }
+
+    /// The same publisher, which counts its writes there.
+    #[must_use]
+    pub fn counting(self, metrics: ReporterMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Writes what changed, in this order: report, annotations, conditions, Event, Lease. Without a finding only annotations and
@@ -163,6 +172,7 @@ impl Publisher {
             return later;
         }
         let result = self.apply_report(uid, status).await;
+        self.metrics.wrote(WrittenObject::Report, PublishError::write_result(&result));
         if result.as_ref().is_err_and(PublishError::is_missing) {
             self.is_owned = false;
         }
@@ -215,7 +225,9 @@ impl Publisher {
 
     async fn send_event(&mut self, uid: &str, event: &NodeEvent) -> Result<(), PublishError> {
         let event = objects::event(&self.place, uid, event, Timestamp::now());
-        limited("Event", self.events.create(&PostParams::default(), &event)).await?;
+        let result = limited("Event", self.events.create(&PostParams::default(), &event)).await;
+        self.metrics.wrote(WrittenObject::Event, PublishError::write_result(&result));
+        result?;
         self.event_budget.spend();
         Ok(())
     }
@@ -238,6 +250,7 @@ impl Publisher {
         let status = Patch::Apply(objects::node_status(&self.place, &timed, now));
         let answer =
             limited("Node's conditions", self.nodes.patch_status(&self.place.node, &ours(), &status)).await;
+        self.metrics.wrote(WrittenObject::Conditions, PublishError::write_result(&answer));
         let is_same = match &answer {
             Ok(node) => node.uid().is_none_or(|found| found == uid),
             Err(error) => !error.is_missing(),
@@ -283,6 +296,7 @@ impl Publisher {
         }
         let lease = Patch::Apply(objects::lease(&self.place, uid, Timestamp::now()));
         let result = limited("Lease", self.leases.patch(&self.place.node, &ours(), &lease)).await;
+        self.metrics.wrote(WrittenObject::Lease, PublishError::write_result(&result));
         self.lease.done((), result.map(drop))
     }
 }

@@ -168,6 +168,24 @@ impl SensorSocket {
         Ok(Some(Tagged { body: progress(&answer)?, tag: tag(&answer) }))
     }
 
+    /// The sensor's answer to a request of another client, as it is: its head and its bytes.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn pass(
+        &mut self,
+        target: &str,
+        known: Option<&str>,
+        wait: Duration,
+    ) -> Result<Response<Bytes>, SensorError> {
+        let mut answer = self.get(target, known, wait, contract::STATUS_BYTES).await?;
+        // Headers about the connection are not the next one's.
+        let kept =
+            [ETAG, CONTENT_TYPE].map(|name| answer.headers_mut().remove(&name).map(|value| (name, value)));
+        *answer.headers_mut() = kept.into_iter().flatten().collect();
+        Ok(answer)
+    }
+
     /// One answer with a status code of success, or `304 Not Modified`.
     async fn get(
         &mut self,

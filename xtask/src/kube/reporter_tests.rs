@@ -204,7 +204,8 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     let config = config.unwrap();
     let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
     command
-        .args(["node", "--node-name", "n1", "--namespace", NAMESPACE, "--probes", "127.0.0.1:0", "--socket"])
+        .args(["node", "--node-name", "n1", "--namespace", NAMESPACE, "--probes", "127.0.0.1:0"])
+        .args(["--secure", "127.0.0.1:0", "--socket"])
         .arg(&socket)
         .env("KUBECONFIG", &config);
     let log = dist::root().join("target/kube-logs/reporter/reporter.log");
