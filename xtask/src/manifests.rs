@@ -14,6 +14,10 @@ use crate::dist::root;
 pub(crate) const ALERTS: [&str; 2] = ["policies/prometheus/rules.yaml", "policies/prometheus/cluster.yaml"];
 /// The policies of the reporter.
 const POLICIES: &str = "deploy/admission/reporter.yaml";
+/// The overlay that lets the reporter write annotations too.
+const MANAGE: &str = "deploy/kustomize/overlays/manage/kustomization.yaml";
+/// The list of these annotations in the policies. The overlay puts another one in its place.
+const NO_ANNOTATIONS: &str = "  - name: ourAnnotations\n    expression: \"[]\"\n";
 /// What the names of policies that an API server reads from files end with.
 const STATIC: &str = ".static.k8s.io";
 const MADE: &str = "# Made by `cargo xtask generate`";
@@ -21,10 +25,30 @@ const MADE: &str = "# Made by `cargo xtask generate`";
 /// Each generated manifest by its path in the repository.
 pub(crate) fn generated() -> Result<Vec<(PathBuf, String)>> {
     let alerts = ALERTS.map(read).into_iter().collect::<Result<Vec<_>>>()?;
+    let policies = static_policies(&read(POLICIES)?)?;
     Ok(vec![
         ("deploy/kustomize/components/prometheus/rules.yaml".into(), prometheus_rule(&alerts)?),
-        ("deploy/admission/static/policies/reporter.yaml".into(), static_policies(&read(POLICIES)?)?),
+        (
+            "deploy/admission/static/policies-manage/reporter.yaml".into(),
+            for_manage(&policies, &read(MANAGE)?)?,
+        ),
+        ("deploy/admission/static/policies/reporter.yaml".into(), policies),
     ])
+}
+
+/// The policies with the annotations of the overlay `manage`.
+fn for_manage(policies: &str, overlay: &str) -> Result<String> {
+    let value =
+        overlay.split_once("path: /spec/variables/2/expression\n      value: >-\n").map(|(_, value)| value);
+    let lines = value.unwrap_or_default().lines().take_while(|line| line.starts_with("        "));
+    let list = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    if list.is_empty() || policies.matches(NO_ANNOTATIONS).count() != 1 {
+        bail!("{MANAGE} or {POLICIES} has its list of annotations at another place");
+    }
+    let some = NO_ANNOTATIONS.replace("[]", &list);
+    Ok(policies
+        .replace(NO_ANNOTATIONS, &some)
+        .replace("none. The overlay `manage` has a list.", "those of the mode `manage`."))
 }
 
 /// The groups of rules of these texts as one object of the Prometheus operator.
@@ -86,6 +110,16 @@ mod tests {
             "{made}"
         );
         assert!(prometheus_rule(&["rules: []\n".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn the_policies_of_the_mode_manage_have_the_annotations_of_its_overlay() {
+        let policies = format!("{NO_ANNOTATIONS}  - name: annotations\n");
+        let overlay = "      path: /spec/variables/2/expression\n      value: >-\n        ['a',\n        'b']\nmore: x\n";
+        let made = for_manage(&policies, overlay).unwrap();
+        assert_eq!(made, "  - name: ourAnnotations\n    expression: \"['a', 'b']\"\n  - name: annotations\n");
+        assert!(for_manage(&policies, "patches: []\n").is_err());
+        assert!(for_manage("spec: {}\n", overlay).is_err());
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn the_last_rollout_replaces_sensor_and_reporter_of_each_node() {
 fn policies_from_files_guard_nodes_although_the_api_has_no_policy() {
     let folder = tempfile::tempdir().unwrap();
     let config = fs::read_to_string(deploy("admission/static/admission-configuration.yaml")).unwrap();
-    let policies = deploy("admission/static/policies");
+    let policies = deploy("admission/static/policies-manage");
     let installed = "/etc/kubernetes/admission/holdfast";
     assert_eq!(config.matches(installed).count(), 1, "{config}");
     let file = folder.path().join("admission.yaml");
