@@ -53,6 +53,17 @@ fn the_constraints_of_openshift_allow_the_capabilities_of_the_sensor_and_no_othe
 }
 
 #[test]
+fn prometheus_scrapes_a_port_of_the_reporter_with_a_role_that_the_base_has() {
+    let monitor = manifest("kustomize/components/prometheus/podmonitor.yaml");
+    let (_, port) = monitor.split_once("- port: ").expect("a port");
+    let port = port.lines().next().unwrap_or_default();
+    assert!(manifest("kustomize/base/daemonset.yaml").contains(&format!("{{name: {port}, ")), "{port}");
+    let role = "name: holdfast-metrics-reader\n";
+    assert!(manifest("kustomize/components/prometheus/access.yaml").contains(role));
+    assert!(manifest("kustomize/base/rbac.yaml").contains(role));
+}
+
+#[test]
 fn no_token_is_mounted_but_into_the_reporter() {
     let pod = manifest("kustomize/base/daemonset.yaml");
     assert!(pod.contains("automountServiceAccountToken: false"));
