@@ -82,7 +82,7 @@ fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
         kernel: String::new(),
     };
     let peer = ReporterPeer { uid, unit: None, pod: None };
-    let places = Places { log, state, run, listen: None, reporter: Some(peer) };
+    let places = Places { log, state, run, listen: None, reporter: Some(peer), orders: None };
     let metrics = Arc::new(Metrics::new(build, SystemClock.now()));
     let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);
     reporter.prepare()?;

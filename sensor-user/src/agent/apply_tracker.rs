@@ -80,7 +80,7 @@ impl ApplyTracker {
         let mut tracker = Self::new(self.applies);
         if tracker.is_interrupted() && !options.writes_managed_paths {
             tracing::warn!(
-                "An apply was interrupted, and this daemon only observes: run `holdfast apply --resume` on the host."
+                "An apply was interrupted. This daemon leaves it as it is: `holdfast apply --resume` on the host, or the order of the reporter, continues it."
             );
             tracker.unrecovered = tracker.applies.journal_version();
         } else if tracker.is_interrupted() {

@@ -4,7 +4,7 @@
 //! owns the socket and the connections. The kernel names the process. The daemon accepts it as Holdfast if it runs as root from
 //! the same file as the daemon. Nothing here waits.
 
-use super::writer_protocol::{DaemonAnswer, LONGEST, WriterAnnouncement, socket};
+use super::writer_protocol::{COPY, DaemonAnswer, LONGEST, WriterAnnouncement, socket};
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
@@ -22,6 +22,8 @@ const EXE: &str = "exe";
 /// All connected writers.
 #[derive(Debug, Default)]
 pub(super) struct HoldfastWriters {
+    /// The daemon's copy of its own program, which systemd runs for orders.
+    copy: Option<PathBuf>,
     listener: Option<UnixListener>,
     connected: Vec<ConnectedWriter>,
     last: u64,
@@ -63,7 +65,7 @@ pub(super) enum WriterRefusal {
     #[error("it is in a process namespace that the daemon does not see")]
     Namespace,
     /// It is another program.
-    #[error("it does not run from the file that the daemon runs from")]
+    #[error("it does not run from the file that the daemon runs from, nor from its copy")]
     OtherFile,
     /// Its executable cannot be read.
     #[error("its executable is not known: {0}")]
@@ -89,7 +91,7 @@ impl HoldfastWriters {
                 |error| tracing::error!(path = %path.display(), %error, "Cannot listen for writers: the daemon does not learn what they write."),
             )
             .ok();
-        Self { listener, ..Self::default() }
+        Self { listener, copy: Some(state.join(COPY)), ..Self::default() }
     }
 
     /// The announcements of connected writers, for a new run of the loop.
@@ -155,8 +157,10 @@ impl HoldfastWriters {
         let exe = |process: &str| fs::metadata(Path::new("/proc").join(process).join(EXE));
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
         let (ours, theirs) = (exe("self"), exe(&pid.to_string()));
+        // Only root writes below the state directory.
+        let copy = self.copy.as_ref().and_then(|copy| fs::symlink_metadata(copy).ok()).map(identity);
         match (ours.map(identity), theirs.map(identity)) {
-            (Ok(ours), Ok(theirs)) if ours == theirs => Ok(pid),
+            (Ok(ours), Ok(theirs)) if ours == theirs || copy == Some(theirs) => Ok(pid),
             (Ok(_), Ok(_)) => Err(WriterRefusal::OtherFile),
             (Err(error), _) | (_, Err(error)) => Err(WriterRefusal::Executable(error)),
         }

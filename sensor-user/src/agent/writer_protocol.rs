@@ -19,6 +19,9 @@ use tokio::{
     time::timeout,
 };
 
+/// The copy of the daemon's program below the state directory. A daemon in a container has no other file that systemd could run.
+pub(crate) const COPY: &str = "order/holdfast";
+
 /// How long a writer waits for the answer. A daemon that starts enrols ten thousand paths within a second.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 

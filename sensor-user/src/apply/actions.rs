@@ -6,6 +6,7 @@
 mod bus;
 mod jobs;
 mod results;
+pub(super) mod transient;
 mod unit_after_boot;
 
 #[cfg(test)]

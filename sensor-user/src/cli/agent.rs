@@ -2,7 +2,7 @@
 
 use super::exit::BadInput;
 use crate::agent::{AgentOptions, Services, run};
-use crate::apply::{agent_view::AgentView, waits_or_none};
+use crate::apply::{NodeOrders, agent_view::AgentView, orders::CURRENT_CONFIG, waits_or_none};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
 use crate::desired::NamedSources;
@@ -14,7 +14,7 @@ use crate::report::forensic;
 use crate::report::http::DEFAULT_ADDRESS;
 use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
-use crate::report::socket::ReporterPeer;
+use crate::report::socket::{ConfigOrders, ReporterPeer};
 use crate::report::status_file;
 use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
@@ -40,7 +40,7 @@ enum Mode {
     Observe,
     /// Keep one host without a cluster as it is declared.
     Standalone,
-    /// Keep a node of a cluster as it is declared. Not built yet.
+    /// Report, and apply the configs that the node's reporter hands in.
     Manage,
 }
 
@@ -109,9 +109,8 @@ impl AgentCommand {
     /// Runs the daemon until a signal ends it.
     pub fn run(self) -> anyhow::Result<u8> {
         let mode = if self.standalone { Mode::Standalone } else { self.mode };
-        if mode == Mode::Manage {
-            let reason =
-                "--mode manage is not built yet: this version has the modes `observe` and `standalone`";
+        if mode == Mode::Manage && self.reporter_uid.is_none() {
+            let reason = "--mode manage needs --reporter-uid: it applies what the node's reporter hands in";
             return Err(BadInput::because(reason));
         }
         if self.enter_host {
@@ -138,16 +137,30 @@ impl AgentCommand {
             None => None,
             Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
+        // A node that the Machine Config Operator managed before has its present config there.
+        let present = self.host_root.join(CURRENT_CONFIG);
+        let configs = match mode {
+            Mode::Manage if self.config.is_empty() && present.exists() => vec![present],
+            _ => self.config,
+        };
         let sources = NamedSources {
             root: self.host_root,
             state: self.state,
-            configs: self.config,
+            configs,
             policies: self.policy,
             allow_unknown: self.allow_unknown,
         };
         let inputs = sources.daemon_inputs(self.allow_empty, waits_or_none);
-        let places =
-            Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen, reporter };
+        let orders = (mode == Mode::Manage)
+            .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>);
+        let places = Places {
+            log: self.log,
+            state: inputs.state.clone(),
+            run: self.run.clone(),
+            listen,
+            reporter,
+            orders,
+        };
         let services = Services {
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),

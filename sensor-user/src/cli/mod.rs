@@ -1,7 +1,8 @@
 //! The command line: parsing, and one module for each command.
 //!
 //! In: arguments. Out: text or JSON on standard output, and an exit code. A command parses its arguments, calls a room, and prints
-//! the answer. Only `agent` keeps running. Only `agent`, `repair`, `apply` and `rollback` change managed paths.
+//! the answer. Only `agent` keeps running. Only `agent`, `repair`, `apply`, `rollback` and
+//! `order` change managed paths.
 
 pub mod adopt;
 pub mod agent;
@@ -19,6 +20,7 @@ mod ignore_errors;
 pub mod log;
 mod log_errors;
 pub mod look;
+pub mod order;
 pub mod output;
 pub mod plan;
 pub mod render;
@@ -88,6 +90,9 @@ pub enum Command {
     /// Observe things on file systems that may not answer, for the daemon.
     #[command(hide = true)]
     Look(look::Look),
+    /// Plan and apply what the node's reporter handed in, for the daemon.
+    #[command(hide = true)]
+    Order(order::Order),
 }
 
 /// The whole command line. The parser, the completions and the documents are made from it.
@@ -131,6 +136,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Completions(completions) => completions.run(&mut self::command(), screen),
         Command::Desired(read) => read.run(screen),
         Command::Look(look) => look.run(),
+        Command::Order(order) => order.run(screen),
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 pub const STATE: &str = "/var/lib/holdfast";
 
 /// The service's configs below its host's root. They are in force if no config is named and none was applied.
-const CONFIGS: &str = "etc/holdfast/machine-configs";
+pub const SERVICE_CONFIGS: &str = "etc/holdfast/machine-configs";
 
 /// The service's policies below its host's root.
 pub(super) const POLICIES: &str = "etc/holdfast/policies";
@@ -132,7 +132,7 @@ pub(super) fn choose(
         policies.push(of_service);
     }
     let configs =
-        applied.map_or_else(|| MachineConfigs::Service(root.join(CONFIGS)), MachineConfigs::Applied);
+        applied.map_or_else(|| MachineConfigs::Service(root.join(SERVICE_CONFIGS)), MachineConfigs::Applied);
     (StateSource::MachineConfigs(configs), policies)
 }
 
@@ -148,7 +148,7 @@ mod tests {
     const ROOT: &str = "/";
 
     fn service(root: &str) -> StateSource {
-        StateSource::MachineConfigs(MachineConfigs::Service(Path::new(root).join(CONFIGS)))
+        StateSource::MachineConfigs(MachineConfigs::Service(Path::new(root).join(SERVICE_CONFIGS)))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
 use super::http::{self, Pages, Readiness};
 use super::metrics::Metrics;
 use super::picture::Picture;
-use super::socket::{self, Answers, ReporterPeer, StatusPublisher};
+use super::socket::{self, Answers, ConfigOrders, ReporterPeer, StatusPublisher};
 use super::status_file::{self, StatusFile};
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
@@ -43,6 +43,8 @@ pub struct Places {
     pub listen: Option<SocketAddr>,
     /// Who may use the reporter's socket in the run directory; `None` for no socket.
     pub reporter: Option<ReporterPeer>,
+    /// What the reporter may ask for in the mode `manage`; `None` in other modes.
+    pub orders: Option<Arc<dyn ConfigOrders>>,
 }
 
 /// A report cannot be written or shown.
@@ -152,8 +154,9 @@ impl Reporter {
             let (sender, newest) = watch::channel(None);
             log.announce_to(sender);
             let answers = Answers { published: view, newest, log: self.places.log.clone(), pages };
+            let orders = self.places.orders.clone();
             let (stop, stopped) = watch::channel(false);
-            let thread = socket::serve_in_thread(listener, peer, answers, stopped)
+            let thread = socket::serve_in_thread(listener, peer, answers, orders, stopped)
                 .map_err(ReporterError::SocketThread)?;
             self.servers.push(Server { name: "reporter", stop, thread });
         }

@@ -1,11 +1,12 @@
 //! The reporter's socket: HTTP/1.1 and JSON over a unix socket, for the node's reporter.
 //!
-//! In: a bound socket, the newest status, the newest entry of the log, the pages. Out: the answers of [`sensor_model::socket`]. A
+//! In: a bound socket, the newest status, the newest entry of the log, the pages, and what takes orders. Out: the answers of [`sensor_model::socket`]. A
 //! thread of its own serves them. The loop never waits for it: a peer that is away, slow or hostile delays no detection. A peer
 //! that is not the reporter is closed without an answer, and counted.
 
 mod answers;
 mod bounded_status;
+mod orders;
 mod peer;
 mod published;
 
@@ -33,11 +34,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use answers::Answers;
 pub(super) use bounded_status::text as bounded_text;
+pub use orders::ConfigOrders;
 pub use peer::ReporterPeer;
 pub(super) use published::{StatusPublisher, channel};
 
@@ -52,6 +54,9 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(LONGEST_WAIT_SECONDS 
 
 /// Longest time for open connections to end at the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at an apply.
+const TEND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Most headers of a request.
 const HEADERS: usize = 32;
@@ -88,12 +93,13 @@ pub(super) fn serve_in_thread(
     listener: StdListener,
     peer: ReporterPeer,
     answers: Answers,
+    orders: Option<Arc<dyn ConfigOrders>>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let serve = async move {
         let served = match UnixListener::from_std(listener) {
-            Ok(listener) => serve(listener, &peer, answers, stop).await,
+            Ok(listener) => serve(listener, &peer, answers, orders, stop).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {
@@ -108,10 +114,12 @@ async fn serve(
     listener: UnixListener,
     check: &dyn PeerCheck,
     answers: Answers,
+    orders: Option<Arc<dyn ConfigOrders>>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut refusals = Refusals::new(Arc::clone(&answers.pages.metrics));
     let mut connections = JoinSet::new();
+    let tending = orders.clone().map(|orders| tokio::spawn(tend(orders)));
     let stopping = stop.clone();
     let mut stopped = pin!(async move { drop(stop.wait_for(|stop| *stop).await) });
     loop {
@@ -132,13 +140,16 @@ async fn serve(
                     accepted = Err(PeerRefusal::Connections);
                 }
                 match accepted {
-                    Ok(()) => drop(connections.spawn(connection(stream, answers.clone(), stopping.clone()))),
+                    Ok(()) => drop(connections.spawn(connection(stream, answers.clone(), orders.clone(), stopping.clone()))),
                     Err(refusal) => refusals.add(&refusal),
                 }
             }
         }
     }
     drop(listener);
+    if let Some(tending) = tending {
+        tending.abort();
+    }
     let finish = async { while connections.join_next().await.is_some() {} };
     if timeout(SHUTDOWN_TIMEOUT, finish).await.is_err() {
         tracing::warn!("connections of the reporter were cut off at shutdown");
@@ -146,14 +157,36 @@ async fn serve(
     Ok(())
 }
 
-async fn connection(stream: UnixStream, answers: Answers, mut stop: watch::Receiver<bool>) {
+/// Asks for the progress of the newest apply again and again, because that continues one whose process ended early.
+async fn tend(orders: Arc<dyn ConfigOrders>) {
+    loop {
+        let orders = Arc::clone(&orders);
+        if let Err(error) = spawn_blocking(move || drop(orders.progress())).await {
+            tracing::error!(%error, "The thread that looks after an apply ended early.");
+        }
+        sleep(TEND_PAUSE).await;
+    }
+}
+
+async fn connection(
+    stream: UnixStream,
+    answers: Answers,
+    orders: Option<Arc<dyn ConfigOrders>>,
+    mut stop: watch::Receiver<bool>,
+) {
     let stopping = stop.clone();
     let answers = Arc::new(answers);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (answers, stop) = (Arc::clone(&answers), stopping.clone());
-        // No request has a body that is read.
-        let request = request.into_parts().0;
-        async move { Ok::<_, Infallible>(answers.answer(&request, stop).await) }
+        let (answers, orders, stop) = (Arc::clone(&answers), orders.clone(), stopping.clone());
+        let (request, content) = request.into_parts();
+        async move {
+            let answer = if orders::is_order(request.uri.path()) {
+                orders::answer(orders, &request, content, stop).await
+            } else {
+                answers.answer(&request, stop).await
+            };
+            Ok::<_, Infallible>(answer)
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())

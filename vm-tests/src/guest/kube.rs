@@ -43,8 +43,6 @@ const FILES: &[(&str, &str)] = &[
 
 /// Starts containerd and kubelet, imports the images, and waits until the cluster knows the node as ready.
 pub fn join(context: &mut Context) -> Result<()> {
-    modules()?;
-    network()?;
     for (path, content) in FILES {
         if let Some(folder) = std::path::Path::new(path).parent() {
             fs::create_dir_all(folder)?;
@@ -52,13 +50,31 @@ pub fn join(context: &mut Context) -> Result<()> {
         fs::write(path, content).with_context(|| format!("cannot write {path}"))?;
     }
     run("systemctl", &["daemon-reload"])?;
+    // A node has one daemon, and here it is the pod's, also after a reboot.
+    run("systemctl", &["disable", "--quiet", "holdfast.service"])?;
     context.note("containerd starts");
-    run("systemctl", &["start", "containerd.service"])?;
+    containerd()?;
     for entry in fs::read_dir(IMAGES).with_context(|| format!("cannot read {IMAGES}"))? {
         let path = entry?.path();
         run("ctr", &["-n", "k8s.io", "images", "import", &path.to_string_lossy()])?;
     }
     context.note("kubelet starts");
+    kubelet()
+}
+
+/// The same after a reboot: everything is on the disk.
+pub fn rejoin() -> Result<()> {
+    containerd()?;
+    kubelet()
+}
+
+fn containerd() -> Result<()> {
+    modules()?;
+    network()?;
+    run("systemctl", &["start", "containerd.service"]).map(drop)
+}
+
+fn kubelet() -> Result<()> {
     run("systemctl", &["start", "kubelet.service"])?;
     let ready = wait::until("the node to be ready", LIMIT, || {
         let Ok(node) = get("node", NODE) else { return Ok(None) };
@@ -133,12 +149,14 @@ pub fn restarts(container: &str) -> Result<u64> {
     status["restartCount"].as_u64().context("no number of restarts")
 }
 
-/// Applies the manifests of the product, with a patch for images that are on the node already, and waits until the pod of the
-/// `DaemonSet` is ready. It gives the pod's name.
-pub fn deploy(context: &mut Context) -> Result<String> {
+/// Applies the manifests of the product from a folder of `deploy/kustomize`, with a patch for images that are on the node already,
+/// and waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
+pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
     let overlay = format!("{DEPLOY}/kustomize/test");
     fs::create_dir_all(&overlay)?;
-    fs::write(format!("{overlay}/kustomization.yaml"), include_str!("../../kube/kustomization.yaml"))?;
+    let kustomization =
+        include_str!("../../kube/kustomization.yaml").replace("../base", &format!("../{from}"));
+    fs::write(format!("{overlay}/kustomization.yaml"), kustomization)?;
     kubectl(&["apply", "--server-side", "-k", &overlay])?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {

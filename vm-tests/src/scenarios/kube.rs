@@ -28,7 +28,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     kube::join(context)?;
     context.check("node_is_ready", Ok(String::new()));
     kube::load_profile()?;
-    let pod = kube::deploy(context)?;
+    let pod = kube::deploy(context, "base")?;
     context.note(format!(
         "## A node of a cluster\n{}\n## Holdfast runs on it as a pod\n{}",
         shown(&["get", "nodes"])?,

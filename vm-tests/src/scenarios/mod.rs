@@ -22,6 +22,7 @@ pub(crate) mod flood;
 mod groups;
 mod hanging;
 mod kube;
+mod manage;
 mod node;
 mod ostree;
 pub(crate) mod pod;
@@ -130,6 +131,17 @@ pub static SCENARIOS: &[Scenario] = &[
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),
         limit: 600,
         run: kube::kubelet,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "manage",
+        shows: "a pod on a real kubelet applies what the Node's annotations ask for: with a restart, a drain and a reboot",
+        guest: Guest::Kube,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "systemd and kubelet are the same on all")),
+        reboots: true,
+        limit: 700,
+        run: manage::kubelet,
         ..Scenario::USUAL
     },
     Scenario {

@@ -158,6 +158,7 @@ impl Node {
             run: self.path("run"),
             listen: None,
             reporter: None,
+            orders: None,
         };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let mut reporter = Reporter::new(places, clock, Arc::clone(&self.metrics));

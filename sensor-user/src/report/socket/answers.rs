@@ -1,7 +1,7 @@
 //! The answers to the reporter's requests.
 //!
 //! In: a request, the newest status, the newest entry of the log, the pages. Out: an answer as [`sensor_model::socket`] describes
-//! it. A request that waits holds no resource but its connection. Nothing here changes anything.
+//! it. A request that waits holds no resource but its connection. Nothing here changes anything; `orders` does.
 
 use super::published::{Published, StatusVersion};
 use crate::report::forensic::{EntriesFrom, NewestEntry, ReadError, entries_from};
@@ -12,8 +12,8 @@ use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_M
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use sensor_model::socket::{
-    FROM, HEALTH, JSON, JSON_LINES, LOG, LONGEST_WAIT_SECONDS, METRICS, PREFER, READY, RECORDS,
-    RECORDS_BYTES, STATUS, SocketError, SocketErrorReason, wait_of,
+    APPLY, CONFIG, FROM, HEALTH, JSON, JSON_LINES, LOG, LONGEST_WAIT_SECONDS, METRICS, PREFER, READY,
+    RECORDS, RECORDS_BYTES, STATUS, SocketError, SocketErrorReason, wait_of,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -38,14 +38,14 @@ pub(in crate::report) struct Answers {
 }
 
 /// When a request stops waiting: at its time, or when the daemon ends.
-struct Patience {
+pub(super) struct Patience {
     until: Instant,
     stop: watch::Receiver<bool>,
 }
 
 impl Patience {
     /// As long as a request prefers to wait.
-    fn of(headers: &HeaderMap, stop: watch::Receiver<bool>) -> Self {
+    pub(super) fn of(headers: &HeaderMap, stop: watch::Receiver<bool>) -> Self {
         let mut preferences = headers.get_all(PREFER).iter();
         let wait = preferences.find_map(|value| wait_of(value.to_str().ok()?)).unwrap_or(0);
         Self { until: Instant::now() + Duration::from_secs(wait), stop }
@@ -63,10 +63,22 @@ impl Patience {
             () = sleep_until(end) => end < *until,
         }
     }
+
+    /// Waits this long. Gives `false` if the request waits no more.
+    pub(super) async fn pause(&mut self, time: Duration) -> bool {
+        let Self { until, stop } = self;
+        let end = (*until).min(Instant::now() + time);
+        let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+        tokio::select! {
+            biased;
+            () = stopped => false,
+            () = sleep_until(end) => end < *until,
+        }
+    }
 }
 
 impl Answers {
-    /// The answer to one request. A request that waits gets its answer early when the value of `stop` is `true`.
+    /// The answer to a request that changes nothing. A request that waits gets its answer early when the value of `stop` is `true`.
     pub(super) async fn answer(&self, request: &Parts, stop: watch::Receiver<bool>) -> Answer {
         let path = request.uri.path();
         if [METRICS, HEALTH, READY].contains(&path) {
@@ -75,7 +87,9 @@ impl Answers {
         if ![STATUS, RECORDS, LOG].contains(&path) {
             return refused(
                 SocketErrorReason::NotFound,
-                format!("the paths are {STATUS}, {RECORDS}, {LOG}, {METRICS}, {HEALTH} and {READY}"),
+                format!(
+                    "the paths are {STATUS}, {RECORDS}, {LOG}, {CONFIG}, {APPLY}, {METRICS}, {HEALTH} and {READY}"
+                ),
             );
         }
         if !matches!(request.method, Method::GET | Method::HEAD) {
@@ -197,19 +211,19 @@ fn is_known(headers: &HeaderMap, status: &StatusVersion) -> bool {
     values.flat_map(|value| value.split(',')).any(|known| known.trim() == tag)
 }
 
-fn body(status: StatusCode, media_type: Option<&'static str>, bytes: Bytes) -> Answer {
+pub(super) fn body(status: StatusCode, media_type: Option<&'static str>, bytes: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(bytes));
     *answer.status_mut() = status;
     answer.headers_mut().extend(media_type.map(|media| (CONTENT_TYPE, HeaderValue::from_static(media))));
     answer
 }
 
-fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
     let text = serde_json::to_vec(value).expect("an answer has only strings and numbers");
     body(status, Some(JSON), text.into())
 }
 
-fn refused(reason: SocketErrorReason, error: String) -> Answer {
+pub(super) fn refused(reason: SocketErrorReason, error: String) -> Answer {
     error_of(&SocketError { reason, error, oldest: None })
 }
 

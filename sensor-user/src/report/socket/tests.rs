@@ -1,5 +1,7 @@
 //! The server, over a real socket.
 
+mod orders;
+
 use super::peer::PeerCheck;
 use super::*;
 use crate::clock::{Clock, SystemClock};
@@ -77,6 +79,10 @@ impl Served {
     }
 
     fn with(check: &'static Everybody, limits: LogLimits) -> Self {
+        Self::serving(check, limits, None)
+    }
+
+    fn serving(check: &'static Everybody, limits: LogLimits, orders: Option<Arc<dyn ConfigOrders>>) -> Self {
         let build = BuildInfo {
             version: "1".to_owned(),
             commit: "c".to_owned(),
@@ -98,7 +104,7 @@ impl Served {
         let listener = bind(directory.path(), getegid().as_raw()).unwrap();
         let listener = UnixListener::from_std(listener).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(serve(listener, check, answers, stopped));
+        let task = tokio::spawn(serve(listener, check, answers, orders, stopped));
         Self { directory, publisher, log, metrics, stop, task }
     }
 
@@ -108,7 +114,12 @@ impl Served {
 
     /// An answer that does not borrow, so that the test can go on meanwhile.
     fn ask(&self, request: &str, headers: &str) -> impl Future<Output = Got> + use<> {
-        let text = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+        self.send(request, headers, "")
+    }
+
+    /// The same with a body.
+    fn send(&self, request: &str, headers: &str, body: &str) -> impl Future<Output = Got> + use<> {
+        let text = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n{body}");
         let socket = path(self.directory.path());
         async move {
             let mut stream = UnixStream::connect(socket).await.unwrap();

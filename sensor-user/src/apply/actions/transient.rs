@@ -1,0 +1,66 @@
+//! Transient units of the host's systemd.
+//!
+//! In: a name and a command line. Out: a unit that systemd runs outside of the caller's control group, so it lives on when the
+//! caller ends. The caller's capabilities and filters do not bind it.
+
+use super::bus::{SYSTEMD, connect};
+use crate::apply::act_error::SystemdError;
+use std::{path::Path, time::Duration};
+use zbus::{OwnedVariant, Variant};
+use zbus_systemd::systemd1::ManagerProxy;
+
+/// Longest time for an answer of systemd.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// One entry of `ExecStart`: the program, its arguments with its name first, and whether a failure is ignored.
+type ExecStart<'a> = (&'a str, Vec<&'a str>, bool);
+
+/// Starts a unit that exists for as long as its process.
+///
+/// # Errors
+/// systemd does not answer, or refuses. It refuses a name that a unit has that still runs.
+pub(in crate::apply) async fn start(
+    root: &Path,
+    name: &str,
+    description: &str,
+    command: &[&str],
+) -> Result<(), SystemdError> {
+    let connection = connect(root, ANSWER).await?;
+    let manager = ManagerProxy::builder(&connection)
+        .destination(SYSTEMD)
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await?;
+    // A failed unit of an earlier time keeps the name.
+    drop(manager.reset_failed_unit(name.to_owned()).await);
+    let [program, ..] = command else { return Ok(()) };
+    let exec: Vec<ExecStart<'_>> = vec![(program, command.to_vec(), false)];
+    let property = |name: &str, value: Variant<'_>| -> Result<(String, OwnedVariant), SystemdError> {
+        Ok((name.to_owned(), value.try_to_owned()?))
+    };
+    let properties = vec![
+        property("Description", Variant::from(description))?,
+        property("Type", Variant::from("exec"))?,
+        property("CollectMode", Variant::from("inactive-or-failed"))?,
+        property("UMask", Variant::from(0o077_u32))?,
+        property("ExecStart", Variant::from(exec))?,
+    ];
+    manager.start_transient_unit(name.to_owned(), "fail".to_owned(), properties, Vec::new()).await?;
+    Ok(())
+}
+
+/// Whether a unit runs, or is about to.
+///
+/// # Errors
+/// systemd does not answer.
+pub(in crate::apply) async fn is_active(root: &Path, name: &str) -> Result<bool, SystemdError> {
+    let connection = connect(root, ANSWER).await?;
+    let manager = ManagerProxy::builder(&connection)
+        .destination(SYSTEMD)
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await?;
+    let unit = super::jobs::unit_of(&manager, name).await?;
+    let state = unit.active_state().await?;
+    Ok(!matches!(state.as_str(), "inactive" | "failed"))
+}

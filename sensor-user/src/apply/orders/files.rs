@@ -1,0 +1,353 @@
+//! The files of orders, below the state directory.
+//!
+//! In: a config that was handed in. Out: directories that a crash leaves whole: `new` is checked, `planned` is the newest one with
+//! a plan, `ordered` is being applied or was applied last. Beside them are the program, the newest line of progress and the end.
+
+use crate::agent::writer_protocol::COPY;
+use sensor_model::{plan::Plan, socket::DesiredConfig};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The file with the new config.
+const CONFIG: &str = "config.yaml";
+/// The file with the disruption policy.
+const DISRUPTION: &str = "disruption.yaml";
+/// The directory with the drift policies.
+const DRIFT: &str = "drift";
+/// The file with an [`OrderName`].
+const NAME: &str = "name.json";
+
+/// Which config it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OrderName {
+    /// The hash of all that was handed in.
+    pub(super) id: String,
+    /// The name of the MachineConfig.
+    pub(super) config: String,
+}
+
+/// How the process of an order ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OrderEnd {
+    /// The order.
+    pub(super) id: String,
+    /// The boot in which it ended.
+    pub(super) boot_id: String,
+    /// The result.
+    pub(super) result: OrderResult,
+    /// The reason of a failure, without contents.
+    pub(super) reason: String,
+}
+
+impl OrderEnd {
+    /// An order that failed.
+    pub(super) fn failed(order: &OrderName, boot_id: &str, reason: String) -> Self {
+        Self { id: order.id.clone(), boot_id: boot_id.to_owned(), result: OrderResult::Failed, reason }
+    }
+}
+
+/// The result of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OrderResult {
+    /// The node has the config.
+    Done,
+    /// A reboot is under way.
+    Rebooting,
+    /// Preflight found that the node is not as it has to be.
+    Drifted,
+    /// A running node cannot take the config.
+    Unreconcilable,
+    /// The old config was restored.
+    RolledBack,
+    /// Anything else.
+    Failed,
+}
+
+/// What the process that plans answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanAnswer {
+    /// The plan.
+    Planned(Box<Plan>),
+    /// A mistake in the config or a policy.
+    Refused(String),
+    /// A failure of the host.
+    Failed(String),
+}
+
+/// How often the process of an order was started in a boot.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Starts {
+    boot_id: String,
+    number: u32,
+}
+
+/// The configs of one directory.
+#[derive(Debug)]
+pub(super) struct KeptOrder {
+    /// Which config it is.
+    pub(super) name: OrderName,
+    /// The new config.
+    pub(super) config: PathBuf,
+    /// The disruption policy, if there is one.
+    pub(super) disruption: Option<PathBuf>,
+    /// The directory of the drift policies, if there are any.
+    pub(super) drift: Option<PathBuf>,
+}
+
+/// The directory of orders.
+#[derive(Debug, Clone)]
+pub(super) struct OrderDirectory {
+    path: PathBuf,
+    /// The copy of the program.
+    program: PathBuf,
+}
+
+impl OrderDirectory {
+    /// The directory below the state directory. Nothing is made yet.
+    pub(super) fn new(state: &Path) -> Self {
+        Self { path: state.join("order"), program: state.join(COPY) }
+    }
+
+    /// Keeps a config to be checked.
+    pub(super) fn set_new(&self, name: &OrderName, desired: &DesiredConfig) -> io::Result<()> {
+        let new = self.path.join("new");
+        remove(&new)?;
+        fs::create_dir_all(&new)?;
+        fs::set_permissions(&self.path, Permissions::from_mode(0o700))?;
+        write(&new.join(CONFIG), &serde_json::to_vec(&desired.machine_config)?)?;
+        if let Some(policy) = &desired.node_disruption {
+            write(&new.join(DISRUPTION), &serde_json::to_vec(policy)?)?;
+        }
+        for (number, policy) in desired.drift_policies.iter().enumerate() {
+            fs::create_dir_all(new.join(DRIFT))?;
+            write(&new.join(DRIFT).join(format!("{number:04}.yaml")), &serde_json::to_vec(policy)?)?;
+        }
+        // The name comes last: a directory without it is not whole.
+        write(&new.join(NAME), &serde_json::to_vec(name)?)
+    }
+
+    /// The config to be checked.
+    pub(super) fn new_config(&self) -> Option<KeptOrder> {
+        self.kept("new")
+    }
+
+    /// The new config has a plan.
+    pub(super) fn accept_new(&self) -> io::Result<()> {
+        self.rename("new", "planned")
+    }
+
+    /// The newest config with a plan.
+    pub(super) fn planned(&self) -> Option<OrderName> {
+        Some(self.kept("planned")?.name)
+    }
+
+    /// The planned config is to be applied.
+    pub(super) fn order_planned(&self) -> io::Result<()> {
+        for name in ["end.json", "line", "starts.json"] {
+            remove(&self.path.join(name))?;
+        }
+        self.rename("planned", "ordered")
+    }
+
+    /// The config that is applied, or was applied last.
+    pub(super) fn ordered(&self) -> Option<OrderName> {
+        Some(self.kept("ordered")?.name)
+    }
+
+    /// The same with its files.
+    pub(super) fn ordered_config(&self) -> Option<KeptOrder> {
+        self.kept("ordered")
+    }
+
+    /// How the newest order ended; `None` while it is under way.
+    pub(super) fn end(&self) -> Option<OrderEnd> {
+        let end: OrderEnd = self.read("end.json")?;
+        (end.id == self.ordered()?.id).then_some(end)
+    }
+
+    /// Notes the end of an order.
+    pub(super) fn set_end(&self, end: &OrderEnd) {
+        self.note("end.json", end);
+    }
+
+    /// The newest line of progress.
+    pub(super) fn line(&self) -> Option<String> {
+        fs::read_to_string(self.path.join("line")).ok()
+    }
+
+    /// Notes a line of progress. One that is lost is no loss: it is only shown.
+    pub(super) fn set_line(&self, line: &str) {
+        let new = self.path.join("line.new");
+        if fs::write(&new, line).and_then(|()| fs::rename(&new, self.path.join("line"))).is_err() {
+            tracing::debug!(line, "A line of progress cannot be kept.");
+        }
+    }
+
+    /// How often the order was started again in this boot.
+    pub(super) fn starts(&self, boot_id: &str) -> u32 {
+        let starts: Starts = self.read("starts.json").unwrap_or_default();
+        if starts.boot_id == boot_id { starts.number } else { 0 }
+    }
+
+    /// Notes how often.
+    pub(super) fn set_starts(&self, boot_id: &str, number: u32) {
+        self.note("starts.json", &Starts { boot_id: boot_id.to_owned(), number });
+    }
+
+    /// A copy of the program on the host, for systemd.
+    pub(super) fn program(&self, program: &Path) -> io::Result<PathBuf> {
+        let copy = self.program.clone();
+        let wanted = fs::read(program)?;
+        if fs::read(&copy).is_ok_and(|found| Sha256::digest(found) == Sha256::digest(&wanted)) {
+            return Ok(copy);
+        }
+        let new = self.path.join("holdfast.new");
+        write(&new, &wanted)?;
+        fs::set_permissions(&new, Permissions::from_mode(0o700))?;
+        fs::rename(&new, &copy)?;
+        Ok(copy)
+    }
+
+    fn kept(&self, directory: &str) -> Option<KeptOrder> {
+        let path = self.path.join(directory);
+        let name: OrderName = self.read(&format!("{directory}/{NAME}"))?;
+        let existing = |name: &str| Some(path.join(name)).filter(|path| path.exists());
+        Some(KeptOrder {
+            name,
+            config: path.join(CONFIG),
+            disruption: existing(DISRUPTION),
+            drift: existing(DRIFT),
+        })
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&fs::read(self.path.join(name)).ok()?).ok()
+    }
+
+    fn note(&self, name: &str, value: &impl Serialize) {
+        let new = self.path.join(format!("{name}.new"));
+        let text = serde_json::to_vec(value).map_err(io::Error::from);
+        let noted =
+            text.and_then(|text| write(&new, &text)).and_then(|()| fs::rename(&new, self.path.join(name)));
+        if let Err(error) = noted {
+            tracing::error!(%error, file = name, "Cannot write a file of the apply's order.");
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        remove(&self.path.join(to))?;
+        fs::rename(self.path.join(from), self.path.join(to))?;
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+/// The name of the object in a file of JSON; `None` if there is none.
+pub(super) fn name_in(path: &Path) -> Option<String> {
+    let object: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    object["metadata"]["name"].as_str().map(str::to_owned)
+}
+
+/// Writes a file that only root reads.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    remove(path)?;
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn desired(name: &str) -> (OrderName, DesiredConfig) {
+        let config = json!({"metadata": {"name": name}});
+        let desired = DesiredConfig {
+            machine_config: config,
+            node_disruption: Some(json!({"kind": "MachineConfiguration"})),
+            drift_policies: vec![json!({"kind": "DriftPolicy"})],
+        };
+        (OrderName { id: format!("id of {name}"), config: name.to_owned() }, desired)
+    }
+
+    #[test]
+    fn a_config_is_ordered_only_after_it_has_a_plan_and_an_end_belongs_to_its_order() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = OrderDirectory::new(state.path());
+        let (first, config) = desired("one");
+        directory.set_new(&first, &config).unwrap();
+        assert!(directory.planned().is_none() && directory.ordered().is_none());
+        assert!(directory.order_planned().is_err(), "nothing is planned");
+        directory.accept_new().unwrap();
+        assert_eq!(directory.planned().unwrap(), first);
+        directory.order_planned().unwrap();
+        assert_eq!(directory.ordered().unwrap(), first);
+        assert!(directory.planned().is_none() && directory.end().is_none());
+        let kept = directory.ordered_config().unwrap();
+        assert!(kept.disruption.is_some() && kept.drift.is_some());
+        let mode = fs::metadata(kept.config).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "a config may have secrets");
+        directory.set_end(&OrderEnd::failed(&first, "boot", "reason".to_owned()));
+        assert_eq!(directory.end().unwrap().reason, "reason");
+        let (second, config) = desired("two");
+        directory.set_new(&second, &config).unwrap();
+        directory.accept_new().unwrap();
+        assert!(directory.end().is_some(), "a plan ends no order");
+        directory.order_planned().unwrap();
+        assert!(directory.end().is_none(), "the end of an earlier order");
+    }
+
+    #[test]
+    fn a_directory_without_a_name_is_no_config() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = OrderDirectory::new(state.path());
+        let (name, config) = desired("one");
+        directory.set_new(&name, &config).unwrap();
+        assert!(directory.new_config().is_some());
+        fs::remove_file(state.path().join("order/new").join(NAME)).unwrap();
+        assert!(directory.new_config().is_none());
+    }
+
+    #[test]
+    fn starts_are_counted_for_one_boot() {
+        let state = tempfile::tempdir().unwrap();
+        fs::create_dir(state.path().join("order")).unwrap();
+        let directory = OrderDirectory::new(state.path());
+        assert_eq!(directory.starts("a"), 0);
+        directory.set_starts("a", 2);
+        assert_eq!((directory.starts("a"), directory.starts("b")), (2, 0));
+    }
+
+    #[test]
+    fn the_program_is_copied_once_and_again_when_it_is_another_one() {
+        let state = tempfile::tempdir().unwrap();
+        fs::create_dir(state.path().join("order")).unwrap();
+        let directory = OrderDirectory::new(state.path());
+        let program = state.path().join("program");
+        for content in ["one", "two"] {
+            fs::write(&program, content).unwrap();
+            let copy = directory.program(&program).unwrap();
+            assert_eq!(fs::read_to_string(&copy).unwrap(), content);
+            let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+            let before = inode(&copy);
+            assert_eq!(inode(&directory.program(&program).unwrap()), before);
+        }
+    }
+}

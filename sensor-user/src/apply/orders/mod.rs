@@ -1,0 +1,277 @@
+//! Orders of the node's reporter, in the mode `manage`: a config is handed in, planned, and applied.
+//!
+//! In: requests of the reporter's socket. Out: an implementation of [`ConfigOrders`]. The daemon itself writes no managed path and
+//! has no right to: [`run`] applies, in a unit of the host's systemd that lives on when the daemon ends. Everything that is known
+//! about an order is in files below the state directory ([`files`]), so a daemon that starts again goes on where it was.
+
+mod files;
+mod run;
+
+pub use run::{plan_order, run_order};
+
+use super::actions::transient;
+use crate::{clock::boot_id, desired::generation, store::Store};
+use files::{OrderDirectory, OrderEnd, OrderName, OrderResult, PlanAnswer};
+use sensor_model::socket::{
+    APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA,
+    PlannedConfig, SocketError, SocketErrorReason,
+};
+use sha2::{Digest as _, Sha256};
+use std::{
+    io,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Mutex,
+};
+
+use crate::report::socket::ConfigOrders;
+
+/// The unit that applies.
+const UNIT: &str = "holdfast-apply.service";
+/// This program, also when another version replaced its file, or when it is in a container's image.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+/// The hidden command that plans and runs orders.
+pub const SUBCOMMAND: &str = "order";
+/// The present config of a node that the Machine Config Operator managed before.
+pub const CURRENT_CONFIG: &str = "etc/machine-config-daemon/currentconfig";
+/// Longest message.
+const MESSAGE_BYTES: usize = 2000;
+/// How often an order whose process ends early is started again.
+const STARTS: u32 = 3;
+
+/// The orders of one node.
+#[derive(Debug)]
+pub struct NodeOrders {
+    root: PathBuf,
+    state: PathBuf,
+    directory: OrderDirectory,
+    /// Only one request works at a time. With it: the newest generation whose name was read.
+    known: Mutex<Option<(u64, Option<String>)>>,
+}
+
+impl NodeOrders {
+    /// For the host at `root`, with its state directory.
+    pub fn new(root: &Path, state: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            state: state.to_owned(),
+            directory: OrderDirectory::new(state),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Hands a config to a process that plans, so that the daemon needs no memory for it.
+    fn planned(&self) -> io::Result<PlanAnswer> {
+        let out = Command::new(THIS_PROGRAM)
+            .arg0("holdfast")
+            .args([SUBCOMMAND, "plan"])
+            .args(["--host-root".as_ref(), self.root.as_os_str()])
+            .args(["--state".as_ref(), self.state.as_os_str()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()?;
+        serde_json::from_slice(&out.stdout)
+            .map_err(|_| io::Error::other(format!("it ended ({})", out.status)))
+    }
+
+    /// Runs the order in a unit of systemd.
+    fn start(&self) -> Result<(), SocketError> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            tracing::error!(%error, "Cannot start an apply: {what}.");
+            refusal(SocketErrorReason::NotReady, format!("{what}: {error}"))
+        };
+        let program = self.directory.program(Path::new(THIS_PROGRAM));
+        let program = program.map_err(|error| failed("cannot keep a copy of the program", &error))?;
+        let texts = [&program, &self.root, &self.state].map(|path| path.to_string_lossy().into_owned());
+        let [program, root, state] = &texts;
+        let command = [program, SUBCOMMAND, "run", "--host-root", root, "--state", state];
+        let start = transient::start(&self.root, UNIT, "Applies a MachineConfig to this node", &command);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed("cannot ask systemd", &error))?;
+        runtime.block_on(start).map_err(|error| failed("systemd does not start it", &error))
+    }
+
+    fn is_running(&self) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return true };
+        // Without an answer it may run: a second process would only wait for its lock.
+        runtime.block_on(transient::is_active(&self.root, UNIT)).unwrap_or(true)
+    }
+
+    /// The name of the config that the node has. `known` has the one of the newest generation.
+    fn current(&self, known: &mut Option<(u64, Option<String>)>) -> Option<String> {
+        let Ok(Some((id, manifests))) = Store::current_in(&self.state) else {
+            return files::name_in(&self.root.join(CURRENT_CONFIG));
+        };
+        if known.as_ref().is_none_or(|(read, _)| *read != id) {
+            let kept = generation((id, manifests).into()).ok();
+            let name = kept.and_then(|kept| match &kept.rendered.sources[..] {
+                [source] => Some(source.machine_config.to_string()),
+                _ => None,
+            });
+            *known = Some((id, name));
+        }
+        known.as_ref().and_then(|(_, name)| name.clone())
+    }
+
+    /// The progress of the newest order. It starts the process of an order again that has no end.
+    fn look(&self, known: &mut Option<(u64, Option<String>)>) -> ApplyProgress {
+        let idle = ApplyProgress {
+            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
+            phase: ApplyPhase::Idle,
+            id: None,
+            config: None,
+            message: None,
+            drifted: false,
+            unreconcilable: false,
+            rolled_back: false,
+            current: self.current(known),
+        };
+        let Some(order) = self.directory.ordered() else { return idle };
+        let progress =
+            ApplyProgress { id: Some(order.id.clone()), config: Some(order.config.clone()), ..idle };
+        let boot = boot_id(Path::new("/proc")).unwrap_or_default();
+        let end = self.directory.end();
+        let waits = end.as_ref().is_some_and(|end| end.result == OrderResult::Rebooting);
+        match end {
+            Some(end) if !(waits && end.boot_id != boot) => ended(progress, &end),
+            _ if self.is_running() => ApplyProgress {
+                phase: ApplyPhase::Running,
+                message: self.directory.line().map(|line| fit(&line)),
+                ..progress
+            },
+            _ => self.again(&order, &boot, progress),
+        }
+    }
+
+    /// The process of an order is gone, and the order is not over.
+    fn again(&self, order: &OrderName, boot: &str, progress: ApplyProgress) -> ApplyProgress {
+        let starts = self.directory.starts(boot);
+        if starts >= STARTS {
+            let reason = format!("the process that applies ended {starts} times without a result");
+            self.directory.set_end(&OrderEnd::failed(order, boot, reason.clone()));
+            return ApplyProgress { phase: ApplyPhase::Failed, message: Some(reason), ..progress };
+        }
+        tracing::warn!(config = order.config, "The process of an apply is gone: it is started again.");
+        let message = self.start().err().map(|error| fit(&error.error));
+        self.directory.set_starts(boot, starts + 1);
+        ApplyProgress { phase: ApplyPhase::Running, message, ..progress }
+    }
+}
+
+impl ConfigOrders for NodeOrders {
+    fn plan(&self, config: &[u8]) -> Result<PlannedConfig, SocketError> {
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if is_busy(self.look(&mut known).phase) {
+            return Err(busy());
+        }
+        // The parser's own text may have values of the config in it.
+        let desired: DesiredConfig = serde_json::from_slice(config).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            refusal(SocketErrorReason::Refused, format!("the body is no config: {place}"))
+        })?;
+        let Some(name) = desired.machine_config["metadata"]["name"].as_str() else {
+            let error = "machine_config: metadata.name: is missing".to_owned();
+            return Err(refusal(SocketErrorReason::Refused, error));
+        };
+        let kept = |error: io::Error| {
+            tracing::error!(%error, "Cannot keep a config for the reporter.");
+            refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
+        };
+        let name = OrderName { id: id_of(&desired), config: name.to_owned() };
+        self.directory.set_new(&name, &desired).map_err(kept)?;
+        match self.planned() {
+            Ok(PlanAnswer::Planned(plan)) => {
+                self.directory.accept_new().map_err(kept)?;
+                Ok(PlannedConfig {
+                    schema: PLANNED_CONFIG_SCHEMA.to_owned(),
+                    id: name.id,
+                    config: name.config,
+                    drains: plan.drain,
+                    reboots: plan.reboot,
+                    has_nothing_to_do: plan.has_nothing_to_do(),
+                    plan: *plan,
+                })
+            }
+            Ok(PlanAnswer::Refused(reason)) => Err(refusal(SocketErrorReason::Refused, fit(&reason))),
+            Ok(PlanAnswer::Failed(reason)) => Err(refusal(SocketErrorReason::NotReady, fit(&reason))),
+            Err(error) => {
+                tracing::error!(%error, "The process that plans gave no answer.");
+                Err(refusal(SocketErrorReason::NotReady, format!("the process that plans: {error}")))
+            }
+        }
+    }
+
+    fn begin(&self, order: &ApplyOrder) -> Result<ApplyProgress, SocketError> {
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let progress = self.look(&mut known);
+        if is_busy(progress.phase) {
+            return if progress.id.as_ref() == Some(&order.id) { Ok(progress) } else { Err(busy()) };
+        }
+        if self.directory.planned().is_none_or(|planned| planned.id != order.id) {
+            let error = "the newest config has another id: hand the config in again".to_owned();
+            return Err(refusal(SocketErrorReason::NotPlanned, error));
+        }
+        self.directory.order_planned().map_err(|error| {
+            refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
+        })?;
+        // A failed start is tried again, as that of a process that ended early.
+        if let Err(error) = self.start() {
+            tracing::warn!(error = error.error, "The apply is started again later.");
+        }
+        Ok(self.look(&mut known))
+    }
+
+    fn progress(&self) -> ApplyProgress {
+        self.look(&mut self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
+fn is_busy(phase: ApplyPhase) -> bool {
+    matches!(phase, ApplyPhase::Running | ApplyPhase::Rebooting)
+}
+
+fn busy() -> SocketError {
+    refusal(SocketErrorReason::Busy, "an apply is under way: wait for its end".to_owned())
+}
+
+fn refusal(reason: SocketErrorReason, error: String) -> SocketError {
+    SocketError { reason, error, oldest: None }
+}
+
+/// A text that is not too long.
+fn fit(text: &str) -> String {
+    let end = text.floor_char_boundary(MESSAGE_BYTES);
+    if end == text.len() {
+        text.to_owned()
+    } else {
+        format!("{}…", &text[..text.floor_char_boundary(end - 3)])
+    }
+}
+
+/// The name of a config: the hash of all that was handed in.
+fn id_of(desired: &DesiredConfig) -> String {
+    // A structure of JSON values always has a JSON.
+    hex::encode(Sha256::digest(serde_json::to_vec(desired).unwrap_or_default()))
+}
+
+/// The progress of an order that ended, or waits for a reboot.
+fn ended(progress: ApplyProgress, end: &OrderEnd) -> ApplyProgress {
+    let phase = match end.result {
+        OrderResult::Done => ApplyPhase::Done,
+        OrderResult::Rebooting => ApplyPhase::Rebooting,
+        OrderResult::Drifted
+        | OrderResult::Unreconcilable
+        | OrderResult::RolledBack
+        | OrderResult::Failed => ApplyPhase::Failed,
+    };
+    ApplyProgress {
+        phase,
+        message: (!end.reason.is_empty()).then(|| fit(&end.reason)),
+        drifted: end.result == OrderResult::Drifted,
+        unreconcilable: end.result == OrderResult::Unreconcilable,
+        rolled_back: end.result == OrderResult::RolledBack,
+        ..progress
+    }
+}

@@ -1,0 +1,154 @@
+//! The processes of an order: one plans, one applies.
+//!
+//! In: the files of an order. Out: the plan, or the end of the apply, which the daemon reads.
+
+use super::CURRENT_CONFIG;
+use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
+use crate::apply::{
+    ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
+    HostApplyOptions, HostRunEnd, Interrupts, NewConfig,
+};
+use crate::{clock::boot_id, desired::SERVICE_CONFIGS, desired::Unknown, store::Store};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The reporter has orders, so nobody is asked.
+const GIVEN: GivenConsent = GivenConsent { yes: true, reboot: true };
+
+/// The error of a command without an order.
+const NO_ORDER: &str = "there is no order: only the daemon calls this command";
+
+/// Plans the config that was handed in last. It changes nothing.
+pub async fn plan_order(root: &Path, state: &Path) -> PlanAnswer {
+    let Some(order) = OrderDirectory::new(state).new_config() else {
+        return PlanAnswer::Failed(NO_ORDER.to_owned());
+    };
+    let planned = async {
+        let host = HostApply::open(options(&order, root, state), Interrupts::default())?;
+        let configs = configs(&host, &order, root, true, &mut |_| {}).await?;
+        host.dry_run(&configs, &mut |_| {})
+    };
+    match planned.await {
+        Ok(HostRunEnd::Planned { plan, .. }) => PlanAnswer::Planned(plan),
+        Ok(HostRunEnd::Refused | HostRunEnd::Reported(_)) => PlanAnswer::Failed("no plan".to_owned()),
+        Err(error) if error.is_input() => PlanAnswer::Refused(error.to_string()),
+        Err(error) => PlanAnswer::Failed(error.to_string()),
+    }
+}
+
+/// Applies the config of the newest order, or continues its apply, and notes the end. Gives whether the node has the config.
+///
+/// # Errors
+/// There is no order, or its end cannot be noted.
+pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: fn(&str)) -> io::Result<bool> {
+    let directory = OrderDirectory::new(state);
+    let Some(order) = directory.ordered_config() else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, NO_ORDER));
+    };
+    let mut progress = |line: &str| {
+        say(line);
+        directory.set_line(line);
+    };
+    let applied = apply(&order, root, state, interrupts, &mut progress).await;
+    let (result, reason) = match &applied {
+        Ok(report) => of_report(report),
+        Err(error) => of_error(error),
+    };
+    let boot_id = boot_id(Path::new("/proc"))?;
+    directory.set_end(&OrderEnd { id: order.name.id, boot_id, result, reason });
+    Ok(matches!(result, OrderResult::Done | OrderResult::Rebooting))
+}
+
+async fn apply(
+    order: &KeptOrder,
+    root: &Path,
+    state: &Path,
+    interrupts: Interrupts,
+    progress: &mut dyn FnMut(&str),
+) -> Result<ApplyReport, HostApplyError> {
+    let host = HostApply::open(options(order, root, state), interrupts)?;
+    if let Some(store) = Store::open_existing(state)?
+        && store.open_journal()?.is_some()
+    {
+        // The apply of this order, or an earlier one. If it was an earlier one, the order itself comes next.
+        let report = host.resume(progress).await?;
+        let is_of_another = match report.result {
+            ApplyResult::Unchanged => true,
+            ApplyResult::Done => !is_current(state, order),
+            _ => false,
+        };
+        if !is_of_another {
+            return Ok(report);
+        }
+    }
+    let configs = configs(&host, order, root, false, progress).await?;
+    match host.run(configs, GIVEN, |_| Ok(true), progress).await? {
+        HostRunEnd::Reported(report) => Ok(*report),
+        HostRunEnd::Planned { .. } | HostRunEnd::Refused => Ok(ApplyReport::nothing_to_resume(state)),
+    }
+}
+
+/// Whether the node's current config is that of the order.
+fn is_current(state: &Path, order: &KeptOrder) -> bool {
+    let Ok(Some((_, manifests))) = Store::current_in(state) else { return false };
+    let Ok(kept) = std::fs::read_dir(&manifests) else { return false };
+    let wanted = std::fs::read(&order.config).ok();
+    kept.flatten().any(|entry| std::fs::read(entry.path()).ok() == wanted)
+}
+
+fn options(order: &KeptOrder, root: &Path, state: &Path) -> HostApplyOptions {
+    HostApplyOptions {
+        root: root.to_owned(),
+        state: state.to_owned(),
+        disruption_policies: order.disruption.iter().cloned().collect(),
+        drift_policies: order.drift.iter().cloned().collect(),
+        pool: None,
+        force: false,
+        act: true,
+        beside_mco: false,
+    }
+}
+
+async fn configs(
+    host: &HostApply,
+    order: &KeptOrder,
+    root: &Path,
+    is_dry: bool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<ApplyConfigs, HostApplyError> {
+    // Until the first apply the present config is that of the daemon: of another daemon before it, or of the host's service.
+    let known = [CURRENT_CONFIG, SERVICE_CONFIGS].map(|path| root.join(path));
+    let present: Vec<PathBuf> = known.into_iter().find(|path| path.exists()).into_iter().collect();
+    let current = if Store::current_in(host.state())?.is_some() { &[][..] } else { &present[..] };
+    let wanted = NewConfig {
+        new: std::slice::from_ref(&order.config),
+        current,
+        unknown: Unknown::Refuse,
+        allow_empty: false,
+    };
+    host.configs(wanted, is_dry, progress).await
+}
+
+fn of_report(report: &ApplyReport) -> (OrderResult, String) {
+    let result = match report.result {
+        ApplyResult::Done | ApplyResult::Unchanged => OrderResult::Done,
+        ApplyResult::Rebooting => OrderResult::Rebooting,
+        ApplyResult::Drifted => OrderResult::Drifted,
+        ApplyResult::RolledBack => OrderResult::RolledBack,
+        ApplyResult::Abandoned | ApplyResult::Halted => OrderResult::Failed,
+    };
+    let problems: Vec<&str> = report.problems_besides_reason().collect();
+    let texts = Some(report.reason.as_str()).into_iter().chain(problems).filter(|text| !text.is_empty());
+    (result, texts.collect::<Vec<_>>().join("; "))
+}
+
+fn of_error(error: &HostApplyError) -> (OrderResult, String) {
+    let result = match error {
+        HostApplyError::Apply(ApplyError::Unreconcilable(_)) => OrderResult::Unreconcilable,
+        HostApplyError::Apply(ApplyError::Preflight(_)) => OrderResult::Drifted,
+        _ => OrderResult::Failed,
+    };
+    (result, error.to_string())
+}

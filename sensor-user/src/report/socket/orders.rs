@@ -1,0 +1,142 @@
+//! The requests that change something: a config, and the order to apply it.
+//!
+//! In: a request with its body, and an implementation of [`ConfigOrders`]. Out: an answer as [`sensor_model::socket`] describes it.
+//! In every mode but `manage` there is no implementation, and each of these requests is refused.
+
+use super::answers::{Answer, Patience, body, json, refused};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, ETAG, HeaderValue, IF_NONE_MATCH};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use sensor_model::socket::{
+    APPLY, ApplyOrder, ApplyProgress, CONFIG, CONFIG_BYTES, HEADER_SECONDS, JSON, PlannedConfig, SocketError,
+    SocketErrorReason,
+};
+use sha2::{Digest as _, Sha256};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// Most bytes of an order.
+const ORDER_BYTES: usize = 1 << 10;
+
+/// Longest time until a peer has sent a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
+
+/// The pause between two looks at an apply for a request that waits.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a reporter may ask for in the mode `manage`. Each call may take seconds.
+pub trait ConfigOrders: Debug + Send + Sync {
+    /// Checks and keeps a [`sensor_model::socket::DesiredConfig`], and plans the way to it.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn plan(&self, config: &[u8]) -> Result<PlannedConfig, SocketError>;
+
+    /// Begins the apply of the newest planned config.
+    ///
+    /// # Errors
+    /// Why it does not begin.
+    fn begin(&self, order: &ApplyOrder) -> Result<ApplyProgress, SocketError>;
+
+    /// The progress of the newest order. An apply whose process ended early is continued.
+    fn progress(&self) -> ApplyProgress;
+}
+
+/// Whether a request is one of these.
+pub(super) fn is_order(path: &str) -> bool {
+    [CONFIG, APPLY].contains(&path)
+}
+
+/// The answer to a request. One that waits gets its answer early when the value of `stop` is `true`.
+pub(super) async fn answer(
+    orders: Option<Arc<dyn ConfigOrders>>,
+    request: &Parts,
+    content: Incoming,
+    stop: watch::Receiver<bool>,
+) -> Answer {
+    let patience = Patience::of(&request.headers, stop);
+    let Some(orders) = orders else {
+        let error = "the daemon does not run with `--mode manage`".to_owned();
+        return refused(SocketErrorReason::NotManaged, error);
+    };
+    match (request.uri.path(), &request.method) {
+        (CONFIG, &Method::PUT) => match read(content, CONFIG_BYTES).await {
+            Ok(config) => of(spawn_blocking(move || orders.plan(&config)).await, StatusCode::OK),
+            Err(refusal) => refusal,
+        },
+        (APPLY, &Method::POST) => match read(content, ORDER_BYTES).await {
+            Ok(order) => match serde_json::from_slice::<ApplyOrder>(&order) {
+                Ok(order) => of(spawn_blocking(move || orders.begin(&order)).await, StatusCode::ACCEPTED),
+                Err(_) => refused(SocketErrorReason::InvalidRequest, "the body has no field `id`".to_owned()),
+            },
+            Err(refusal) => refusal,
+        },
+        (APPLY, &(Method::GET | Method::HEAD)) => progress(orders, request, patience).await,
+        (path, _) => {
+            let allowed = if path == CONFIG { "PUT" } else { "GET, HEAD, POST" };
+            let mut answer = refused(SocketErrorReason::MethodNotAllowed, format!("only {allowed}"));
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            answer
+        }
+    }
+}
+
+/// The whole body, if it is not too large and comes in time.
+async fn read(content: Incoming, limit: usize) -> Result<Bytes, Answer> {
+    match timeout(BODY_TIMEOUT, Limited::new(content, limit).collect()).await {
+        Ok(Ok(read)) => Ok(read.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(refused(SocketErrorReason::TooLarge, format!("the body may have {limit} bytes")))
+        }
+        Ok(Err(_)) => Err(refused(SocketErrorReason::InvalidRequest, "the body ended early".to_owned())),
+        Err(_) => Err(refused(SocketErrorReason::InvalidRequest, "the body did not come in time".to_owned())),
+    }
+}
+
+fn of<T: serde::Serialize>(
+    done: Result<Result<T, SocketError>, tokio::task::JoinError>,
+    status: StatusCode,
+) -> Answer {
+    match done {
+        Ok(Ok(value)) => json(status, &value),
+        Ok(Err(error)) => refused(error.reason, error.error),
+        Err(error) => {
+            tracing::error!(%error, "The thread of a request of the reporter ended early.");
+            refused(SocketErrorReason::NotReady, "the daemon could not work on the request".to_owned())
+        }
+    }
+}
+
+/// The progress as soon as it differs from what the peer knows.
+async fn progress(orders: Arc<dyn ConfigOrders>, request: &Parts, mut patience: Patience) -> Answer {
+    let known = request.headers.get(IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).unwrap_or_default();
+    loop {
+        let asked = Arc::clone(&orders);
+        let answer = of(spawn_blocking(move || Ok(asked.progress())).await, StatusCode::OK);
+        if answer.status() != StatusCode::OK {
+            return answer;
+        }
+        let content = match answer.into_body().collect().await {
+            Ok(content) => content.to_bytes(),
+            Err(never) => match never {},
+        };
+        let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&content)[..8]));
+        let is_known = known.split(',').any(|known| known.trim() == tag);
+        if is_known && patience.pause(PAUSE).await {
+            continue;
+        }
+        let mut answer = if is_known {
+            body(StatusCode::NOT_MODIFIED, None, Bytes::new())
+        } else {
+            body(StatusCode::OK, Some(JSON), content)
+        };
+        answer.headers_mut().extend(HeaderValue::try_from(tag).ok().map(|tag| (ETAG, tag)));
+        return answer;
+    }
+}

@@ -1,0 +1,121 @@
+//! Configs and orders.
+
+use super::*;
+use sensor_model::node_disruption::DisruptionPolicy;
+use sensor_model::plan::plan;
+use sensor_model::socket::{
+    APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG_BYTES, PLANNED_CONFIG_SCHEMA,
+    PlannedConfig,
+};
+use std::sync::Mutex;
+
+/// Accepts every config, names it by its size, and applies at once.
+#[derive(Debug, Default)]
+struct Played {
+    newest: Mutex<Option<String>>,
+    ordered: Mutex<Option<String>>,
+}
+
+impl ConfigOrders for Played {
+    fn plan(&self, config: &[u8]) -> Result<PlannedConfig, SocketError> {
+        if config.is_empty() {
+            let error = "empty".to_owned();
+            return Err(SocketError { reason: SocketErrorReason::Refused, error, oldest: None });
+        }
+        let id = config.len().to_string();
+        *self.newest.lock().unwrap() = Some(id.clone());
+        Ok(PlannedConfig {
+            schema: PLANNED_CONFIG_SCHEMA.to_owned(),
+            id,
+            config: "played".to_owned(),
+            plan: plan(None, None, &DisruptionPolicy::default()).unwrap(),
+            drains: false,
+            reboots: false,
+            has_nothing_to_do: true,
+        })
+    }
+
+    fn begin(&self, order: &ApplyOrder) -> Result<ApplyProgress, SocketError> {
+        if self.newest.lock().unwrap().as_ref() != Some(&order.id) {
+            let error = "another id".to_owned();
+            return Err(SocketError { reason: SocketErrorReason::NotPlanned, error, oldest: None });
+        }
+        *self.ordered.lock().unwrap() = Some(order.id.clone());
+        Ok(self.progress())
+    }
+
+    fn progress(&self) -> ApplyProgress {
+        let id = self.ordered.lock().unwrap().clone();
+        ApplyProgress {
+            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
+            phase: if id.is_some() { ApplyPhase::Done } else { ApplyPhase::Idle },
+            id,
+            config: None,
+            message: None,
+            drifted: false,
+            unreconcilable: false,
+            rolled_back: false,
+            current: None,
+        }
+    }
+}
+
+fn managed() -> Served {
+    Served::serving(&Everybody(true), LogLimits::default(), Some(Arc::new(Played::default())))
+}
+
+async fn put(served: &Served, body: &str) -> Got {
+    served.send("PUT /v1/config", &format!("content-length: {}\r\n", body.len()), body).await
+}
+
+async fn order(served: &Served, id: &str) -> Got {
+    let body = format!("{{\"id\":\"{id}\"}}");
+    served.send("POST /v1/apply", &format!("content-length: {}\r\n", body.len()), &body).await
+}
+
+#[tokio::test]
+async fn without_the_mode_manage_no_config_and_no_order_is_taken() {
+    let served = Served::new();
+    for got in [put(&served, "{}").await, order(&served, "2").await, served.get("/v1/apply").await] {
+        assert_eq!((got.code, got.reason()), (403, SocketErrorReason::NotManaged));
+    }
+}
+
+#[tokio::test]
+async fn only_the_newest_planned_config_can_be_ordered() {
+    let served = managed();
+    assert_eq!(order(&served, "2").await.reason(), SocketErrorReason::NotPlanned);
+    let first = put(&served, "{}").await;
+    assert_eq!(first.code, 200, "{first:?}");
+    assert_eq!(put(&served, "{ }").await.json::<PlannedConfig>().id, "3");
+    assert_eq!(order(&served, &first.json::<PlannedConfig>().id).await.code, 409);
+    let ordered = order(&served, "3").await;
+    assert_eq!((ordered.code, ordered.json::<ApplyProgress>().phase), (202, ApplyPhase::Done));
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_or_no_order_is_refused_with_its_reason() {
+    let served = managed();
+    let got = put(&served, &" ".repeat(CONFIG_BYTES + 1)).await;
+    assert_eq!((got.code, got.reason()), (413, SocketErrorReason::TooLarge));
+    assert_eq!(put(&served, "").await.reason(), SocketErrorReason::Refused);
+    let got = served.send("POST /v1/apply", "content-length: 2\r\n", "[]").await;
+    assert_eq!((got.code, got.reason()), (400, SocketErrorReason::InvalidRequest));
+    let got = served.ask("DELETE /v1/config", "").await;
+    assert_eq!((got.code, got.header("allow")), (405, Some("PUT")));
+}
+
+#[tokio::test]
+async fn progress_that_is_known_is_waited_for_until_it_changes() {
+    let served = managed();
+    let idle = served.get("/v1/apply").await;
+    let known = format!("if-none-match: {}\r\n", idle.header("etag").unwrap());
+    assert_eq!(served.ask("GET /v1/apply", &known).await.code, 304);
+    let waiting = served.ask("GET /v1/apply", &format!("{known}prefer: wait=60\r\n"));
+    let changed = async {
+        put(&served, "{}").await;
+        order(&served, "2").await
+    };
+    let (got, _) = tokio::join!(waiting, changed);
+    assert_eq!((got.code, got.json::<ApplyProgress>().phase), (200, ApplyPhase::Done));
+}
