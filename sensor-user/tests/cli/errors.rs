@@ -87,7 +87,7 @@ fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
 fn options_of_the_daemon_that_do_not_fit_are_refused() {
     let world = World::new();
     for (arguments, reason) in [
-        (&["--mode", "manage"][..], "--mode manage is not built yet"),
+        (&["--mode", "manage"][..], "--mode manage needs --reporter-uid"),
         (&["--standalone", "--mode", "observe"], "cannot be used with"),
         (&["--enter-host", "--listen", "127.0.0.1:9464"], "cannot be used with"),
         (&["--enter-host", "--host-root", "/host"], "cannot be used with"),
