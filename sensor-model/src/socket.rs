@@ -9,6 +9,9 @@
 //! | the same with `If-None-Match` and `Prefer: wait=S` | the status as soon as it differs, or 304 after S seconds |
 //! | `GET /v1/records?from=SEQ`, also with `Prefer: wait=S` | the log's entries from this number on, one a line as in the log; an empty body if there is none |
 //! | `GET /v1/log` | [`LogCheckpoint`] |
+//! | `PUT /v1/config` with a [`DesiredConfig`], in the mode `manage` | [`PlannedConfig`] |
+//! | `POST /v1/apply` with an [`ApplyOrder`] | [`ApplyProgress`] |
+//! | `GET /v1/apply`, also with `If-None-Match` and `Prefer: wait=S` | [`ApplyProgress`], as for the status |
 //! | `GET /metrics`, `/healthz`, `/readyz` | as the pages of a daemon that listens on an address |
 //!
 //! Every other answer is a [`SocketError`] with the status code of its reason.
@@ -73,7 +76,7 @@ pub const STATUS_BYTES: usize = 2 << 20;
 /// Most bytes in an answer to [`RECORDS`]. It has whole lines only, and at least one if the log has the entry.
 pub const RECORDS_BYTES: usize = 256 << 10;
 
-/// Most bytes of a request's first line and headers. A request has no body.
+/// Most bytes of a request's first line and headers.
 pub const REQUEST_HEAD_BYTES: usize = 8 << 10;
 
 /// Most connections at once. The daemon closes one more without an answer.

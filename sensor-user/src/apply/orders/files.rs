@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 use std::{
     fs::{self, File, Permissions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -151,10 +151,9 @@ impl OrderDirectory {
 
     /// The planned config is to be applied.
     pub(super) fn order_planned(&self) -> io::Result<()> {
-        for name in ["end.json", "line", "starts.json"] {
-            remove(&self.path.join(name))?;
-        }
-        self.rename("planned", "ordered")
+        self.rename("planned", "ordered")?;
+        // They belong to the order before. An end that a crash leaves here is that of the same config, or of no order.
+        ["end.json", "line", "starts.json"].iter().try_for_each(|name| remove(&self.path.join(name)))
     }
 
     /// The config that is applied, or was applied last.
@@ -205,13 +204,18 @@ impl OrderDirectory {
     /// A copy of the program on the host, for systemd.
     pub(super) fn program(&self, program: &Path) -> io::Result<PathBuf> {
         let copy = self.program.clone();
-        let wanted = fs::read(program)?;
-        if fs::read(&copy).is_ok_and(|found| Sha256::digest(found) == Sha256::digest(&wanted)) {
+        let wanted = digest(program)?;
+        if digest(&copy).is_ok_and(|found| found == wanted) {
             return Ok(copy);
         }
         let new = self.path.join("holdfast.new");
-        write(&new, &wanted)?;
-        fs::set_permissions(&new, Permissions::from_mode(0o700))?;
+        remove(&new)?;
+        let mut file = File::options().write(true).create_new(true).open(&new)?;
+        io::copy(&mut File::open(program)?, &mut file)?;
+        file.set_permissions(Permissions::from_mode(0o700))?;
+        file.sync_all()?;
+        // A file that is open for writing cannot be run.
+        drop(file);
         fs::rename(&new, &copy)?;
         Ok(copy)
     }
@@ -253,6 +257,18 @@ impl OrderDirectory {
 pub(super) fn name_in(path: &Path) -> Option<String> {
     let object: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     object["metadata"]["name"].as_str().map(str::to_owned)
+}
+
+/// The hash of a file, which is never whole in memory.
+fn digest(path: &Path) -> io::Result<[u8; 32]> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
 }
 
 /// Writes a file that only root reads.

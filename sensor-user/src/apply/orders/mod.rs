@@ -19,11 +19,12 @@ use sensor_model::socket::{
 use sha2::{Digest as _, Sha256};
 use std::{
     io,
-    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Mutex,
+    time::Duration,
 };
+use tokio::{process::Command, time::timeout};
 
 use crate::report::socket::ConfigOrders;
 
@@ -37,6 +38,8 @@ pub const SUBCOMMAND: &str = "order";
 pub const CURRENT_CONFIG: &str = "etc/machine-config-daemon/currentconfig";
 /// Longest message.
 const MESSAGE_BYTES: usize = 2000;
+/// Longest time to plan. A config that takes longer would keep every other request waiting.
+const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 /// How often an order whose process ends early is started again.
 const STARTS: u32 = 3;
 
@@ -63,14 +66,18 @@ impl NodeOrders {
 
     /// Hands a config to a process that plans, so that the daemon needs no memory for it.
     fn planned(&self) -> io::Result<PlanAnswer> {
-        let out = Command::new(THIS_PROGRAM)
+        let mut command = Command::new(THIS_PROGRAM);
+        command
             .arg0("holdfast")
             .args([SUBCOMMAND, "plan"])
             .args(["--host-root".as_ref(), self.root.as_os_str()])
             .args(["--state".as_ref(), self.state.as_os_str()])
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
-            .output()?;
+            .kill_on_drop(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let out = runtime.block_on(async { timeout(PLAN_TIMEOUT, command.output()).await });
+        let out = out.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         serde_json::from_slice(&out.stdout)
             .map_err(|_| io::Error::other(format!("it ended ({})", out.status)))
     }
