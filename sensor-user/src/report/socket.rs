@@ -55,8 +55,8 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(LONGEST_WAIT_SECONDS 
 /// Longest time for open connections to end at the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pause between two looks at an apply.
-const TEND_PAUSE: Duration = Duration::from_secs(5);
+/// The pause between two questions about the progress of an apply.
+const CONTINUE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Most headers of a request.
 const HEADERS: usize = 32;
@@ -119,7 +119,7 @@ async fn serve(
 ) -> io::Result<()> {
     let mut refusals = Refusals::new(Arc::clone(&answers.pages.metrics));
     let mut connections = JoinSet::new();
-    let tending = orders.clone().map(|orders| tokio::spawn(tend(orders)));
+    let continuing = orders.clone().map(|orders| tokio::spawn(continue_applies(orders)));
     let stopping = stop.clone();
     let mut stopped = pin!(async move { drop(stop.wait_for(|stop| *stop).await) });
     loop {
@@ -147,8 +147,8 @@ async fn serve(
         }
     }
     drop(listener);
-    if let Some(tending) = tending {
-        tending.abort();
+    if let Some(task) = continuing {
+        task.abort();
     }
     let finish = async { while connections.join_next().await.is_some() {} };
     if timeout(SHUTDOWN_TIMEOUT, finish).await.is_err() {
@@ -158,13 +158,13 @@ async fn serve(
 }
 
 /// Asks for the progress of the newest apply again and again, because that continues one whose process ended early.
-async fn tend(orders: Arc<dyn ConfigOrders>) {
+async fn continue_applies(orders: Arc<dyn ConfigOrders>) {
     loop {
         let orders = Arc::clone(&orders);
         if let Err(error) = spawn_blocking(move || drop(orders.progress())).await {
-            tracing::error!(%error, "The thread that looks after an apply ended early.");
+            tracing::error!(%error, "The thread that continues applies ended early.");
         }
-        sleep(TEND_PAUSE).await;
+        sleep(CONTINUE_PAUSE).await;
     }
 }
 

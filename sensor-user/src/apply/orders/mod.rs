@@ -123,7 +123,7 @@ impl NodeOrders {
     }
 
     /// The progress of the newest order. It starts the process of an order again that has no end.
-    fn look(&self, known: &mut Option<(u64, Option<String>)>) -> ApplyProgress {
+    fn newest(&self, known: &mut Option<(u64, Option<String>)>) -> ApplyProgress {
         let idle = ApplyProgress {
             schema: APPLY_PROGRESS_SCHEMA.to_owned(),
             phase: ApplyPhase::Idle,
@@ -170,7 +170,7 @@ impl NodeOrders {
 impl ConfigOrders for NodeOrders {
     fn plan(&self, config: &[u8]) -> Result<PlannedConfig, SocketError> {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if is_busy(self.look(&mut known).phase) {
+        if is_busy(self.newest(&mut known).phase) {
             return Err(busy());
         }
         // The parser's own text may have values of the config in it.
@@ -212,7 +212,7 @@ impl ConfigOrders for NodeOrders {
 
     fn begin(&self, order: &ApplyOrder) -> Result<ApplyProgress, SocketError> {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let progress = self.look(&mut known);
+        let progress = self.newest(&mut known);
         if is_busy(progress.phase) {
             return if progress.id.as_ref() == Some(&order.id) { Ok(progress) } else { Err(busy()) };
         }
@@ -227,11 +227,11 @@ impl ConfigOrders for NodeOrders {
         if let Err(error) = self.start() {
             tracing::warn!(error = error.error, "The apply is started again later.");
         }
-        Ok(self.look(&mut known))
+        Ok(self.newest(&mut known))
     }
 
     fn progress(&self) -> ApplyProgress {
-        self.look(&mut self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.newest(&mut self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
 

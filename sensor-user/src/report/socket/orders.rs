@@ -27,7 +27,7 @@ const ORDER_BYTES: usize = 1 << 10;
 /// Longest time until a peer has sent a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
 
-/// The pause between two looks at an apply for a request that waits.
+/// The pause between two questions about the progress, for a request that waits.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a reporter may ask for in the mode `manage`. Each call may take seconds.
