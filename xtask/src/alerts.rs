@@ -95,6 +95,8 @@ mod tests {
 
     /// What kube-state-metrics shows of objects that Holdfast writes.
     const OF_OBJECTS: [&str; 3] = ["kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
+    /// What the reporter's page has besides the sensor's: its test in `cluster/src/metrics.rs` has the same names.
+    const OF_REPORTERS: [&str; 1] = ["holdfast_reporter_sensor_up"];
 
     fn read(path: &str) -> String {
         fs::read_to_string(root().join(path)).expect(path)
@@ -118,6 +120,7 @@ mod tests {
         let mut shown: BTreeSet<&str> =
             page.lines().filter_map(|line| line.split([' ', '{']).next()).collect();
         shown.extend(OF_OBJECTS);
+        shown.extend(OF_REPORTERS);
         let rules = ALERTS.map(read).join("");
         let rules: String = rules.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
         let panels = expressions(&dashboard().unwrap()).join(" ");

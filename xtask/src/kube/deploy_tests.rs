@@ -162,7 +162,8 @@ fn policies_from_files_guard_nodes_although_the_api_has_no_policy() {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:holdfast-reporter");
     let error = cluster.with(&format!("{apply} {account}"), &status).unwrap_err();
     let error = format!("{error:#}");
-    assert!(error.contains("'holdfast-reporter-node.static.k8s.io' denied request"), "{error}");
+    assert!(error.contains("'holdfast-reporter-node.static.k8s.io'"), "{error}");
+    assert!(error.contains("denied request: the reporter's token names no node"), "{error}");
     // Everybody else is none of the policy's business.
     cluster.with(&apply, &status).unwrap();
     let policies = cluster.get("validatingadmissionpolicies").unwrap();
