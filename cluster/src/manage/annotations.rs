@@ -2,6 +2,8 @@
 //!
 //! In: nothing. Out: their names, and the form of their values.
 
+use std::collections::BTreeMap;
+
 /// The MachineConfig that the node has. Ours.
 pub(super) const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
 /// The MachineConfig that the node is to have. The controllers' own.
@@ -14,6 +16,8 @@ pub(super) const REASON: &str = "machineconfiguration.openshift.io/reason";
 pub(super) const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
 /// The newest request that the drain controller has carried out. The controller's own.
 pub(super) const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
+/// Set to [`REBOOTING`] while the node reboots for an apply. Ours.
+pub(super) const POST_CONFIG_ACTION: &str = "machineconfiguration.openshift.io/post-config-action";
 /// How many control plane nodes the cluster has. The controllers' own.
 pub(super) const TOPOLOGY: &str = "machineconfiguration.openshift.io/controlPlaneTopology";
 /// What the apply that is under way does. Ours.
@@ -22,7 +26,11 @@ pub(super) const PLAN: &str = "holdfast.dev/plan";
 pub(super) const CORDONED_BEFORE: &str = "holdfast.dev/cordoned-before";
 
 /// The annotations that we write in mode `manage`. The admission policy of that mode has the same list.
-pub const OURS: [&str; 6] = [CURRENT_CONFIG, STATE, REASON, DESIRED_DRAIN, PLAN, CORDONED_BEFORE];
+pub const OURS: [&str; 7] =
+    [CURRENT_CONFIG, STATE, REASON, DESIRED_DRAIN, POST_CONFIG_ACTION, PLAN, CORDONED_BEFORE];
+
+/// The value of [`POST_CONFIG_ACTION`].
+pub(super) const REBOOTING: &str = "Rebooting";
 
 /// The value of [`TOPOLOGY`] in a cluster of one node. Its workloads have no other node to go to.
 pub(super) const SINGLE_NODE: &str = "SingleReplica";
@@ -41,6 +49,12 @@ pub(super) const DRAIN: &str = "drain-";
 /// The request to drain the node for a config.
 pub(super) fn drain(config: &str) -> String {
     format!("{DRAIN}{config}")
+}
+
+/// Whether a drain was requested and is not done.
+pub(super) fn waits_for_drain(annotations: &BTreeMap<String, String>) -> bool {
+    let requested = annotations.get(DESIRED_DRAIN).filter(|request| request.starts_with(DRAIN));
+    requested.is_some() && requested != annotations.get(LAST_APPLIED_DRAIN)
 }
 
 /// The request to end the cordon of a drain.

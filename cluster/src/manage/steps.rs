@@ -5,7 +5,7 @@
 
 use super::annotations::{
     CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, DRAIN, LAST_APPLIED_DRAIN, OURS, PLAN,
-    REASON, SINGLE_NODE, STATE, TOPOLOGY, drain, state, uncordon,
+    POST_CONFIG_ACTION, REASON, REBOOTING, SINGLE_NODE, STATE, TOPOLOGY, drain, state, uncordon,
 };
 use super::plan::{Planned, PlannedOutcome, annotation};
 use crate::api::ReportedPlan;
@@ -33,6 +33,8 @@ pub enum NodeDrift {
 /// All that decides about the next step.
 #[derive(Debug, Clone)]
 pub struct Situation<'a> {
+    /// The Node's name.
+    pub node: &'a str,
     /// The Node's annotations.
     pub annotations: &'a BTreeMap<String, String>,
     /// The sensor's progress; `None` while it does not answer.
@@ -47,6 +49,8 @@ pub struct Situation<'a> {
     pub published: Option<&'a ReportedPlan>,
     /// Whether the Node is cordoned; `None` if it was not asked yet.
     pub is_cordoned: Option<bool>,
+    /// The drain takes longer than it may.
+    pub is_drain_overdue: bool,
 }
 
 /// What the cluster is to see.
@@ -56,8 +60,8 @@ pub struct Wanted {
     pub annotations: BTreeMap<&'static str, String>,
     /// The plan in the report.
     pub plan: Option<ReportedPlan>,
-    /// The Event of a change of these annotations.
-    pub event: Option<NodeEvent>,
+    /// The Events of a change of these annotations.
+    pub events: Vec<NodeEvent>,
 }
 
 /// What to do once the cluster sees what it is to see.
@@ -84,16 +88,23 @@ pub struct Step {
 
 /// The next step in a situation.
 pub fn next(now: &Situation<'_>) -> Step {
-    let wanted = Wanted::carried(now.annotations);
+    let mut wanted = Wanted::carried(now.annotations);
     let (Some(desired), Some(progress)) = (now.annotations.get(DESIRED_CONFIG), now.progress) else {
         return wanted.then(Then::Wait);
     };
+    if progress.phase != ApplyPhase::Rebooting {
+        wanted.annotations.remove(POST_CONFIG_ACTION);
+    }
     let failed = progress.phase == ApplyPhase::Failed && progress.config.as_ref() == Some(desired);
     // The node's own record is the truth: the annotations may come from a backup of etcd.
     let current = progress.current.as_ref().or_else(|| now.annotations.get(CURRENT_CONFIG));
     match progress.phase {
-        ApplyPhase::Running | ApplyPhase::Rebooting => wanted.working().then(Then::Wait),
-        _ if failed && !now.may_attempt => {
+        ApplyPhase::Running => wanted.working().then(Then::Wait),
+        ApplyPhase::Rebooting => {
+            wanted.working().rebooting(progress.config.as_ref().unwrap_or(desired)).then(Then::Wait)
+        }
+        // What the last attempt has ended with is shown until the next one, which may end before there is a plan.
+        _ if failed && !now.may_attempt && !now.has_refusal(desired) => {
             wanted.failed_apply(now, progress, current, desired).then(Then::Wait)
         }
         _ if !failed && current == Some(desired) => wanted.in_sync(now, desired).then(Then::Wait),
@@ -124,13 +135,18 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     let requested = now.annotations.get(DESIRED_DRAIN);
     if requested == Some(&drain(desired)) {
         let is_drained = now.annotations.get(LAST_APPLIED_DRAIN) == requested;
+        if !is_drained && now.is_drain_overdue {
+            return wanted.failed_drain(now.node).then(Then::Wait);
+        }
         return wanted.then(if is_drained { apply } else { Then::Wait });
     }
     // The sensor's preflight would refuse, and the drain would be for nothing.
     if let NodeDrift::Drifted(text) = now.drift
         && !is_forced
     {
-        return wanted.preflight_failed(&preflight(current, text)).then(Then::Wait);
+        // The next plan may be a forced one.
+        let then = if now.may_attempt { Then::Plan } else { Then::Wait };
+        return wanted.preflight_failed(&preflight(current, text)).then(then);
     }
     let is_published = now.published == Some(plan) && now.annotations.get(PLAN) == Some(&annotation(plan));
     if !is_published {
@@ -145,6 +161,15 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     }
 }
 
+impl Situation<'_> {
+    /// Whether the sensor has refused to plan this config.
+    fn has_refusal(&self, config: &str) -> bool {
+        self.planned.is_some_and(|planned| {
+            planned.config == config && !matches!(planned.outcome, PlannedOutcome::Plan { .. })
+        })
+    }
+}
+
 impl Wanted {
     /// What the cluster sees already.
     fn carried(annotations: &BTreeMap<String, String>) -> Self {
@@ -152,7 +177,7 @@ impl Wanted {
         Self {
             annotations: ours.collect(),
             plan: annotations.get(PLAN).and_then(|plan| serde_json::from_str(plan).ok()),
-            event: None,
+            events: Vec::new(),
         }
     }
 
@@ -198,8 +223,23 @@ impl Wanted {
         self.annotations.remove(CORDONED_BEFORE);
         if is_cordoned {
             self.set(CORDONED_BEFORE, "true");
+        } else {
+            self = self.tell("Cordon", "the node is cordoned for an update");
         }
-        self
+        self.tell("Drain", &format!("the node is drained for the MachineConfig {desired}"))
+    }
+
+    /// Longer than the Machine Config Operator's daemon waits. The request stays, so the update goes on after a late drain.
+    fn failed_drain(self, node: &str) -> Self {
+        let text = format!(
+            "failed to drain node: {node} after 1 hour. Please see machine-config-controller logs for more information"
+        );
+        self.bad(state::DEGRADED, &text).warn("FailedToDrain", &text)
+    }
+
+    fn rebooting(mut self, config: &str) -> Self {
+        self.set(POST_CONFIG_ACTION, REBOOTING);
+        self.tell("Reboot", &format!("the node reboots into the MachineConfig {config}"))
     }
 
     fn bad(mut self, state: &str, reason: &str) -> Self {
@@ -209,8 +249,22 @@ impl Wanted {
     }
 
     fn warn(mut self, reason: &'static str, note: &str) -> Self {
-        self.event =
-            Some(NodeEvent { is_warning: true, reason, action: "Update", note: fit(note, NOTE_BYTES) });
+        self.events.push(NodeEvent {
+            is_warning: true,
+            reason,
+            action: "Update",
+            note: fit(note, NOTE_BYTES),
+        });
+        self
+    }
+
+    fn tell(mut self, reason: &'static str, note: &str) -> Self {
+        self.events.push(NodeEvent {
+            is_warning: false,
+            reason,
+            action: "Update",
+            note: fit(note, NOTE_BYTES),
+        });
         self
     }
 
@@ -251,15 +305,14 @@ impl Wanted {
         self.plan = None;
         if self.annotations.get(CURRENT_CONFIG).is_none_or(|current| current != desired) {
             self.set(CURRENT_CONFIG, desired);
-            let note = format!("the node has the MachineConfig {desired}");
-            let (reason, action) = ("NodeDone", "Update");
-            self.event = Some(NodeEvent { is_warning: false, reason, action, note: fit(&note, NOTE_BYTES) });
+            self = self.tell("NodeDone", &format!("the node has the MachineConfig {desired}"));
         }
         // Without a request of ours for a drain, a cordon is not ours.
         let has_drained =
             self.annotations.get(DESIRED_DRAIN).is_some_and(|request| request.starts_with(DRAIN));
         if has_drained && !self.annotations.contains_key(CORDONED_BEFORE) {
             self.set(DESIRED_DRAIN, uncordon(desired));
+            self = self.tell("Uncordon", "the node may get workloads again");
         }
         match now.drift {
             NodeDrift::Drifted(text) => self.bad(state::DEGRADED, text),

@@ -23,6 +23,8 @@ use tokio::time::{Instant, sleep_until};
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause after failed attempts, as the Machine Config Operator's daemon has it.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// How long a drain may take before the node is degraded, as with the Machine Config Operator's daemon.
+const LONGEST_DRAIN: Duration = Duration::from_hours(1);
 /// The message of the missing MachineConfig has its full kind, as the API server writes it.
 const CONFIG_KIND: &str = "machineconfig.machineconfiguration.openshift.io";
 
@@ -56,6 +58,8 @@ pub struct Manager {
     drift: NodeDrift,
     backoff: Backoff,
     not_before: Option<Instant>,
+    /// Since when the node waits for a drain, at least. A restart begins anew.
+    drain_since: Option<Instant>,
 }
 
 impl Manager {
@@ -73,6 +77,7 @@ impl Manager {
             drift: NodeDrift::Unknown,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
+            drain_since: None,
         }
     }
 
@@ -122,6 +127,8 @@ impl Manager {
                 self.pause();
             }
         }
+        let waits = self.node().is_some_and(|node| annotations::waits_for_drain(&node.annotations));
+        self.drain_since = waits.then(|| self.drain_since.unwrap_or_else(Instant::now));
         let drift = drift_of(self.channels.findings.borrow_and_update().as_ref());
         if matches!(self.drift, NodeDrift::Drifted(_)) && drift == NodeDrift::InSync {
             // The update that the drift blocked need not wait.
@@ -157,6 +164,7 @@ impl Manager {
         let published = self.channels.written.borrow().plan.clone();
         let progress = self.channels.progress.borrow().clone();
         let step = next(&Situation {
+            node: &self.name,
             annotations: &node.annotations,
             progress: progress.as_ref(),
             planned: self.planned.as_ref(),
@@ -164,6 +172,7 @@ impl Manager {
             may_attempt: self.may_attempt(),
             published: published.as_ref(),
             is_cordoned: self.is_cordoned,
+            is_drain_overdue: self.drain_due().is_some_and(|due| due <= Instant::now()),
         });
         let is_seen = step.wanted.is_seen(&node.annotations, published.as_ref());
         let is_done = step
@@ -177,7 +186,7 @@ impl Manager {
         let annotations = (!step.wanted.has_annotations(&node.annotations)).then_some(AnnotationWrite {
             annotations: step.wanted.annotations,
             based_on: node.resource_version,
-            event: step.wanted.event,
+            events: step.wanted.events,
         });
         let managed = Some(ManagedNode { plan: step.wanted.plan, annotations });
         self.channels.managed.send_if_modified(|last| {
@@ -191,7 +200,7 @@ impl Manager {
     /// Waits for the next change. Gives whether there may be another one.
     async fn changed(&mut self) -> bool {
         let now = Instant::now();
-        let due = self.not_before.filter(|due| *due > now);
+        let due = self.not_before.into_iter().chain(self.drain_due()).filter(|due| *due > now).min();
         let channels = &mut self.channels;
         tokio::select! {
             changed = channels.node.changed() => changed.is_ok(),
@@ -203,6 +212,11 @@ impl Manager {
             }
             () = sleep_until(due.unwrap_or(now)), if due.is_some() => true,
         }
+    }
+
+    /// When the present drain has taken too long.
+    fn drain_due(&self) -> Option<Instant> {
+        Some(self.drain_since? + LONGEST_DRAIN)
     }
 
     fn may_attempt(&self) -> bool {
@@ -238,7 +252,14 @@ impl Manager {
                 None
             }
         };
-        if !matches!(outcome, Some(PlannedOutcome::Plan { .. })) {
+        let goes_on = match &outcome {
+            Some(PlannedOutcome::Plan { plan, is_forced, .. }) => {
+                // Drift keeps the node from being drained, until it is over or the plan is a forced one.
+                *is_forced || !plan.drain || !matches!(self.drift, NodeDrift::Drifted(_))
+            }
+            _ => false,
+        };
+        if !goes_on {
             self.pause();
         }
         self.planned = outcome.map(|outcome| Planned { config: name, outcome });

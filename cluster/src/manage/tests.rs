@@ -1,5 +1,5 @@
 use super::annotations::{
-    CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, PLAN, REASON, STATE,
+    CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, PLAN, POST_CONFIG_ACTION, REASON, STATE,
 };
 use super::plan::annotation;
 use super::*;
@@ -21,6 +21,7 @@ struct Played {
     drift: NodeDrift,
     may_attempt: bool,
     is_cordoned: Option<bool>,
+    is_drain_overdue: bool,
 }
 
 impl Played {
@@ -34,6 +35,7 @@ impl Played {
             drift: NodeDrift::InSync,
             may_attempt: true,
             is_cordoned: None,
+            is_drain_overdue: false,
         };
         played.set(CURRENT_CONFIG, "a");
         played.set(DESIRED_CONFIG, desired);
@@ -52,6 +54,7 @@ impl Played {
 
     fn next(&self) -> Step {
         next(&Situation {
+            node: "n1",
             annotations: &self.annotations,
             progress: self.progress.as_ref(),
             planned: self.planned.as_ref(),
@@ -59,6 +62,7 @@ impl Played {
             may_attempt: self.may_attempt,
             published: self.published.as_ref(),
             is_cordoned: self.is_cordoned,
+            is_drain_overdue: self.is_drain_overdue,
         })
     }
 
@@ -71,7 +75,7 @@ impl Played {
                 return (events, step.then);
             }
             if !step.wanted.has_annotations(&self.annotations) {
-                events.extend(step.wanted.event.map(|event| event.reason));
+                events.extend(step.wanted.events.iter().map(|event| event.reason));
             }
             self.annotations.retain(|name, _| !OURS.contains(&name.as_str()));
             for (name, value) in step.wanted.annotations {
@@ -139,10 +143,16 @@ fn a_finished_apply_is_done_without_a_request_to_end_a_cordon_that_is_not_ours()
     assert_eq!(node.settle(), (vec![], Then::Wait));
     assert!(node.annotations.contains_key(PLAN));
     node.progress = Some(progress(ApplyPhase::Rebooting, Some("b"), "a"));
+    assert_eq!(node.settle(), (vec!["Reboot"], Then::Wait));
+    assert!(node.has(POST_CONFIG_ACTION, "Rebooting"));
+    // After the reboot the sensor does not answer at once.
+    node.progress = None;
     assert_eq!(node.settle(), (vec![], Then::Wait));
+    assert!(node.has(POST_CONFIG_ACTION, "Rebooting"));
     node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
     assert_eq!(node.settle(), (vec!["NodeDone"], Then::Wait));
     assert!(node.has(CURRENT_CONFIG, "b") && node.has(STATE, "Done") && node.has(REASON, ""));
+    assert!(!node.annotations.contains_key(POST_CONFIG_ACTION));
     assert!(!node.annotations.contains_key(PLAN) && node.published.is_none());
     assert!(!node.annotations.contains_key(DESIRED_DRAIN));
 }
@@ -154,15 +164,40 @@ fn a_drain_is_requested_after_the_plan_is_published_and_the_order_waits_for_it()
     assert_eq!(node.settle(), (vec![], Then::LookAtCordon));
     assert!(node.published.is_some() && !node.annotations.contains_key(DESIRED_DRAIN));
     node.is_cordoned = Some(false);
-    assert_eq!(node.settle(), (vec![], Then::Wait));
+    assert_eq!(node.settle(), (vec!["Cordon", "Drain"], Then::Wait));
     assert!(node.has(DESIRED_DRAIN, "drain-b"));
     node.set(LAST_APPLIED_DRAIN, "drain-a");
     assert_eq!(node.settle(), (vec![], Then::Wait), "another drain is not this one");
     node.set(LAST_APPLIED_DRAIN, "drain-b");
     assert_eq!(node.settle(), (vec![], apply("b")));
     node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
-    node.settle();
+    assert_eq!(node.settle(), (vec!["NodeDone", "Uncordon"], Then::Wait));
     assert!(node.has(DESIRED_DRAIN, "uncordon-b") && node.has(STATE, "Done"));
+}
+
+#[test]
+fn a_drain_that_takes_too_long_degrades_the_node_and_a_late_one_goes_on() {
+    let mut node = Played::new("b");
+    node.plan("b", true);
+    node.is_cordoned = Some(false);
+    node.settle();
+    node.is_drain_overdue = true;
+    assert_eq!(node.settle(), (vec!["FailedToDrain"], Then::Wait));
+    assert!(node.has(STATE, "Degraded") && node.annotations[REASON].starts_with("failed to drain node: n1 "));
+    assert!(node.has(DESIRED_DRAIN, "drain-b"), "the request stays");
+    node.set(LAST_APPLIED_DRAIN, "drain-b");
+    assert_eq!(node.settle(), (vec![], apply("b")));
+}
+
+#[test]
+fn a_refusal_of_the_next_attempt_is_shown_in_the_place_of_the_last_failure() {
+    let mut node = Played::new("b");
+    (node.progress, node.may_attempt) = (Some(progress(ApplyPhase::Failed, Some("b"), "a")), false);
+    node.settle();
+    assert!(node.annotations[REASON].contains("the restart failed"));
+    node.planned_as("b", PlannedOutcome::Refused("machineconfig \"b\" not found".to_owned()));
+    node.settle();
+    assert!(node.has(STATE, "Degraded") && node.has(REASON, "machineconfig \"b\" not found"));
 }
 
 #[test]
@@ -191,7 +226,7 @@ fn a_config_that_is_given_up_during_its_drain_ends_our_cordon() {
     node.is_cordoned = Some(false);
     node.settle();
     node.set(DESIRED_CONFIG, "a");
-    assert_eq!(node.settle(), (vec![], Then::Wait));
+    assert_eq!(node.settle(), (vec!["Uncordon"], Then::Wait));
     assert!(node.has(DESIRED_DRAIN, "uncordon-a") && node.has(STATE, "Done"));
 }
 
@@ -238,6 +273,9 @@ fn a_new_reporter_during_an_apply_or_a_reboot_only_waits() {
         let mut node = Played::new("b");
         node.set(STATE, "Working");
         node.set(PLAN, r#"{"config":"b","actions":["write"],"more":0,"drain":false,"reboot":true}"#);
+        if phase == ApplyPhase::Rebooting {
+            node.set(POST_CONFIG_ACTION, "Rebooting");
+        }
         node.progress = Some(progress(phase, Some("b"), "a"));
         assert_eq!(node.settle(), (vec![], Then::Wait));
         assert!(node.published.as_ref().unwrap().reboot, "the plan stays");
@@ -273,8 +311,11 @@ fn a_drifted_node_is_not_drained_for_nothing_unless_the_force_file_asks() {
     node.plan("b", true);
     node.is_cordoned = Some(false);
     node.drift = NodeDrift::Drifted(TEXT.to_owned());
-    assert_eq!(node.settle(), (vec!["PreflightConfigDriftCheckFailed"], Then::Wait));
+    assert_eq!(node.settle(), (vec!["PreflightConfigDriftCheckFailed"], Then::Plan));
     assert!(node.has(STATE, "Degraded") && !node.annotations.contains_key(DESIRED_DRAIN));
+    // Each further plan is after a pause.
+    node.may_attempt = false;
+    assert_eq!(node.settle(), (vec![], Then::Wait));
     let plan = ReportedPlan { config: "b".to_owned(), drain: true, ..ReportedPlan::default() };
     node.planned_as("b", PlannedOutcome::Plan { id: "id-b".to_owned(), plan, is_forced: true });
     node.settle();

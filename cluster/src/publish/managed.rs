@@ -25,7 +25,7 @@ pub struct AnnotationWrite {
     /// The version of the Node that differs. For another version the same annotations are another write.
     pub based_on: u64,
     /// The Event of the change.
-    pub event: Option<NodeEvent>,
+    pub events: Vec<NodeEvent>,
 }
 
 /// What was written last.

@@ -203,15 +203,18 @@ impl Publisher {
         if let Some(later) = self.annotations.later(write) {
             return later;
         }
-        // The Event is first: after a failure in between it is repeated, not lost.
-        let is_announced =
-            self.announced.as_ref() == Some(&write.annotations) || self.event_budget.later().is_some();
-        if let Some(event) = write.event.as_ref().filter(|_| !is_announced) {
-            // The annotations have the reason, too, so a refused Event does not delay them.
-            if let Err(error) = self.send_event(uid, event).await {
-                tracing::debug!(%error, "the Event of an update was not created");
+        // The Events are first: after a failure in between they are repeated, not lost.
+        if self.announced.as_ref() != Some(&write.annotations) {
+            for event in &write.events {
+                if self.event_budget.later().is_some() {
+                    break;
+                }
+                // The annotations have the reason, too, so a refused Event does not delay them.
+                if let Err(error) = self.send_event(uid, event).await {
+                    tracing::debug!(%error, "the Event of an update was not created");
+                }
+                self.announced = Some(write.annotations.clone());
             }
-            self.announced = Some(write.annotations.clone());
         }
         let annotations = Patch::Apply(objects::node_annotations(&self.place, &write.annotations));
         let answer =

@@ -321,7 +321,7 @@ fn managed(state: &str) -> ManagedNode {
         annotations: Some(AnnotationWrite {
             annotations: BTreeMap::from(annotations),
             based_on: 7,
-            event: Some(event),
+            events: vec![event],
         }),
     }
 }

@@ -54,6 +54,15 @@ pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, ManifestFault
     unknown
 }
 
+/// Whether an object is a MachineConfig as the Machine Config Operator's daemon stores it on its node: its Go type loses `kind` and
+/// `apiVersion` when a client reads it from the API.
+pub(super) fn is_stored_by_operator(object: &Map<String, Value>) -> bool {
+    let spec = object.get("spec").and_then(Value::as_object);
+    object.keys().all(|key| ["metadata", "spec", "status"].contains(&key.as_str()))
+        && object.contains_key("metadata")
+        && spec.is_some_and(|spec| spec.contains_key("config"))
+}
+
 /// The reason to refuse a field that is probably a misspelt `kind` or `ignition`.
 pub(super) fn meant_as_head(field: &str) -> Option<UnknownField> {
     let near = nearest(field, &["kind", "ignition"])?;

@@ -50,6 +50,10 @@ fn read_nested(
     if object.contains_key("ignition") && !object.contains_key("kind") {
         return plain(origin, &Value::Object(object), purpose, manifest);
     }
+    if fields::is_stored_by_operator(&object) {
+        object.insert("kind".to_owned(), "MachineConfig".into());
+        object.insert("apiVersion".to_owned(), API_VERSION.into());
+    }
     let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
         let meant = object.keys().find_map(|key| Some((key.as_str(), fields::meant_as_head(key)?.into())));
         let (field, reason) = meant.unwrap_or(("kind", ManifestFault::MissingOrNotA(JsonType::String)));

@@ -113,6 +113,19 @@ fn a_plain_ignition_config_is_named_by_its_file() {
 }
 
 #[test]
+fn a_machine_config_as_the_operators_daemon_stores_it_needs_neither_kind_nor_version() {
+    let stored =
+        r#"{"metadata":{"name":"rendered-worker-1"},"spec":{"config":{"ignition":{"version":"3.4.0"}}}}"#;
+    let manifest = parse("currentconfig", stored.as_bytes()).unwrap();
+    assert_eq!(&*manifest.machine_configs[0].source.machine_config, "rendered-worker-1");
+    // Any other object without a kind is a mistake.
+    for other in [stored.replace("config\"", "confg\""), stored.replace("{\"metadata", "{\"x\":1,\"metadata")]
+    {
+        assert!(parse("x", other.as_bytes()).is_err(), "{other}");
+    }
+}
+
+#[test]
 fn bad_input_is_refused_with_file_object_field_and_reason() {
     let spec = |spec: &str| {
         format!("apiVersion: {API_VERSION}\nkind: MachineConfig\nmetadata: {{name: 99-a}}\nspec: {spec}\n")

@@ -10,14 +10,14 @@ use super::{
     options::AgentOptions,
     service,
 };
-use crate::observation::Observer;
+use crate::{desired::Inputs, observation::Observer};
 use sensor_model::{
     expectation::{Expectation, Expected, Thing},
     journal::{Begin, JournalRecord, Metadata, PathState, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc};
 
 /// Tracks the applies of one host.
 pub(super) struct ApplyTracker {
@@ -32,7 +32,12 @@ pub(super) struct ApplyTracker {
     watched: Option<(u64, String)>,
     /// The journal after a recovery that could not end the apply. Only a person or the next start of the daemon can.
     unrecovered: Option<JournalVersion>,
+    /// The version of the file of the Machine Config Operator's daemon, before it was read last. `None` if it is not the source.
+    operator_config: Option<FileVersion>,
 }
+
+/// The version of a file that is replaced and not written in place: its inode, its length, and its change time.
+type FileVersion = (u64, u64, i64, i64);
 
 /// The change of applies since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +61,13 @@ struct OpenApply {
     os: bool,
 }
 
+/// The version of the file of the Machine Config Operator's daemon, also while the last usable configs replace it.
+fn operator_config(inputs: &Inputs) -> Option<FileVersion> {
+    let source = inputs.replaced.as_ref().map_or(&inputs.source, |(source, _)| source);
+    let file = std::fs::metadata(source.of_operator()?).ok()?;
+    Some((file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
+}
+
 impl ApplyTracker {
     /// A tracker before [`ApplyTracker::start`].
     pub(super) fn new(applies: Box<dyn Applies>) -> Self {
@@ -66,6 +78,7 @@ impl ApplyTracker {
             is_end_pending: false,
             watched: None,
             unrecovered: None,
+            operator_config: None,
         }
     }
 
@@ -78,6 +91,7 @@ impl ApplyTracker {
     /// one of the command line.
     pub(super) async fn start(self, options: &mut AgentOptions, observer: &Arc<Observer>) -> Self {
         let mut tracker = Self::new(self.applies);
+        tracker.operator_config = operator_config(&options.inputs);
         if tracker.is_interrupted() && !options.writes_managed_paths {
             tracing::warn!(
                 "An apply was interrupted. This daemon leaves it as it is: `holdfast apply --resume` on the host, or the order of the reporter, continues it."
@@ -114,6 +128,12 @@ impl ApplyTracker {
     pub(super) fn has_new_generation(&mut self) -> bool {
         let current = self.applies.current().ok().flatten().map(|(id, _)| id);
         current.is_some() && current != self.generation
+    }
+
+    /// Whether the Machine Config Operator's daemon stored another config since the last call, if its file is the source.
+    pub(super) fn has_new_operator_config(&mut self, inputs: &Inputs) -> bool {
+        let version = operator_config(inputs);
+        std::mem::replace(&mut self.operator_config, version) != version
     }
 
     /// The change of applies since the last call.

@@ -95,6 +95,14 @@ impl Agent {
         }
     }
 
+    /// Reads configs and policies again after the Machine Config Operator's daemon has stored another config.
+    pub(super) fn follow_operator(&mut self) {
+        if self.apply_tracker.has_new_operator_config(&self.options.inputs) {
+            tracing::info!("The Machine Config Operator's daemon stored another config.");
+            self.reload();
+        }
+    }
+
     /// Takes the state for the next run out of the parts.
     pub(super) fn carry(&mut self) -> CarriedState {
         let expectations = &self.verdicts.desired.expectations;

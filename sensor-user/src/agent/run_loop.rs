@@ -145,9 +145,10 @@ impl Agent {
     }
 
     /// Runs every few seconds: writes the canary, and checks everything that no event reports.
-    fn canary_tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
+    pub(super) fn canary_tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.heartbeat();
         self.follow_applies(changes)?;
+        self.follow_operator();
         self.compare_mounts(changes)?;
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();

@@ -2,10 +2,10 @@
 
 use super::exit::BadInput;
 use crate::agent::{AgentOptions, Services, run};
-use crate::apply::{NodeOrders, agent_view::AgentView, orders::CURRENT_CONFIG, waits_or_none};
+use crate::apply::{NodeOrders, agent_view::AgentView, waits_or_none};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::NamedSources;
+use crate::desired::{NamedSources, OPERATOR_CONFIG};
 use crate::host_namespaces;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::no_network;
@@ -58,7 +58,8 @@ pub struct AgentCommand {
     #[arg(long, conflicts_with_all = ["host_root", "listen"])]
     enter_host: bool,
     /// MachineConfig manifests or Ignition configs: files, or directories of them. After the first `holdfast apply` the daemon
-    /// uses the applied config instead. [default: /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies]
+    /// uses the applied config instead. [default: /etc/holdfast/machine-configs, else
+    /// /etc/machine-config-daemon/currentconfig; with the policies in /etc/holdfast/policies]
     #[arg(long, num_args = 1.., value_name = "PATH")]
     config: Vec<PathBuf>,
     /// Drift policies: files, or directories of them. Without one, all drift degrades the node.
@@ -138,7 +139,7 @@ impl AgentCommand {
             Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
         // A node that the Machine Config Operator managed before has its present config there.
-        let present = self.host_root.join(CURRENT_CONFIG);
+        let present = self.host_root.join(OPERATOR_CONFIG);
         let configs = match mode {
             Mode::Manage if self.config.is_empty() && present.exists() => vec![present],
             _ => self.config,

@@ -3,12 +3,13 @@
 use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
-    desired::reader_process::{ReaderArguments, answer},
+    desired::reader_process::{HostConfigs, ReaderArguments, answer},
     observation::Observer,
 };
 use std::path::PathBuf;
 
 /// Arguments.
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct Read {
     /// MachineConfig manifests or Ignition configs: files, or directories of them.
@@ -20,6 +21,9 @@ pub struct Read {
     /// The configs are those of the service.
     #[arg(long, conflicts_with = "generation")]
     service: bool,
+    /// The config is the one of the Machine Config Operator's daemon.
+    #[arg(long, conflicts_with_all = ["generation", "service"])]
+    operator: bool,
     /// Drift policies: files, or directories of them.
     #[arg(long, value_name = "PATH")]
     policy: Vec<PathBuf>,
@@ -55,7 +59,11 @@ impl Read {
         ReaderArguments {
             configs: self.config,
             generation: self.generation,
-            is_service: self.service,
+            of_host: match (self.service, self.operator) {
+                (true, _) => Some(HostConfigs::Service),
+                (_, true) => Some(HostConfigs::Operator),
+                _ => None,
+            },
             policies: self.policy,
             root: self.host_root,
             state: self.state,

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub struct Sources {
     /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated. [default: the config that
-    /// was applied last, else /etc/holdfast/machine-configs; with the policies in /etc/holdfast/policies]
+    /// was applied last, else /etc/holdfast/machine-configs, else /etc/machine-config-daemon/currentconfig; with the policies in
+    /// /etc/holdfast/policies]
     #[arg(long, value_name = "PATH")]
     pub config: Vec<PathBuf>,
     /// Drift policies: a file, or a directory of them; may be repeated. Without one, all drift degrades the node.

@@ -57,7 +57,7 @@ pub enum DesiredError {
     },
     /// No config is named, none was applied, and the service has none.
     #[error(
-        "no configuration found: no config was applied yet, and {} does not exist; name a config with --config PATH",
+        "no configuration found: no config was applied yet, {} does not exist, and the Machine Config Operator's daemon stored none; name a config with --config PATH",
         .0.display()
     )]
     NoneOfService(PathBuf),

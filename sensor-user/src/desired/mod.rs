@@ -38,6 +38,8 @@ pub use policies::{
 };
 pub use pools::render_pool;
 pub use queries::{NotChecked, declared_things, not_checked, things_at};
-pub use source::{Generation, MachineConfigs, SERVICE_CONFIGS, STATE, StateSource, state_directory};
+pub use source::{
+    Generation, MachineConfigs, OPERATOR_CONFIG, SERVICE_CONFIGS, STATE, StateSource, state_directory,
+};
 pub use start::{CONFIG, start};
 pub use unknown::Unknown;

@@ -65,6 +65,15 @@ pub(crate) fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, Des
     read_here(&Inputs { keep: inputs.kept_in(), ..inputs.clone() }, host)
 }
 
+/// The configs of a host that are in force without being named or applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostConfigs {
+    /// Those of the service.
+    Service,
+    /// The one that the Machine Config Operator's daemon stored.
+    Operator,
+}
+
 /// The arguments of the process.
 #[derive(Debug)]
 pub struct ReaderArguments {
@@ -72,8 +81,8 @@ pub struct ReaderArguments {
     pub configs: Vec<PathBuf>,
     /// The configs are those of this apply.
     pub generation: Option<u64>,
-    /// The configs are those of the service.
-    pub is_service: bool,
+    /// Which configs of the host they are; `None` for named ones and those of an apply.
+    pub of_host: Option<HostConfigs>,
     /// Drift policies: files, or directories of them.
     pub policies: Vec<PathBuf>,
     /// The host's root directory.
@@ -94,8 +103,11 @@ impl ReaderArguments {
         let mut configs = self.configs;
         let source = match (self.generation, configs.pop()) {
             (Some(number), Some(manifests)) => StateSource::applied((number, manifests).into()),
-            (None, Some(directory)) if self.is_service => {
-                StateSource::MachineConfigs(MachineConfigs::Service(directory))
+            (None, Some(path)) if let Some(of_host) = self.of_host => {
+                StateSource::MachineConfigs(match of_host {
+                    HostConfigs::Service => MachineConfigs::Service(path),
+                    HostConfigs::Operator => MachineConfigs::Operator(path),
+                })
             }
             (_, last) => {
                 configs.extend(last);
@@ -172,6 +184,7 @@ fn spawn(inputs: &Inputs) -> io::Result<Child> {
         .arg(SUBCOMMAND)
         .args(inputs.source.manifests().iter().map(|path| flag("config", path)))
         .args(inputs.source.is_of_service().then_some("--service"))
+        .args(inputs.source.of_operator().map(|_| "--operator"))
         .args(inputs.source.generation().map(|number| format!("--generation={number}")))
         .args(inputs.policies.iter().map(|path| flag("policy", path)))
         .arg(flag("host-root", &inputs.root))

@@ -15,6 +15,10 @@ pub const STATE: &str = "/var/lib/holdfast";
 /// The service's configs below its host's root. They are in force if no config is named and none was applied.
 pub const SERVICE_CONFIGS: &str = "etc/holdfast/machine-configs";
 
+/// The config of a node below its host's root, as the Machine Config Operator's daemon stores it after each update. It is JSON of one
+/// rendered MachineConfig.
+pub const OPERATOR_CONFIG: &str = "etc/machine-config-daemon/currentconfig";
+
 /// The service's policies below its host's root.
 pub(super) const POLICIES: &str = "etc/holdfast/policies";
 
@@ -33,6 +37,8 @@ pub enum MachineConfigs {
     Named(Vec<PathBuf>),
     /// The directory of the host's service.
     Service(PathBuf),
+    /// The file of the Machine Config Operator's daemon.
+    Operator(PathBuf),
     /// The config that `holdfast apply` applied last.
     Applied(Generation),
     /// Copies of the last files that could be used.
@@ -70,7 +76,7 @@ impl StateSource {
         let Self::MachineConfigs(configs) = self;
         match configs {
             MachineConfigs::Named(paths) | MachineConfigs::LastUsable(paths) => paths,
-            MachineConfigs::Service(path) => std::slice::from_ref(path),
+            MachineConfigs::Service(path) | MachineConfigs::Operator(path) => std::slice::from_ref(path),
             MachineConfigs::Applied(generation) => std::slice::from_ref(&generation.manifests),
         }
     }
@@ -88,9 +94,21 @@ impl StateSource {
         matches!(self, Self::MachineConfigs(MachineConfigs::Service(_)))
     }
 
+    /// The file of the Machine Config Operator's daemon, if it is the source.
+    pub fn of_operator(&self) -> Option<&Path> {
+        match self {
+            Self::MachineConfigs(MachineConfigs::Operator(path)) => Some(path),
+            Self::MachineConfigs(_) => None,
+        }
+    }
+
     /// Whether the config was accepted before, so that an unknown field in it is no reason to refuse it.
     pub(super) fn was_accepted(&self) -> bool {
-        matches!(self, Self::MachineConfigs(MachineConfigs::Applied(_) | MachineConfigs::LastUsable(_)))
+        let Self::MachineConfigs(configs) = self;
+        match configs {
+            MachineConfigs::Named(_) | MachineConfigs::Service(_) => false,
+            MachineConfigs::Operator(_) | MachineConfigs::Applied(_) | MachineConfigs::LastUsable(_) => true,
+        }
     }
 
     /// Adds to an error which config Holdfast chose, if the command line names none.
@@ -98,6 +116,7 @@ impl StateSource {
         let Self::MachineConfigs(configs) = self;
         let chosen = match configs {
             MachineConfigs::Named(_) | MachineConfigs::LastUsable(_) => return error,
+            MachineConfigs::Operator(_) => "the config of the Machine Config Operator's daemon".to_owned(),
             MachineConfigs::Applied(generation) => {
                 format!("the config that was applied last, number {}", generation.number)
             }
@@ -115,7 +134,7 @@ impl StateSource {
 }
 
 /// The configs and policies in force. They are the named ones, else the config that was applied last, else those of the service
-/// of the host at `root`. The service's policies are never used with named configs, so an answer about a config does not depend
+/// of the host at `root`, else the config of the Machine Config Operator's daemon there. The service's policies are never used with named configs, so an answer about a config does not depend
 /// on the machine.
 pub(super) fn choose(
     root: &Path,
@@ -131,8 +150,13 @@ pub(super) fn choose(
     if policies.is_empty() && of_service.is_dir() {
         policies.push(of_service);
     }
-    let configs =
-        applied.map_or_else(|| MachineConfigs::Service(root.join(SERVICE_CONFIGS)), MachineConfigs::Applied);
+    let (service, operator) = (root.join(SERVICE_CONFIGS), root.join(OPERATOR_CONFIG));
+    let configs = match applied {
+        Some(generation) => MachineConfigs::Applied(generation),
+        // An admin who puts configs there chose them for this host.
+        None if !service.exists() && operator.exists() => MachineConfigs::Operator(operator),
+        None => MachineConfigs::Service(service),
+    };
     (StateSource::MachineConfigs(configs), policies)
 }
 
@@ -168,6 +192,20 @@ mod tests {
         let chosen = choose(ROOT.as_ref(), &[], &[], Some(applied.clone())).0;
         assert_eq!((chosen.generation(), chosen), (Some(1), StateSource::applied(applied.clone())));
         assert_eq!(choose(ROOT.as_ref(), &named, &[], Some(applied)).0, StateSource::named(named.to_vec()));
+    }
+
+    #[test]
+    fn a_node_of_the_operator_has_the_config_that_its_daemon_stored_unless_the_service_has_configs() {
+        let root = tempfile::tempdir().unwrap();
+        let stored = root.path().join(OPERATOR_CONFIG);
+        std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
+        std::fs::write(&stored, "{}").unwrap();
+        let chosen = choose(root.path(), &[], &[], None).0;
+        assert_eq!((chosen.of_operator(), chosen.was_accepted()), (Some(stored.as_path()), true));
+        let applied = Generation { number: 1, manifests: PathBuf::from("generations/1/config") };
+        assert_eq!(choose(root.path(), &[], &[], Some(applied)).0.of_operator(), None);
+        std::fs::create_dir_all(root.path().join(SERVICE_CONFIGS)).unwrap();
+        assert!(choose(root.path(), &[], &[], None).0.is_of_service());
     }
 
     #[test]

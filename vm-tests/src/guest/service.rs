@@ -208,11 +208,14 @@ fn let_alice_in() -> Result<()> {
     Ok(())
 }
 
+/// The daemon's configs.
+pub const CONFIGS: &str = "/etc/holdfast/machine-configs";
+
 /// Installs the daemon as in docs/operations.md.
 fn install(more: &[(&str, &str)]) -> Result<()> {
-    fs::create_dir_all("/etc/holdfast/machine-configs")?;
+    fs::create_dir_all(CONFIGS)?;
     for (name, config) in [(CONFIG_NAME, CONFIG)].iter().chain(more) {
-        fs::write(format!("/etc/holdfast/machine-configs/{name}.yaml"), config)?;
+        fs::write(format!("{CONFIGS}/{name}.yaml"), config)?;
     }
     fs::create_dir_all("/etc/holdfast/policies")?;
     fs::write("/etc/holdfast/policies/default.yaml", POLICY)?;

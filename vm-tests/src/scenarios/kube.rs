@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::guest::kube::{self, NODE};
-use crate::guest::service::{CONFIG_NAME, as_alice, prepare};
+use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, run, wait};
 
 /// The file that is edited.
@@ -25,6 +25,7 @@ const REPAIR: &str = "sudo sed -i s/time.attacker.example/time1.example.com/ /et
 /// The scenario. Its notes are the story of `cargo xtask demo --cluster`, in the form that the scenario `demo` describes.
 pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     prepare(&[])?;
+    store_as_operator()?;
     kube::join(context)?;
     context.check("node_is_ready", Ok(String::new()));
     kube::load_profile()?;
@@ -74,6 +75,20 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         context.check(&check, table);
     }
     Ok(())
+}
+
+/// Makes the example config the one that the Machine Config Operator's daemon stored: without `kind` and `apiVersion`, and with no
+/// other config on the node.
+fn store_as_operator() -> Result<()> {
+    let config = format!("{CONFIGS}/{CONFIG_NAME}.yaml");
+    let text = fs::read_to_string(&config).with_context(|| format!("cannot read {config}"))?;
+    let is_stored = |line: &&str| !["apiVersion:", "kind:"].iter().any(|key| line.starts_with(key));
+    fs::create_dir_all("/etc/machine-config-daemon")?;
+    fs::write(
+        "/etc/machine-config-daemon/currentconfig",
+        text.lines().filter(is_stored).collect::<Vec<_>>().join("\n"),
+    )?;
+    fs::remove_dir_all(CONFIGS).context("cannot remove the configs of the service")
 }
 
 /// The condition `ConfigDrift` of the node, for kubectl.

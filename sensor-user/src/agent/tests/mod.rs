@@ -4,6 +4,7 @@ mod applies;
 mod denial_counts;
 mod drift;
 mod hanging_file_systems;
+mod operator_config;
 mod record_contents;
 mod unusable_configs;
 

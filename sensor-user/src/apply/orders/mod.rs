@@ -10,7 +10,11 @@ mod run;
 pub use run::{plan_order, run_order};
 
 use super::actions::transient;
-use crate::{clock::boot_id, desired::generation, store::Store};
+use crate::{
+    clock::boot_id,
+    desired::{OPERATOR_CONFIG, generation},
+    store::Store,
+};
 use files::{OrderDirectory, OrderEnd, OrderName, OrderResult, PlanAnswer};
 use sensor_model::socket::{
     APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA,
@@ -34,8 +38,6 @@ const UNIT: &str = "holdfast-apply.service";
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The hidden command that plans and runs orders.
 pub const SUBCOMMAND: &str = "order";
-/// The present config of a node that the Machine Config Operator managed before.
-pub const CURRENT_CONFIG: &str = "etc/machine-config-daemon/currentconfig";
 /// Longest message.
 const MESSAGE_BYTES: usize = 2000;
 /// Longest time to plan. A config that takes longer would keep every other request waiting.
@@ -109,7 +111,7 @@ impl NodeOrders {
     /// The name of the config that the node has. `known` has the one of the newest generation.
     fn current(&self, known: &mut Option<(u64, Option<String>)>) -> Option<String> {
         let Ok(Some((id, manifests))) = Store::current_in(&self.state) else {
-            return files::name_in(&self.root.join(CURRENT_CONFIG));
+            return files::name_in(&self.root.join(OPERATOR_CONFIG));
         };
         if known.as_ref().is_none_or(|(read, _)| *read != id) {
             let kept = generation((id, manifests).into()).ok();

@@ -2,13 +2,16 @@
 //!
 //! In: the files of an order. Out: the plan, or the end of the apply, which the daemon reads.
 
-use super::CURRENT_CONFIG;
 use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
 use crate::apply::{
     ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
     HostApplyOptions, HostRunEnd, Interrupts, NewConfig,
 };
-use crate::{clock::boot_id, desired::SERVICE_CONFIGS, desired::Unknown, store::Store};
+use crate::{
+    clock::boot_id,
+    desired::{OPERATOR_CONFIG, SERVICE_CONFIGS, Unknown},
+    store::Store,
+};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -119,7 +122,7 @@ async fn configs(
     progress: &mut dyn FnMut(&str),
 ) -> Result<ApplyConfigs, HostApplyError> {
     // Until the first apply the present config is that of the daemon: of another daemon before it, or of the host's service.
-    let known = [CURRENT_CONFIG, SERVICE_CONFIGS].map(|path| root.join(path));
+    let known = [OPERATOR_CONFIG, SERVICE_CONFIGS].map(|path| root.join(path));
     let present: Vec<PathBuf> = known.into_iter().find(|path| path.exists()).into_iter().collect();
     let current = if Store::current_in(host.state())?.is_some() { &[][..] } else { &present[..] };
     let wanted = NewConfig {
