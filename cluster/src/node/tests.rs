@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::DriftState;
 use crate::metrics::ReporterMetrics;
-use crate::played_server::{PlayedAnswer, PlayedRequest, played};
+use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -160,9 +160,9 @@ fn finding(path: &str) -> NodeFinding {
     NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None }
 }
 
-#[tokio::test(start_paused = true)]
-async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written_with_its_pod() {
-    let (client, log) = played(|asked: &PlayedRequest| match asked.line().as_str() {
+/// An API server that knows the Node and a pod, and accepts every write.
+fn api_server() -> (Client, PlayedLog) {
+    played(|asked: &PlayedRequest| match asked.line().as_str() {
         "GET /api/v1/pods" => PlayedAnswer::Json(json!({"apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"}}]})),
@@ -171,21 +171,66 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
         ),
         line if line.starts_with("GET") => PlayedAnswer::Code(404),
         _ => PlayedAnswer::Echo,
-    });
-    let place = ReporterPlace {
-        node: "n1".to_owned(),
-        namespace: "holdfast-system".to_owned(),
-        holder: "n1".to_owned(),
-    };
-    let (findings, newest) = watch::channel(None);
-    let (stop, stopped) = watch::channel(false);
-    let (_observes, managed) = watch::channel(None);
-    let (written, _) = watch::channel(WrittenNode::default());
-    let update = writer::ManagedChannels { managed, written };
-    let publisher = Publisher::new(&client, place);
-    let writer = tokio::spawn(writer::write(publisher, Pods::new(client, "n1"), newest, update, stopped));
+    })
+}
+
+/// The task that writes, with what it takes.
+struct Writing {
+    findings: watch::Sender<Option<NodeFinding>>,
+    stop: watch::Sender<bool>,
+    /// Mode `observe` never sends anything.
+    _managed: watch::Sender<Option<ManagedNode>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Writing {
+    fn start(client: Client) -> Self {
+        let place = ReporterPlace {
+            node: "n1".to_owned(),
+            namespace: "holdfast-system".to_owned(),
+            holder: "n1".to_owned(),
+        };
+        let (findings, newest) = watch::channel(None);
+        let (stop, stopped) = watch::channel(false);
+        let (observe, managed) = watch::channel(None);
+        let (written, _) = watch::channel(WrittenNode::default());
+        let update = writer::ManagedChannels { managed, written };
+        let publisher = Publisher::new(&client, place);
+        let task = tokio::spawn(writer::write(publisher, Pods::new(client, "n1"), newest, update, stopped));
+        Self { findings, stop, _managed: observe, task }
+    }
+
+    async fn end(self) {
+        self.stop.send_replace(true);
+        timeout(Duration::from_secs(1), self.task).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_change_the_reporter_renews_its_lease_and_writes_the_rest_again_every_ten_minutes() {
+    let (client, log) = api_server();
+    let writing = Writing::start(client);
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(30)).await;
+    log.take();
+    sleep(Duration::from_mins(9)).await;
+    let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
+    assert_eq!(log.lines(), [lease; 4]);
+    sleep(Duration::from_mins(50)).await;
+    let mut others = log.lines();
+    others.retain(|line| line != lease);
+    let refreshed =
+        ["PATCH /apis/holdfast.dev/v1alpha1/driftreports/n1/status", "PATCH /api/v1/nodes/n1/status"];
+    assert_eq!(others, refreshed.repeat(5));
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written_with_its_pod() {
+    let (client, log) = api_server();
+    let writing = Writing::start(client);
     for number in 0..100 {
-        findings.send_replace(Some(finding(&format!("/etc/{number}"))));
+        writing.findings.send_replace(Some(finding(&format!("/etc/{number}"))));
         sleep(Duration::from_millis(10)).await;
     }
     sleep(Duration::from_secs(5)).await;
@@ -195,6 +240,5 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
     let last = &statuses[statuses.len() - 1].body["status"];
     assert_eq!(last["drifts"][0]["path"], "/etc/99");
     assert_eq!(last["newest"]["by"], "pod default/debugger");
-    stop.send_replace(true);
-    timeout(Duration::from_secs(1), writer).await.unwrap().unwrap();
+    writing.end().await;
 }
