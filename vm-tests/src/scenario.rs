@@ -61,6 +61,8 @@ pub struct Scenario {
     pub reboots: bool,
     /// Whether the guest gets the `holdfast` binary.
     pub needs_holdfast: bool,
+    /// Whether a Prometheus on the host scrapes the reporter in the guest. Only for a guest with a kubelet.
+    pub needs_prometheus: bool,
     /// Seconds after which the host gives up.
     pub limit: u64,
     /// The scenario's code.
@@ -78,6 +80,7 @@ impl Scenario {
         parameters: &[],
         reboots: false,
         needs_holdfast: true,
+        needs_prometheus: false,
         limit: 240,
         run: |_| anyhow::bail!("this row of the table has no function"),
     };

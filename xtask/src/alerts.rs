@@ -39,7 +39,8 @@ pub(crate) fn test() -> Result<()> {
     output(promtool(tree.as_ref())?.args(["check", "rules"]).arg(file.path())).map(drop)
 }
 
-fn tree(cache: &Cache) -> Result<PackageTree> {
+/// Debian's package of Prometheus.
+pub(crate) fn tree(cache: &Cache) -> Result<PackageTree> {
     if let Some(tree) = PackageTree::cached(cache, PACKAGE) {
         return Ok(tree);
     }

@@ -24,6 +24,8 @@ pub const IMAGES: &str = "/opt/holdfast/images";
 pub const DEPLOY: &str = "/opt/holdfast/deploy";
 /// The name of the node.
 pub const NODE: &str = "node-1";
+/// The address of the node: that of the guest in the emulator's network.
+pub const ADDRESS: &str = "10.0.2.15";
 /// The host's loopback, from inside the guest.
 pub const HOST: &str = "10.0.2.2";
 /// The address of the service `kubernetes`: the first one of the range of services.
@@ -97,7 +99,7 @@ fn network() -> Result<()> {
     let port = fs::read_to_string(PORT).with_context(|| format!("cannot read {PORT}"))?;
     let target = format!("{HOST}:{}", port.trim());
     shell(&format!(
-        "ip link set {link} up && ip address add 10.0.2.15/24 dev {link} && ip route add default via {HOST} && \
+        "ip link set {link} up && ip address add {ADDRESS}/24 dev {link} && ip route add default via {HOST} && \
          sysctl -q -w net.ipv4.ip_forward=1 && \
          iptables -t nat -A OUTPUT -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target} && \
          iptables -t nat -A PREROUTING -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target}"

@@ -5,7 +5,8 @@
 //! then, and start each scenario from the saved state.
 //!
 //! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod.
-//! `status` and `page` read what it publishes. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for
+//! `status` and `page` read what it publishes, `prometheus` what a Prometheus on the
+//! host has of it. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
 
 pub mod agent;
@@ -19,6 +20,7 @@ pub mod fuse;
 pub mod kube;
 pub mod ostree;
 pub mod page;
+pub mod prometheus;
 pub mod service;
 pub mod status;
 pub mod wait;

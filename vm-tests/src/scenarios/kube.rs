@@ -1,7 +1,8 @@
 //! The `DaemonSet` on a real kubelet: a pod sees edits on its node, and the cluster shows who made them.
 //!
 //! In: a node that joins the control plane on the host, with the example config on its disk. Out: checks of the node's
-//! `DriftReport` and conditions, as kubectl shows them, while people and pods edit a file and containers are killed.
+//! `DriftReport` and conditions, as kubectl shows them, and of the alerts of Prometheus, while people and pods edit a file and
+//! containers are killed.
 
 use std::fs;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::kube_alerts;
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, run, wait};
@@ -35,11 +37,12 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         shown(&["get", "nodes"])?,
         shown(&["-n", "holdfast-system", "get", "pods"])?
     ));
-    context.check("pod_is_ready", Ok(pod));
+    context.check("pod_is_ready", Ok(pod.clone()));
     context.check("sensor_runs_under_its_apparmor_profile", profile());
     let report = state("InSync")?;
     context.note(format!("## The node matches its MachineConfig\n{}", shown(&["get", "driftreports"])?));
     context.check("report_says_in_sync", Ok(report["status"]["state"].to_string()));
+    kube_alerts::healthy(context, &pod)?;
     context.note(format!("## alice logs in by ssh and edits a managed file\n$ ssh alice@{NODE} {EDIT}"));
     edit()?;
     let drifted = alice().with_context(kube::pods);
@@ -51,10 +54,12 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     let drifted = condition("True");
     context.note(format!("{}\n{}", shown(CONDITION)?, shown(EVENTS)?));
     context.check("condition_says_drift", drifted);
+    context.check("prometheus_fires_the_alert_of_the_drift_alone", kube_alerts::drifted());
     context.note(format!("## She restores the file\n$ ssh alice@{NODE} {REPAIR}"));
     repair()?;
     context.check("recovery_clears_the_report", in_sync());
     context.check("recovery_clears_the_condition", condition("False"));
+    context.check("recovery_clears_the_alert", kube_alerts::cleared());
     context.note(format!("{}\n{}", shown(&["get", "driftreports"])?, shown(CONDITION)?));
     kube::run_editor()?;
     let drifted = editor();

@@ -22,6 +22,7 @@ pub(crate) mod flood;
 mod groups;
 mod hanging;
 mod kube;
+mod kube_alerts;
 mod manage;
 mod node;
 mod ostree;
@@ -125,10 +126,12 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "daemonset",
-        shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, and killed containers come back",
+        shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, Prometheus fires its alert, and \
+                killed containers come back",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),
+        needs_prometheus: true,
         limit: 600,
         run: kube::kubelet,
         ..Scenario::USUAL

@@ -138,6 +138,11 @@ impl ControlPlane {
         self.path("admin.kubeconfig")
     }
 
+    /// The file of the log of a part, or of a program that belongs to this cluster.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.logs.join(format!("{name}.log"))
+    }
+
     /// The port of the API server.
     pub(crate) fn port(&self) -> u16 {
         self.ports.apiserver
@@ -190,7 +195,7 @@ impl ControlPlane {
     fn run(&self, name: &'static str, program: &Path, flags: &[String]) -> Result<LoggedProcess> {
         let mut command = Command::new(program);
         command.args(flags).current_dir(self.folder.path()).env("HOME", self.folder.path());
-        LoggedProcess::start(name, &mut command, &self.logs.join(format!("{name}.log")))
+        LoggedProcess::start(name, &mut command, &self.log(name))
     }
 
     /// The tokens of all users, and the key that signs those of service accounts.
@@ -283,12 +288,23 @@ struct Ports {
 
 impl Ports {
     fn free() -> Result<Self> {
-        // All are held together, so that they differ.
-        let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the loopback has no free port");
-        let held = [listen()?, listen()?, listen()?];
-        let [etcd, peers, apiserver] = held.each_ref().map(TcpListener::local_addr);
-        Ok(Self { etcd: etcd?.port(), peers: peers?.port(), apiserver: apiserver?.port() })
+        let [etcd, peers, apiserver] = free_ports()?;
+        Ok(Self { etcd, peers, apiserver })
     }
+}
+
+/// Ports of the loopback that are free at this moment. All differ.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    // All are held together, so that they differ.
+    let mut held = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the loopback has no free port")?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
 }
 
 fn url(port: u16) -> String {

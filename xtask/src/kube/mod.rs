@@ -18,4 +18,5 @@ mod reporter_tests;
 pub(crate) mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST};
-pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted};
+pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted, free_ports};
+pub(crate) use process::LoggedProcess;

@@ -19,7 +19,7 @@ const TAIL_LINES: usize = 15;
 
 /// A running process.
 #[derive(Debug)]
-pub(super) struct LoggedProcess {
+pub(crate) struct LoggedProcess {
     name: &'static str,
     child: Child,
     log: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct LoggedProcess {
 
 impl LoggedProcess {
     /// Starts it. What it prints is appended to its log.
-    pub(super) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
         let mut file = File::options()
             .create(true)
             .append(true)
@@ -50,7 +50,7 @@ impl LoggedProcess {
     }
 
     /// Waits until the process is ready. `is_ready` gives the reason while it is not.
-    pub(super) fn until(&self, limit: Duration, mut is_ready: impl FnMut() -> Result<()>) -> Result<()> {
+    pub(crate) fn until(&self, limit: Duration, mut is_ready: impl FnMut() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         loop {
             let Err(reason) = is_ready() else { return Ok(()) };
@@ -69,7 +69,7 @@ impl LoggedProcess {
     }
 
     /// Fails if the process has ended.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.output.try_recv() {
             Err(TryRecvError::Disconnected) => bail!("{} has ended{}", self.name, self.tail()),
             _ => Ok(()),

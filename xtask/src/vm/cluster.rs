@@ -1,20 +1,23 @@
 //! The cluster that a guest with a kubelet joins.
 //!
-//! In: a run's name, the programs of Kubernetes, and those of Holdfast. Out: a control plane on this machine's loopback, and
-//! what the guest gets: how it reaches the control plane, the container images, and the manifests of `deploy/`. The control plane
-//! ends with its value.
+//! In: a run's name, the programs of Kubernetes, and those of Holdfast. Out: a control plane on this machine's loopback, for a
+//! scenario that asks for it a Prometheus, and what the guest gets: how it reaches both, the container images, and the manifests
+//! of `deploy/`. The control plane and Prometheus end with their value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use vm_tests::guest::kube::{ADMIN, DEPLOY, IMAGES, KUBELET, NODE, PORT};
+use vm_tests::guest::kube::{ADDRESS, ADMIN, DEPLOY, IMAGES, KUBELET, NODE, PORT};
+use vm_tests::guest::prometheus;
 
 use super::payload::Payload;
+use super::prometheus::Prometheus;
 use crate::dist;
 use crate::kube::image::{self, ImageConfig, ImageFile};
-use crate::kube::{ClientPlace, ControlPlane, KubeAssets, User, Wanted};
+use crate::kube::{ClientPlace, ControlPlane, KubeAssets, User, Wanted, free_ports};
+use crate::tools::PackageTree;
 
 /// The name of the product's image in guests; `vm-tests/kube/kustomization.yaml` has it too.
 const IMAGE: &str = "localhost/holdfast:1";
@@ -35,7 +38,10 @@ pub(crate) struct ImagePrograms<'a> {
 /// A cluster without nodes.
 #[derive(Debug)]
 pub(super) struct Cluster {
+    _prometheus: Option<Prometheus>,
     _plane: ControlPlane,
+    /// The port of this machine that the emulator leads to the reporter, if Prometheus runs.
+    reporter: Option<u16>,
     /// The files of `payload`.
     _folder: TempDir,
     /// What the guest gets.
@@ -43,22 +49,39 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the control plane of one run.
-    pub(super) fn start(name: &str, assets: &KubeAssets) -> Result<Self> {
+    /// Starts the control plane of one run, and Prometheus if its program is there.
+    pub(super) fn start(name: &str, assets: &KubeAssets, program: Option<&PackageTree>) -> Result<Self> {
         let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &[] })?;
         let folder = tempfile::tempdir()?;
-        let contents = [
+        let mut contents = vec![
             (ADMIN, plane.kubeconfig(User::Admin, ClientPlace::Guest)?),
             (KUBELET, plane.kubeconfig(User::Node(NODE), ClientPlace::Guest)?),
             (PORT, plane.port().to_string()),
         ];
+        let (mut prometheus, mut reporter) = (None, None);
+        if let Some(program) = program {
+            let [own, forwarded] = free_ports()?;
+            prometheus = Some(Prometheus::start(&plane, program, own, forwarded)?);
+            contents.push((prometheus::PORT, own.to_string()));
+            reporter = Some(forwarded);
+        }
         let mut payload = Vec::new();
         for (place, content) in contents {
             let source = folder.path().join(payload.len().to_string());
             fs::write(&source, content).with_context(|| format!("cannot write {}", source.display()))?;
             payload.push(Payload { source, place: place.to_owned(), mode: 0o600 });
         }
-        Ok(Self { _plane: plane, _folder: folder, payload })
+        Ok(Self { _prometheus: prometheus, _plane: plane, reporter, _folder: folder, payload })
+    }
+
+    /// The guest's network, as arguments of QEMU: the emulator's own one. The guest reaches the control plane on the host's loopback,
+    /// and no other machine.
+    pub(super) fn network(&self) -> [String; 4] {
+        let forward = self.reporter.map_or_else(String::new, |port| {
+            format!(",hostfwd=tcp:127.0.0.1:{port}-{ADDRESS}:{}", prometheus::REPORTER)
+        });
+        let network = format!("user,id=cluster,ipv6=off{forward}");
+        ["-netdev".to_owned(), network, "-device".to_owned(), "virtio-net-pci,netdev=cluster".to_owned()]
     }
 }
 

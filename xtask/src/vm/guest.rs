@@ -14,11 +14,13 @@ use vm_tests::scenarios::{Guest, Scenario};
 use super::cluster::Cluster;
 use super::payload::Payload;
 use super::{cpio, images, kube_root, ostree, selinux};
+use crate::alerts;
 use crate::cache::Cache;
 use crate::dist;
 use crate::kernels::CachedKernel;
 use crate::kube::{self, KubeAssets};
 use crate::qemu::Qemu;
+use crate::tools::PackageTree;
 
 /// Longest time without a line before a guest counts as stuck.
 pub(super) const SILENCE: Duration = Duration::from_mins(2);
@@ -37,8 +39,8 @@ pub(crate) struct GuestParts {
     /// Root disks of the guests that have one.
     roots: Vec<(Guest, PathBuf)>,
     guest_program: PathBuf,
-    /// The programs of Kubernetes, for a guest with a kubelet.
-    kube: Option<KubeAssets>,
+    /// The programs of Kubernetes, for a guest with a kubelet, and Prometheus.
+    kube: Option<(KubeAssets, PackageTree)>,
 }
 
 impl GuestParts {
@@ -67,7 +69,7 @@ impl GuestParts {
         if guests.contains(&Guest::Kube) {
             let assets = KubeAssets::ensure(&cache, kube::NEWEST)?;
             roots.push((Guest::Kube, kube_root::root(&cache, &assets)?));
-            kube = Some(assets);
+            kube = Some((assets, alerts::tree(&cache)?));
         }
         drop(cache);
         Ok(Self { qemu, busybox, disks, roots, guest_program: dist::build_guest(guest)?, kube })
@@ -75,8 +77,11 @@ impl GuestParts {
 
     /// Starts the cluster that the guest of a run joins, if it joins one.
     pub(super) fn cluster(&self, vm: &Vm) -> Result<Option<Cluster>> {
-        let assets = self.kube.as_ref().filter(|_| vm.scenario.guest == Guest::Kube);
-        assets.map(|assets| Cluster::start(&vm.name(), assets)).transpose()
+        let Some((assets, prometheus)) = self.kube.as_ref().filter(|_| vm.scenario.guest == Guest::Kube)
+        else {
+            return Ok(None);
+        };
+        Cluster::start(&vm.name(), assets, vm.scenario.needs_prometheus.then_some(prometheus)).map(Some)
     }
 
     /// The shell of the bare guest, a static program.
@@ -163,10 +168,6 @@ impl Vm {
         // A guest that reboots although its scenario does not ask for it has failed.
         if !self.scenario.reboots {
             command.arg("-no-reboot");
-        }
-        if self.scenario.guest == Guest::Kube {
-            // The emulator's own network: the guest reaches the control plane on the host's loopback, and no other machine.
-            command.args(["-netdev", "user,id=cluster,ipv6=off", "-device", "virtio-net-pci,netdev=cluster"]);
         }
         let (own, snapshot) = match disk {
             Disk::Scratch(own) => (own, "on"),

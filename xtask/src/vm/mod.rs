@@ -13,6 +13,7 @@ mod lines;
 mod machine;
 mod ostree;
 mod payload;
+mod prometheus;
 mod qmp;
 mod runs;
 mod saved;

@@ -59,7 +59,11 @@ impl Vm {
             let archive = folder.path().join("initramfs");
             let more = cluster.as_ref().map_or(&[][..], |cluster| &cluster.payload);
             fs::write(&archive, self.initramfs(parts, more)?)?;
-            Emulator::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
+            let mut command = self.command(parts, &archive, Disk::Scratch(None));
+            if let Some(cluster) = &cluster {
+                command.args(cluster.network());
+            }
+            Emulator::start(&mut command, folder.path())?
         };
         let order = protocol::start(self.scenario.name);
         if saved.is_some() {
