@@ -100,6 +100,15 @@ impl LossReason {
     }
 }
 
+/// Where events are lost, and why: every pair that a report of lost changes has.
+pub const LOSSES: [(LossStage, LossReason); 5] = [
+    (LossStage::Ring, LossReason::Full),
+    (LossStage::Decode, LossReason::Malformed),
+    (LossStage::Process, LossReason::Full),
+    (LossStage::Process, LossReason::Skipped),
+    (LossStage::Fanotify, LossReason::Overflow),
+];
+
 /// A condition of readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReadinessSubject {

@@ -10,7 +10,7 @@ mod process;
 mod tests;
 
 use crate::agent::open_drift::{OpenDrift, OpenDrifts};
-use crate::agent::reports::{BackendName, LossReason, LossStage};
+use crate::agent::reports::{BackendName, LOSSES, LossReason, LossStage};
 use crate::kernel::hooks::Attachment;
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
@@ -65,6 +65,11 @@ impl Metrics {
         let families = Families::new(&mut registry, BuildLabels { version, commit, object, kernel });
         for operation in OPERATIONS {
             families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc_by(0);
+        }
+        // Prometheus sees no increase in a series that begins with the first loss.
+        for (stage, reason) in LOSSES {
+            let labels = LossLabels { stage: stage.name(), reason: reason.name() };
+            families.events_lost.get_or_create(&labels).inc_by(0);
         }
         for kind in DifferenceKind::ALL.iter().copied() {
             families.node_drift.get_or_create(&KindLabels { kind: kind.as_str() }).set(0);
