@@ -37,6 +37,7 @@
 //! | [`adopt`] | the MachineConfig that declares the present state |
 //! | [`protocol`] | the detection protocol: changes and verifications become verdicts and gaps |
 //! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
+//! | [`audit`] | users of the API server whose requests match a change by a process in a pod |
 //! | [`fit`] | a record cut to the size limit of an entry |
 //! | [`chain`] | the hash chain of the log's entries |
 //! | [`drift_policy`] | what to do about the drift of a path |
@@ -56,6 +57,7 @@
 
 pub mod action;
 pub mod adopt;
+pub mod audit;
 pub mod authorized_keys;
 pub mod cgroup;
 pub mod chain;

@@ -76,6 +76,50 @@ fn who_names_the_login_behind_a_change_and_only_changes_of_this_path() {
     assert_snapshot!("no_change", world.run(&["who", "/etc/other", "LOG"]).golden());
 }
 
+/// A drift by a process in a pod, and an audit log with an exec by a user whose name has a terminal sequence.
+fn pod_change(world: &World) -> String {
+    let uid = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+    let mut log = open(world);
+    let mut drift = record(&log, RecordKind::Drift, Some("/etc/app/app.conf"), 9);
+    (drift.operation, drift.monotonic_ns) = (Some("write".into()), 60_000_000_000);
+    drift.actor = Some(Actor {
+        pid: 4711,
+        start_ns: 59_000_000_000,
+        container_id: Some("c".repeat(64)),
+        pod_uid: Some(uid.into()),
+        ..Actor::default()
+    });
+    log.append(&[drift]);
+    fs::create_dir_all(world.at(&format!("pod-logs/pods/shop_web-0_{uid}"))).unwrap();
+    let event = serde_json::json!({
+        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "auditID": "a-1", "stage": "ResponseStarted", "verb": "get",
+        "requestURI": "/api/v1/namespaces/shop/pods/web-0/exec?command=sh&container=app",
+        "user": {"username": "alice@example.com\u{1b}[2J"}, "sourceIPs": ["192.0.2.7"],
+        "objectRef": {"resource": "pods", "namespace": "shop", "name": "web-0", "subresource": "exec"},
+        "requestReceivedTimestamp": "2026-01-02T03:04:07.5Z", "stageTimestamp": "2026-01-02T03:04:07.6Z",
+    });
+    world.write("audit.log", &format!("{event}\n"));
+    world.at("audit.log").display().to_string()
+}
+
+#[test]
+fn who_names_the_user_whose_request_matches_a_change_in_a_pod() {
+    let world = World::new();
+    let audit = pod_change(&world);
+    let pods = world.at("pod-logs").display().to_string();
+    let ask = ["who", "/etc/app/app.conf", "--audit-log", &audit, "--pod-logs", &pods, "LOG"];
+    assert_snapshot!("user", world.run(&ask).golden());
+    let json: Vec<&str> = ask.iter().copied().chain(["-o", "json"]).collect();
+    let report = world.run(&json).json("who");
+    assert_eq!(report["changes"][0]["users"][0]["request"], "exec");
+
+    let unnamed =
+        world.run(&["who", "/etc/app/app.conf", "--audit-log", &audit, "--pod-logs", "/nonexistent", "LOG"]);
+    assert_snapshot!("unnamed_pod", unnamed.golden());
+    let without = world.run(&["who", "/etc/app/app.conf", "-o", "json", "LOG"]).json("who");
+    assert_eq!(without["changes"][0].get("users"), None);
+}
+
 #[test]
 fn log_shows_the_requested_entries() {
     let world = World::new();

@@ -4,6 +4,7 @@
 
 use super::LogEntry;
 use sensor_model::{
+    audit::UserMatch,
     difference::Difference,
     record::{Actor, RecordKind, RecordedState, ThingKind},
     verdict::VerdictKind,
@@ -49,6 +50,12 @@ pub struct PathChange {
     /// All actors that changed the thing since it was last settled, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actors: Vec<Actor>,
+    /// Users whose requests to the API server match the change; absent if no audit log was given. A match is no proof.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users: Option<Vec<UserMatch>>,
+    /// Boot time of the change in nanoseconds.
+    #[serde(skip)]
+    pub monotonic_ns: u64,
     /// The verdict after it.
     pub verdict: Option<VerdictKind>,
     /// Every difference after it.
@@ -81,6 +88,8 @@ impl From<LogEntry> for PathChange {
             operation: record.operation,
             actor: record.actor,
             actors: record.actors,
+            users: None,
+            monotonic_ns: record.monotonic_ns,
             verdict: record.verdict,
             differences: record.differences,
             source: record.source,
