@@ -22,6 +22,8 @@ pub const PORT: &str = "/etc/kubernetes/port";
 pub const IMAGES: &str = "/opt/holdfast/images";
 /// The folder of the manifests: that of `deploy/`.
 pub const DEPLOY: &str = "/opt/holdfast/deploy";
+/// The folder of the kustomization that the tests apply.
+pub const OVERLAY: &str = "/opt/holdfast/deploy/kustomize/test";
 /// The name of the node.
 pub const NODE: &str = "node-1";
 /// The address of the node: that of the guest in the emulator's network.
@@ -154,12 +156,7 @@ pub fn restarts(container: &str) -> Result<u64> {
 /// Applies the manifests of the product from a folder of `deploy/kustomize`, with a patch for images that are on the node already,
 /// and waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
 pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
-    let overlay = format!("{DEPLOY}/kustomize/test");
-    fs::create_dir_all(&overlay)?;
-    let kustomization =
-        include_str!("../../kube/kustomization.yaml").replace("../base", &format!("../{from}"));
-    fs::write(format!("{overlay}/kustomization.yaml"), kustomization)?;
-    kubectl(&["apply", "--server-side", "-k", &overlay])?;
+    apply(&kustomization(from))?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
         let text = kubectl(&["-n", "holdfast-system", "get", "pods", "-o", "json"])?;
@@ -170,6 +167,18 @@ pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
         Ok(ready.and_then(|pod| pod["metadata"]["name"].as_str()).map(str::to_owned))
     });
     ready.with_context(pods)
+}
+
+/// The kustomization of the tests for a folder of `deploy/kustomize`.
+pub fn kustomization(from: &str) -> String {
+    include_str!("../../kube/kustomization.yaml").replace("../base", &format!("../{from}"))
+}
+
+/// Applies a kustomization in the folder [`OVERLAY`].
+pub fn apply(kustomization: &str) -> Result<()> {
+    fs::create_dir_all(OVERLAY)?;
+    fs::write(format!("{OVERLAY}/kustomization.yaml"), kustomization)?;
+    kubectl(&["apply", "--server-side", "-k", OVERLAY]).map(drop)
 }
 
 /// What people would look at when a pod does not start.

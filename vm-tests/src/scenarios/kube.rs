@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::kube_alerts;
+use super::{kube_alerts, kube_remove};
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, run, wait};
@@ -79,7 +79,19 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         }
         context.check(&check, table);
     }
+    context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
+    context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
+    kube_remove::removed(context);
     Ok(())
+}
+
+/// An edit is reported, and its repair.
+fn still_reports() -> Result<String> {
+    edit()?;
+    let table = alice()?;
+    repair()?;
+    in_sync()?;
+    Ok(table)
 }
 
 /// Makes the example config the one that the Machine Config Operator's daemon stored: without `kind` and `apiVersion`, and with no

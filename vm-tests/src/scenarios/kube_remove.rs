@@ -1,0 +1,140 @@
+//! The service and the pod on one node refuse each other, and the removal that docs/kubernetes.md describes leaves nothing.
+//!
+//! In: a node with the `DaemonSet`'s pod, and the installed service that does not run. Out: checks of the refusals, of the node and
+//! of the API after each step of the removal.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
+use crate::guest::{Context, run, shell, wait};
+
+/// How long a rollout may take in an emulated guest.
+const LIMIT: Duration = Duration::from_secs(110);
+const SERVICE: &str = "holdfast.service";
+const NAMESPACE: &str = "holdfast-system";
+/// What a sensor leaves on a host: its pinned programs, and its run directory.
+const LEFT: [&str; 2] = ["/sys/fs/bpf/holdfast", "/run/holdfast"];
+/// Where the image's files are, for the command `holdfast-cluster remove`.
+const IMAGE: &str = "/run/holdfast-image";
+
+/// The last rollout, as docs/kubernetes.md tells admins to do it.
+const REMOVE: &str = r#"
+resources: [../base]
+components: [../components/apparmor, ../components/remove]
+images:
+- {name: holdfast, newName: localhost/holdfast, newTag: "1"}
+patches:
+- target: {kind: DaemonSet}
+  patch: |
+    - {op: add, path: /spec/template/spec/initContainers/0/imagePullPolicy, value: Never}
+    - {op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: Never}
+"#;
+
+/// systemd starts the service while the pod's sensor runs. The service ends with an error that names the pod.
+pub(super) fn service_beside_pod() -> Result<String> {
+    let pods: Value = serde_json::from_str(&kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?)?;
+    let uid = pods["items"][0]["metadata"]["uid"].as_str().context("no pod")?;
+    let started = run("systemctl", &["start", SERVICE]);
+    // It would be started again and again.
+    run("systemctl", &["stop", SERVICE])?;
+    ensure!(started.is_err(), "the service started beside the pod");
+    let journal = run("journalctl", &["-u", SERVICE, "-n", "30", "--no-pager", "-o", "cat"])?;
+    let wanted = format!("in the pod {uid}");
+    let line = journal.lines().find(|line| line.contains(&wanted));
+    line.map(str::to_owned).with_context(|| format!("no line with `{wanted}`:\n{journal}"))
+}
+
+/// The steps of the removal, in their order.
+pub(super) fn removed(context: &mut Context) {
+    context.check("the_component_remove_detaches_the_node", detached());
+    context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
+    context.check("a_pod_beside_the_service_is_refused", pod_beside_service());
+    context.check("the_deleted_manifests_leave_no_object", deleted());
+}
+
+/// The component `remove` replaces the sensor's pod by one that detaches.
+fn detached() -> Result<String> {
+    for path in LEFT {
+        ensure!(Path::new(path).exists(), "{path} does not exist before the removal");
+    }
+    kube::apply(REMOVE)?;
+    let log = wait::until("the pod that detaches to be ready", LIMIT, || {
+        let text = kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?;
+        let pods: Value = serde_json::from_str(&text)?;
+        let done = pods["items"].as_array().into_iter().flatten().find(|pod| {
+            pod["spec"]["containers"][0]["name"] == "done"
+                && kube::condition(pod, "Ready") == Some("True".to_owned())
+        });
+        done.is_some().then(log_of_detach).transpose()
+    });
+    let log = log.with_context(kube::pods)?;
+    for path in LEFT {
+        ensure!(!Path::new(path).exists(), "{path} is left: {log}");
+    }
+    ensure!(log.contains("detached "), "{log}");
+    Ok(log)
+}
+
+/// What the first container printed. Nothing outside the guest reaches kubelet, so `kubectl logs` does not.
+fn log_of_detach() -> Result<String> {
+    shell(&format!("cat /var/log/pods/{NAMESPACE}_holdfast-*/detach/*.log"))
+}
+
+/// `holdfast-cluster remove` removes conditions, report and Lease.
+fn taken_back() -> Result<String> {
+    fs::create_dir_all(IMAGE)?;
+    run("ctr", &["-n", "k8s.io", "images", "mount", "localhost/holdfast:1", IMAGE])?;
+    let printed = shell(&format!("KUBECONFIG={ADMIN} {IMAGE}/holdfast-cluster remove"))?;
+    let node = kube::get("node", NODE)?;
+    for kind in ["ConfigDrift", "holdfast.dev/SensorReady"] {
+        ensure!(kube::condition(&node, kind).is_none(), "the Node still has {kind}: {printed}");
+    }
+    for (kind, namespace) in [("driftreports", "default"), ("leases", NAMESPACE)] {
+        let left = kubectl(&["-n", namespace, "get", kind, "-o", "name"])?;
+        ensure!(left.trim().is_empty(), "left: {left}");
+    }
+    Ok(printed)
+}
+
+/// The service runs; the pod's sensor ends with an error that names it, and `kubectl describe pod` shows the error.
+fn pod_beside_service() -> Result<String> {
+    run("systemctl", &["start", SERVICE])?;
+    kube::apply(&kube::kustomization("base"))?;
+    let message = wait::until("the pod's sensor to end", LIMIT, || {
+        let text = kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?;
+        let pods: Value = serde_json::from_str(&text)?;
+        let statuses = pods["items"].as_array().into_iter().flatten();
+        let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
+        let mut states = statuses
+            .filter(|status| status["name"] == "sensor")
+            .flat_map(|status| [&status["state"], &status["lastState"]]);
+        Ok(states.find_map(|state| state["terminated"]["message"].as_str()).map(str::to_owned))
+    });
+    let message = message.with_context(kube::pods)?;
+    let is_active = run("systemctl", &["is-active", SERVICE]);
+    run("systemctl", &["stop", SERVICE])?;
+    is_active.context("the service does not run any more")?;
+    ensure!(message.contains(&format!("of {SERVICE}")), "{message}");
+    Ok(message)
+}
+
+/// `kubectl delete -k` removes the rest.
+fn deleted() -> Result<String> {
+    kubectl(&["delete", "-k", OVERLAY, "--timeout=100s"])?;
+    let ours = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces";
+    let left = kubectl(&["get", ours, "-A", "-o", "name"])?;
+    if let Some(object) = left.lines().find(|object| is_left(object)) {
+        bail!("left: {object}");
+    }
+    Ok(String::new())
+}
+
+/// Whether an object is of the manifests. The scenario itself binds the right to read metrics to Prometheus.
+fn is_left(object: &str) -> bool {
+    object.contains("holdfast") && !object.ends_with("/holdfast-metrics")
+}
