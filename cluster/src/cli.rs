@@ -3,6 +3,7 @@
 //! In: arguments. Out: a command that runs, and an exit code.
 
 use crate::node::{self, Mode, Options};
+use crate::plugin::{self, Plugin, PluginArguments, PluginError, Screen};
 use crate::publish::ReporterPlace;
 use crate::remove;
 use crate::secure::CertificateFiles;
@@ -30,6 +31,8 @@ pub enum Command {
     /// Remove what reporters wrote to the API, with the rights of an admin: conditions, annotations and taints of all Nodes, Leases and
     /// `DriftReports`. The last reporter must have ended.
     Remove(RemoveCommand),
+    /// The same as `kubectl holdfast`: the state of nodes, and the log of one.
+    Kubectl(PluginArguments),
 }
 
 /// Arguments of `remove`.
@@ -115,17 +118,34 @@ impl NodeCommand {
     }
 }
 
-/// Runs a command until it ends.
+/// Runs a command until it ends. Gives its exit code.
 ///
 /// # Errors
 /// Why it cannot run.
-pub fn run(command: Command) -> anyhow::Result<()> {
+pub fn run(command: Command) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Node(node) => runtime.block_on(node::run(node.options()))?,
         Command::Remove(remove) => runtime.block_on(remove.run())?,
+        Command::Kubectl(arguments) => {
+            let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());
+            let mut screen = Screen::new(&mut out, &mut notes);
+            return Ok(runtime.block_on(plugin::run_command(arguments, &mut screen))?);
+        }
     }
-    Ok(())
+    Ok(plugin::IN_SYNC)
+}
+
+/// Runs `kubectl holdfast`. Gives its exit code.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let answer: Result<u8, PluginError> =
+        runtime.block_on(plugin::run(plugin, &mut Screen::new(&mut out, &mut notes)));
+    Ok(answer?)
 }
 
 #[cfg(test)]
@@ -136,5 +156,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        Plugin::command().debug_assert();
     }
 }

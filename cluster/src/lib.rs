@@ -23,6 +23,7 @@
 //! | [`secure`] | the pages over TLS for callers with a token |
 //! | [`node`] | the command `node`, which joins them |
 //! | [`remove`] | the command `remove`, which takes away what reporters wrote |
+//! | [`plugin`] | the command `kubectl holdfast` |
 //! | [`cli`] | the command line |
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ pub mod metrics;
 pub mod node;
 #[cfg(test)]
 mod played_server;
+pub mod plugin;
 pub mod pods;
 pub mod probes;
 pub mod publish;

@@ -1,8 +1,10 @@
-//! The `holdfast-cluster` command.
+//! The `holdfast-cluster` command, which is `kubectl holdfast` under the name `kubectl-holdfast`.
 
 use clap::Parser as _;
-use holdfast_cluster::cli::{Cli, run};
+use holdfast_cluster::cli::{Cli, Command, run, run_plugin};
+use holdfast_cluster::plugin::{FAILED, PROGRAM, Plugin};
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -10,7 +12,14 @@ use tracing_subscriber::EnvFilter;
 const LOGGED: &str = "info,kube_client=off";
 
 fn main() -> ExitCode {
+    let program = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&program).file_stem().is_some_and(|name| name == PROGRAM) {
+        return answered(run_plugin(Plugin::parse()));
+    }
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Kubectl(_)) {
+        return answered(run(cli.command));
+    }
     let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| LOGGED.to_owned());
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(directives))
@@ -18,10 +27,21 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code.into(),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "The command failed.");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The exit code of `kubectl holdfast`, after its error.
+fn answered(answer: anyhow::Result<u8>) -> ExitCode {
+    answer.map_or_else(
+        |error| {
+            eprintln!("error: {error:#}");
+            FAILED.into()
+        },
+        ExitCode::from,
+    )
 }

@@ -21,9 +21,9 @@ use std::fmt::Debug;
 use traces::{NodePart, Traces};
 
 /// Pods of the `DaemonSet`.
-const PODS: &str = "app.kubernetes.io/name=holdfast";
+pub(crate) const PODS: &str = "app.kubernetes.io/name=holdfast";
 /// The container that writes to the API.
-const REPORTER: &str = "reporter";
+pub(crate) const REPORTER: &str = "reporter";
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 /// How often a Node that others change meanwhile is tried again.

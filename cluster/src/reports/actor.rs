@@ -76,3 +76,8 @@ pub fn by(changed_by: Option<&ChangedBy>) -> String {
     };
     fit(&text, BY_BYTES)
 }
+
+/// The same for an actor of the forensic log. A pod is named by its uid.
+pub fn actor_text(actor: &Actor) -> String {
+    by(Some(&changed_by(actor)))
+}

@@ -12,7 +12,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use actor::{PodName, PodNames, by};
+pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use events::{NodeEvent, event};
 pub use finding::{NodeFinding, SensorState};

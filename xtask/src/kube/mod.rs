@@ -12,6 +12,8 @@ mod go;
 pub(crate) mod image;
 #[cfg(test)]
 mod manage_tests;
+#[cfg(test)]
+mod plugin_tests;
 mod process;
 #[cfg(test)]
 mod reporter_tests;

@@ -1,0 +1,275 @@
+//! The commands with objects as the API server gives them.
+
+use super::history::{Entry, explained, follow, read, text};
+use super::output::{OutputFormat, Screen, age};
+use super::report::{diff, plan};
+use super::status::{NodeRow, rows, table};
+use super::{Plugin, PluginError};
+use crate::api::{
+    ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, ReportedPlan,
+};
+use clap::Parser as _;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ObjectList;
+use kube::core::PartialObjectMeta;
+use sensor_model::chain::{ChainPlace, EntryFault, seal};
+use sensor_model::difference::{Difference, DifferenceKind};
+use sensor_model::record::{Actor, Record, RecordKind, SCHEMA};
+use sensor_model::status::DriftedThing;
+use serde_json::{Value, json};
+
+fn now() -> Timestamp {
+    "2026-11-24T12:00:00Z".parse().unwrap()
+}
+
+/// What a command prints, in a format.
+fn printed(format: OutputFormat, act: impl FnOnce(&mut Screen<'_>) -> Result<(), PluginError>) -> String {
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let mut screen = Screen::new(&mut out, &mut notes);
+    screen.set_format(format);
+    act(&mut screen).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn list<T: serde::de::DeserializeOwned + Clone>(items: &Value) -> ObjectList<T> {
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
+        .unwrap()
+}
+
+fn report(node: &str, state: DriftState, path: Option<&str>) -> DriftReport {
+    let mut report = DriftReport::new(node, DriftReportSpec {});
+    report.status = Some(DriftReportStatus {
+        state,
+        count: i64::from(path.is_some()),
+        newest: path.map(|path| NewestDrift {
+            path: path.to_owned(),
+            by: "root login alice via vi".to_owned(),
+            since: Some("2026-11-24T11:57:00Z".to_owned()),
+        }),
+        ..DriftReportStatus::default()
+    });
+    report
+}
+
+fn lease(node: &str, renewed: &str) -> Value {
+    json!({"metadata": {"name": node}, "spec": {"renewTime": renewed, "leaseDurationSeconds": 300}})
+}
+
+/// Four nodes: one in sync, one that drifted, one whose reporter died, and one without a report.
+fn four() -> Vec<NodeRow> {
+    let reports = json!([
+        report("n1", DriftState::InSync, None),
+        report("n2", DriftState::Drifted, Some("/etc/x\u{1b}[2J")),
+        report("n3", DriftState::Drifted, Some("/etc/y")),
+    ]);
+    let leases = json!([
+        lease("n1", "2026-11-24T11:59:30.000000Z"),
+        lease("n2", "2026-11-24T11:58:00.000000Z"),
+        lease("n3", "2026-11-24T11:00:00.000000Z"),
+    ]);
+    let nodes: Vec<Value> = ["n1", "n2", "n3", "n4"].map(|name| json!({"metadata": {"name": name}})).into();
+    let nodes: ObjectList<PartialObjectMeta<Node>> = list(&json!(nodes));
+    rows(&list(&reports), &list::<Lease>(&leases), Some(&nodes), now())
+}
+
+#[test]
+fn a_node_without_a_report_or_with_a_silent_reporter_is_not_taken_as_known() {
+    let shown = printed(OutputFormat::Table, |screen| table(&four(), now(), screen));
+    let expected = "\
+NODE   STATE             COUNT   NEWEST PATH       BY                        SINCE   REPORTER SEEN
+n1     InSync            0                                                           30s
+n2     Drifted           1       /etc/x\\u{1b}[2J   root login alice via vi   3m      2m
+n3     Stale (Drifted)   1       /etc/y            root login alice via vi   3m      60m
+n4     NoReport
+";
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn a_node_whose_lease_is_missing_is_stale() {
+    let reports = json!([report("n1", DriftState::InSync, None)]);
+    let rows = rows(&list(&reports), &list::<Lease>(&json!([])), None, now());
+    let shown = printed(OutputFormat::Table, |screen| table(&rows, now(), screen));
+    assert!(shown.contains("Stale (InSync)"), "{shown}");
+}
+
+#[test]
+fn json_and_yaml_have_the_same_rows() {
+    let rows = four();
+    let json = printed(OutputFormat::Json, |screen| screen.object(&rows).map(drop));
+    let yaml = printed(OutputFormat::Yaml, |screen| screen.object(&rows).map(drop));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json, serde_saphyr::from_str::<Value>(&yaml).unwrap());
+    assert_eq!(json[2]["state"], "Stale");
+    assert_eq!(json[2]["reported"], "Drifted");
+}
+
+#[test]
+fn a_plan_lists_its_steps_and_says_what_workloads_notice() {
+    let wanted = ReportedPlan {
+        config: "rendered-2".to_owned(),
+        actions: vec!["write".to_owned(), "restart crio.service".to_owned()],
+        more: 3,
+        drain: true,
+        reboot: false,
+    };
+    let shown = printed(OutputFormat::Table, |screen| plan("n1", Some(&wanted), screen));
+    let expected = "\
+node n1 gets the MachineConfig rendered-2
+  1. write
+  2. restart crio.service
+     and 3 steps
+workloads leave the node, no reboot
+";
+    assert_eq!(shown, expected);
+    let shown = printed(OutputFormat::Table, |screen| plan("n1", None, screen));
+    assert_eq!(shown, "node n1 has the desired config; nothing is planned\n");
+}
+
+#[test]
+fn a_diff_names_each_thing_with_its_actor_and_what_there_was_no_room_for() {
+    let by = ChangedBy {
+        pod_namespace: Some("team".to_owned()),
+        pod_name: Some("editor".to_owned()),
+        process: Some("/busybox".to_owned()),
+        ..ChangedBy::default()
+    };
+    let status = DriftReportStatus {
+        state: DriftState::Drifted,
+        count: 3,
+        drifts: vec![Drift {
+            kind: Some("file".to_owned()),
+            path: "/etc/chrony.conf".to_owned(),
+            differences: vec!["content".to_owned(), "mode".to_owned()],
+            since: Some("2026-11-24T11:59:20Z".to_owned()),
+            by: Some(by),
+            source: "99-worker".to_owned(),
+        }],
+        more: 2,
+        ..DriftReportStatus::default()
+    };
+    let shown = printed(OutputFormat::Table, |screen| diff("n1", &status, now(), screen));
+    let expected = "\
+PATH               KIND   DIFFERS IN     BY                            SINCE   DECLARED BY
+/etc/chrony.conf   file   content,mode   pod team/editor via busybox   40s     99-worker
+and 2 things that the report has no room for
+";
+    assert_eq!(shown, expected);
+}
+
+/// Lines of a log with drifts of these paths.
+fn lines(paths: &[&str]) -> Vec<u8> {
+    let (mut place, mut lines) = (ChainPlace::default(), Vec::new());
+    for path in paths {
+        let record = json!({
+            "schema": SCHEMA, "kind": "drift", "time": "2026-11-24T11:00:00.000000000Z", "boot_id": "b", "monotonic_ns": 1,
+            "path": path, "thing": "file", "operation": "write", "actors": [], "differences": [
+                {"kind": "content", "expected": "a", "found": "b", "text": "content mismatch"}],
+            "actor": Actor { pid: 7, login_user: Some("alice".to_owned()), exe: Some("/usr/bin/vi".to_owned()), ..Actor::default() },
+            "verdict": "drifted", "source": "99-worker", "before": null, "after": null, "diff": null, "detail": {},
+        });
+        let record: Record = serde_json::from_value(record).unwrap();
+        assert_eq!(record.kind, RecordKind::Drift);
+        let (line, next) = seal(&place, &record).unwrap();
+        lines.extend(line.into_bytes());
+        lines.push(b'\n');
+        place = next;
+    }
+    lines
+}
+
+#[test]
+fn an_entry_is_shown_with_its_actor_and_hidden_characters_are_escaped() {
+    let entries = read("n1", 1, &lines(&["/etc/x\u{202e}y"])).unwrap();
+    let shown = printed(OutputFormat::Table, |screen| text(entries[0].log_entry(), screen));
+    let expected = "\
+#1 2026-11-24 11:00:00Z drift /etc/x\\u{202e}y by write
+  root login alice via vi, pid 7
+  content mismatch
+";
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn a_changed_and_a_missing_entry_are_found() {
+    let sound = lines(&["/a", "/b", "/c"]);
+    let read_all = |bytes: &[u8]| -> Result<Vec<Entry>, PluginError> {
+        let entries = read("n1", 1, bytes)?;
+        follow("n1", &entries).map(|()| entries)
+    };
+    assert_eq!(read_all(&sound).unwrap().len(), 3);
+    let changed = String::from_utf8(sound.clone()).unwrap().replace("\"/b\"", "\"/x\"");
+    let error = read_all(changed.as_bytes()).unwrap_err();
+    assert!(matches!(error, PluginError::Unsound { seq: 2, fault: EntryFault::Hash { .. }, .. }), "{error}");
+    let missing: Vec<u8> = sound
+        .split_inclusive(|byte| *byte == b'\n')
+        .enumerate()
+        .filter(|(index, _)| *index != 1)
+        .flat_map(|(_, line)| line.to_vec())
+        .collect();
+    let error = read_all(&missing).unwrap_err();
+    assert!(
+        matches!(error, PluginError::Unsound { seq: 3, fault: EntryFault::Number { .. }, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_explanation_has_the_expected_and_the_found_value() {
+    let thing = DriftedThing {
+        path: "/etc/x".to_owned(),
+        thing: None,
+        differences: vec![Difference {
+            kind: DifferenceKind::Mode,
+            expected: "0644".to_owned(),
+            found: "0666".to_owned(),
+            text: "mode mismatch for file: \"/etc/x\"".to_owned(),
+        }],
+        since: "2026-11-24T11:00:00Z".to_owned(),
+        actor: None,
+        source: "99-worker".to_owned(),
+    };
+    let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[&thing], screen));
+    let expected = "\
+thing /etc/x, declared by 99-worker, differs since 2026-11-24 11:00:00Z
+  mode mismatch for file: \"/etc/x\"
+    expected 0644
+    found    0666
+  by an unknown actor
+";
+    assert_eq!(shown, expected);
+    let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[], screen));
+    assert_eq!(shown, "/etc/x does not differ, or is not managed\n");
+}
+
+#[test]
+fn a_user_without_the_right_is_told_which_role_has_it() {
+    let status = json!({"status": "Failure", "message": "User \"bob\" cannot list driftreports", "reason": "Forbidden", "code": 403});
+    let error = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
+    let error = PluginError::request("the kind DriftReport", "", error).to_string();
+    assert!(error.starts_with("User \"bob\"") && error.contains("`holdfast-log-reader`"), "{error}");
+}
+
+#[test]
+fn ages_have_one_unit_and_none_is_negative() {
+    let ago = |seconds: i64| age(now() - jiff::SignedDuration::from_secs(seconds), now());
+    let ages = [-5, 0, 119, 120, 7199, 7200, 172_799, 172_800].map(ago);
+    assert_eq!(ages, ["0s", "0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
+}
+
+#[test]
+fn options_stand_before_or_after_the_command_and_a_missing_argument_is_an_error() {
+    for line in [
+        "holdfast -n x -o json status",
+        "holdfast status -n x -o json",
+        "holdfast log n1 -f --lines 5",
+        "holdfast who n1 /etc/x",
+    ] {
+        Plugin::try_parse_from(line.split(' ')).unwrap();
+    }
+    for line in ["holdfast", "holdfast who n1", "holdfast plan", "holdfast status -o xml"] {
+        Plugin::try_parse_from(line.split(' ')).unwrap_err();
+    }
+}

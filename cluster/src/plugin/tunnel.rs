@@ -1,0 +1,203 @@
+//! The pages of a node's reporter, through a port that the API server forwards.
+//!
+//! In: a client of the API server, a node's name, and the header with the caller's token. Out: answers of the node's sensor, as its
+//! socket gives them. The API server checks that the caller may forward ports of the pod, and leads the connection to it.
+
+use super::access::Access;
+use super::error::PluginError;
+use super::status::INSTALL;
+use crate::remove::{PODS, REPORTER};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Portforwarder};
+use kube::{Api, ResourceExt as _};
+use sensor_model::socket::{PREFER, RECORDS_BYTES, STATUS_BYTES, SocketError, prefer_wait};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
+
+/// The reporter's port of the pages over TLS.
+const PORT: u16 = 9466;
+/// The name in the TLS handshake, which the certificate need not have.
+const NAME: &str = "holdfast";
+/// Longest time until an answer is here, without the time that the request asks to wait.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of an answer: those of the longest one, with one entry of the log beyond its limit.
+const ANSWER_BYTES: usize = STATUS_BYTES + RECORDS_BYTES;
+
+/// The pages of one node.
+pub(super) struct NodePages<'a> {
+    access: &'a Access,
+    node: &'a str,
+    pod: String,
+    authorization: HeaderValue,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// The connection ends with it.
+    _forwarded: Portforwarder,
+}
+
+/// An answer of the reporter: the body of a success, or why there is none.
+pub(super) type NodeAnswer = Result<Bytes, SocketError>;
+
+impl<'a> NodePages<'a> {
+    /// Finds the reporter of a node, and gets the caller's token.
+    pub(super) async fn of(access: &'a Access, node: &'a str) -> Result<Self, PluginError> {
+        let pods: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
+        let here = ListParams::default().labels(PODS).fields(&format!("spec.nodeName={node}"));
+        let found = pods.list(&here).await;
+        let found = found.map_err(|error| PluginError::request("the pods of Holdfast", INSTALL, error))?;
+        let pod = found.iter().find(|pod| is_running_reporter(pod)).ok_or_else(|| {
+            PluginError::NoReporter { node: node.to_owned(), namespace: access.namespace.clone() }
+        })?;
+        let authorization = access.authorization().await?;
+        Ok(Self { access, node, pod: pod.name_any(), authorization, connection: None })
+    }
+
+    /// The name of the node.
+    pub(super) fn node(&self) -> &'a str {
+        self.node
+    }
+
+    /// The answer to a request, which the reporter may delay by `wait` until there is news.
+    pub(super) async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError> {
+        let failed = |reason: &dyn std::fmt::Display| PluginError::Tunnel {
+            node: self.node.to_owned(),
+            reason: reason.to_string(),
+        };
+        let request = Request::get(target)
+            .header(HOST, NAME)
+            .header(AUTHORIZATION, self.authorization.clone())
+            .header(PREFER, prefer_wait(wait.as_secs()))
+            .body(Full::default())
+            .map_err(|error| failed(&error))?;
+        // The reporter ends connections after ten minutes.
+        let mut connection = match self.connection.take().filter(|open| !open.sender.is_closed()) {
+            Some(open) => open,
+            None => timeout(TIMEOUT, self.connect()).await.map_err(|error| failed(&error))??,
+        };
+        let answer = async {
+            let response = connection.sender.send_request(request).await.map_err(|error| failed(&error))?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, ANSWER_BYTES).collect().await;
+            Ok::<_, PluginError>((head.status, body.map_err(|error| failed(&error))?.to_bytes()))
+        };
+        let (status, body) = timeout(wait + TIMEOUT, answer).await.map_err(|error| failed(&error))??;
+        self.connection = Some(connection);
+        if status == StatusCode::OK {
+            return Ok(Ok(body));
+        }
+        // Errors of the reporter itself have reasons that the sensor does not have.
+        match serde_json::from_slice::<SocketError>(&body) {
+            Ok(error) => Ok(Err(error)),
+            Err(_) => Err(failed(&refusal(status, &body))),
+        }
+    }
+
+    /// The same for an answer without which the command cannot go on.
+    pub(super) async fn need(&mut self, target: &str) -> Result<Bytes, PluginError> {
+        let node = self.node.to_owned();
+        self.get(target, Duration::ZERO).await?.map_err(|error| PluginError::Refused { node, error })
+    }
+
+    async fn connect(&self) -> Result<Connection, PluginError> {
+        let failed = |reason: &dyn std::fmt::Display| PluginError::Tunnel {
+            node: self.node.to_owned(),
+            reason: reason.to_string(),
+        };
+        let pods: Api<Pod> = Api::namespaced(self.access.client.clone(), &self.access.namespace);
+        let object = format!("pods/portforward of {}/{}", self.access.namespace, self.pod);
+        let mut forwarded = pods.portforward(&self.pod, &[PORT]).await.map_err(|error| {
+            PluginError::request(&object, "the pod has ended meanwhile; try again", error)
+        })?;
+        let stream = forwarded.take_stream(PORT).ok_or_else(|| failed(&"the port is not forwarded"))?;
+        let name = ServerName::try_from(NAME).map_err(|error| failed(&error))?;
+        let config = client_config().map_err(|error| failed(&error))?;
+        let stream =
+            TlsConnector::from(config).connect(name, stream).await.map_err(|error| failed(&error))?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+        // It ends with the sender. Its errors reach the requests.
+        tokio::spawn(connection);
+        Ok(Connection { sender, _forwarded: forwarded })
+    }
+}
+
+fn is_running_reporter(pod: &Pod) -> bool {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    let mut statuses = statuses.into_iter().flatten();
+    let is_running = statuses.any(|status| {
+        status.name == REPORTER && status.state.as_ref().is_some_and(|state| state.running.is_some())
+    });
+    is_running && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// What a refusal of the reporter says.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let text = parsed.as_ref().and_then(|body| body["error"].as_str()).unwrap_or("no reason given");
+    format!("{status}: {text}")
+}
+
+/// TLS without a check of who signed the certificate: a reporter makes its own, which nobody knows.
+fn client_config() -> Result<Arc<ClientConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Arc::new(ForwardedPod(Arc::clone(&provider)));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// The pod to which the API server forwards the port. The API server and the kubelet identify it; its certificate does not.
+#[derive(Debug)]
+struct ForwardedPod(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for ForwardedPod {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
