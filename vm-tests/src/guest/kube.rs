@@ -18,6 +18,10 @@ pub const ADMIN: &str = "/etc/kubernetes/admin.kubeconfig";
 pub const KUBELET: &str = "/etc/kubernetes/kubelet.kubeconfig";
 /// The file with the port of the API server on the host's loopback.
 pub const PORT: &str = "/etc/kubernetes/port";
+/// The file with the port of the audit log on the host's loopback.
+pub const AUDIT: &str = "/etc/kubernetes/audit";
+/// The port of the kubelet.
+pub const KUBELET_PORT: u16 = 10250;
 /// The folder of the container images, as archives.
 pub const IMAGES: &str = "/opt/holdfast/images";
 /// The folder of the manifests: that of `deploy/`.
@@ -179,6 +183,16 @@ pub fn apply(kustomization: &str) -> Result<()> {
     fs::create_dir_all(OVERLAY)?;
     fs::write(format!("{OVERLAY}/kustomization.yaml"), kustomization)?;
     kubectl(&["apply", "--server-side", "-k", OVERLAY]).map(drop)
+}
+
+/// The folder with the files of the product's image.
+pub fn image() -> Result<&'static str> {
+    const FOLDER: &str = "/run/holdfast-image";
+    if !fs::exists(format!("{FOLDER}/holdfast-cluster"))? {
+        fs::create_dir_all(FOLDER)?;
+        run("ctr", &["-n", "k8s.io", "images", "mount", "localhost/holdfast:1", FOLDER])?;
+    }
+    Ok(FOLDER)
 }
 
 /// What people would look at when a pod does not start.

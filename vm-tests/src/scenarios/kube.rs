@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{kube_alerts, kube_remove};
+use super::{kube_alerts, kube_people, kube_remove};
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, run, wait};
@@ -61,6 +61,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("recovery_clears_the_condition", condition("False"));
     context.check("recovery_clears_the_alert", kube_alerts::cleared());
     context.note(format!("{}\n{}", shown(&["get", "driftreports"])?, shown(CONDITION)?));
+    kube_people::plugin(context, FILE);
     kube::run_editor()?;
     let drifted = editor();
     context.note(format!(
@@ -70,6 +71,8 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("an_edit_from_another_pod_names_its_namespace_and_name", drifted);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
+    context.check("an_edit_by_kubectl_exec_matches_its_user_in_the_audit_log", kube_people::exec(FILE));
+    restore()?;
     for (container, program) in [("sensor", "^/holdfast agent"), ("reporter", "^/holdfast-cluster node")] {
         context.note(format!("## The container `{container}` is killed, and alice edits the file again"));
         let check = format!("a_killed_{container}_comes_back_and_an_edit_meanwhile_is_reported");
@@ -134,6 +137,12 @@ fn edit() -> Result<()> {
 /// Alice restores the file.
 fn repair() -> Result<()> {
     as_alice(REPAIR).map(drop)
+}
+
+/// Alice restores the file after another edit.
+fn restore() -> Result<()> {
+    as_alice("sudo sed -i s/time.exec.example/time1.example.com/ /etc/chrony.conf")?;
+    in_sync().map(drop)
 }
 
 /// Waits until the report is as wanted.

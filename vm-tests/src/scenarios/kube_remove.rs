@@ -3,7 +3,6 @@
 //! In: a node with the `DaemonSet`'s pod, and the installed service that does not run. Out: checks of the refusals, of the node and
 //! of the API after each step of the removal.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,8 +18,6 @@ const SERVICE: &str = "holdfast.service";
 const NAMESPACE: &str = "holdfast-system";
 /// What a sensor leaves on a host: its pinned programs, and its run directory.
 const LEFT: [&str; 2] = ["/sys/fs/bpf/holdfast", "/run/holdfast"];
-/// Where the image's files are, for the command `holdfast-cluster remove`.
-const IMAGE: &str = "/run/holdfast-image";
 
 /// The last rollout, as docs/kubernetes.md tells admins to do it.
 const REMOVE: &str = r#"
@@ -70,7 +67,8 @@ fn detached() -> Result<String> {
             pod["spec"]["containers"][0]["name"] == "done"
                 && kube::condition(pod, "Ready") == Some("True".to_owned())
         });
-        done.is_some().then(log_of_detach).transpose()
+        let name = done.and_then(|pod| pod["metadata"]["name"].as_str());
+        name.map(|name| kubectl(&["-n", NAMESPACE, "logs", name, "-c", "detach"])).transpose()
     });
     let log = log.with_context(kube::pods)?;
     for path in LEFT {
@@ -80,16 +78,9 @@ fn detached() -> Result<String> {
     Ok(log)
 }
 
-/// What the first container printed. Nothing outside the guest reaches kubelet, so `kubectl logs` does not.
-fn log_of_detach() -> Result<String> {
-    shell(&format!("cat /var/log/pods/{NAMESPACE}_holdfast-*/detach/*.log"))
-}
-
 /// `holdfast-cluster remove` removes conditions, report and Lease.
 fn taken_back() -> Result<String> {
-    fs::create_dir_all(IMAGE)?;
-    run("ctr", &["-n", "k8s.io", "images", "mount", "localhost/holdfast:1", IMAGE])?;
-    let printed = shell(&format!("KUBECONFIG={ADMIN} {IMAGE}/holdfast-cluster remove"))?;
+    let printed = shell(&format!("KUBECONFIG={ADMIN} {}/holdfast-cluster remove", kube::image()?))?;
     let node = kube::get("node", NODE)?;
     for kind in ["ConfigDrift", "holdfast.dev/SensorReady"] {
         ensure!(kube::condition(&node, kind).is_none(), "the Node still has {kind}: {printed}");

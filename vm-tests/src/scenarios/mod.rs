@@ -23,6 +23,7 @@ mod groups;
 mod hanging;
 mod kube;
 mod kube_alerts;
+mod kube_people;
 mod kube_remove;
 mod manage;
 mod node;
@@ -127,8 +128,8 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "daemonset",
-        shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, Prometheus fires its alert, \
-                killed containers come back, the service and the pod refuse each other, and nothing stays after the removal",
+        shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, `kubectl holdfast` asks the node, the \
+                audit log names a user, Prometheus fires its alert, killed containers come back, the service and the pod refuse each other, and nothing stays after the removal",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),

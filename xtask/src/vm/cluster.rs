@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use vm_tests::guest::kube::{ADDRESS, ADMIN, DEPLOY, IMAGES, KUBELET, NODE, PORT};
+use vm_tests::guest::kube::{ADDRESS, ADMIN, AUDIT, DEPLOY, IMAGES, KUBELET, KUBELET_PORT, NODE, PORT};
 use vm_tests::guest::prometheus;
 
+use super::egress::Egress;
 use super::payload::Payload;
 use super::prometheus::Prometheus;
 use crate::dist;
@@ -40,6 +41,9 @@ pub(crate) struct ImagePrograms<'a> {
 pub(super) struct Cluster {
     _prometheus: Option<Prometheus>,
     _plane: ControlPlane,
+    _egress: Egress,
+    /// The port of this machine that the emulator leads to the kubelet.
+    kubelet: u16,
     /// The port of this machine that the emulator leads to the reporter, if Prometheus runs.
     reporter: Option<u16>,
     /// The files of `payload`.
@@ -51,12 +55,16 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Starts the control plane of one run, and Prometheus if its program is there.
     pub(super) fn start(name: &str, assets: &KubeAssets, program: Option<&PackageTree>) -> Result<Self> {
-        let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &[] })?;
         let folder = tempfile::tempdir()?;
+        let [kubelet] = free_ports()?;
+        let egress = Egress::start(folder.path(), kubelet)?;
+        let flags: Vec<&str> = egress.flags.iter().map(String::as_str).collect();
+        let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &flags })?;
         let mut contents = vec![
             (ADMIN, plane.kubeconfig(User::Admin, ClientPlace::Guest)?),
             (KUBELET, plane.kubeconfig(User::Node(NODE), ClientPlace::Guest)?),
             (PORT, plane.port().to_string()),
+            (AUDIT, egress.audit.to_string()),
         ];
         let (mut prometheus, mut reporter) = (None, None);
         if let Some(program) = program {
@@ -71,15 +79,28 @@ impl Cluster {
             fs::write(&source, content).with_context(|| format!("cannot write {}", source.display()))?;
             payload.push(Payload { source, place: place.to_owned(), mode: 0o600 });
         }
-        Ok(Self { _prometheus: prometheus, _plane: plane, reporter, _folder: folder, payload })
+        Ok(Self {
+            _prometheus: prometheus,
+            _plane: plane,
+            _egress: egress,
+            kubelet,
+            reporter,
+            _folder: folder,
+            payload,
+        })
     }
 
     /// The guest's network, as arguments of QEMU: the emulator's own one. The guest reaches the control plane on the host's loopback,
     /// and no other machine.
     pub(super) fn network(&self) -> [String; 4] {
-        let forward = self.reporter.map_or_else(String::new, |port| {
-            format!(",hostfwd=tcp:127.0.0.1:{port}-{ADDRESS}:{}", prometheus::REPORTER)
-        });
+        let forwarded =
+            [Some((self.kubelet, KUBELET_PORT)), self.reporter.map(|port| (port, prometheus::REPORTER))];
+        let forwards = forwarded
+            .into_iter()
+            .flatten()
+            .map(|(from, to)| format!(",hostfwd=tcp:127.0.0.1:{from}-{ADDRESS}:{to}"));
+        let forward: Vec<String> = forwards.collect();
+        let forward = forward.concat();
         let network = format!("user,id=cluster,ipv6=off{forward}");
         ["-netdev".to_owned(), network, "-device".to_owned(), "virtio-net-pci,netdev=cluster".to_owned()]
     }

@@ -6,6 +6,7 @@
 pub(crate) mod cluster;
 pub(crate) mod console;
 mod cpio;
+mod egress;
 mod guest;
 pub(crate) mod images;
 mod kube_root;
