@@ -3,6 +3,8 @@
 //! In: a node with the `DaemonSet`'s pod, and the installed service that does not run. Out: checks of the refusals, of the node and
 //! of the API after each step of the removal.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,6 +42,9 @@ pub(super) fn service_beside_pod() -> Result<String> {
     // It would be started again and again.
     run("systemctl", &["stop", SERVICE])?;
     ensure!(started.is_err(), "the service started beside the pod");
+    // systemd sets the mode of the service's directory. The pod's reporter has to find the socket in it.
+    let mode = fs::metadata(LEFT[1])?.permissions().mode() & 0o777;
+    ensure!(mode == 0o711, "{} has the mode {mode:o}", LEFT[1]);
     let journal = run("journalctl", &["-u", SERVICE, "-n", "30", "--no-pager", "-o", "cat"])?;
     let wanted = format!("in the pod {uid}");
     let line = journal.lines().find(|line| line.contains(&wanted));
