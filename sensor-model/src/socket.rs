@@ -9,6 +9,7 @@
 //! | the same with `If-None-Match` and `Prefer: wait=S` | the status as soon as it differs, or 304 after S seconds |
 //! | `GET /v1/records?from=SEQ`, also with `Prefer: wait=S` | the log's entries from this number on, one a line as in the log; an empty body if there is none |
 //! | `GET /v1/log` | [`LogCheckpoint`] |
+//! | `PUT /v1/policies` with [`ClusterPolicies`], in the modes `observe` and `manage` | [`TakenPolicies`] |
 //! | `PUT /v1/config` with a [`DesiredConfig`], in the mode `manage` | [`PlannedConfig`] |
 //! | `POST /v1/apply` with an [`ApplyOrder`] | [`ApplyProgress`] |
 //! | `GET /v1/apply`, also with `If-None-Match` and `Prefer: wait=S` | [`ApplyProgress`], as for the status |
@@ -33,6 +34,18 @@ pub const FROM: &str = "from";
 
 /// The newest entry of the forensic log.
 pub const LOG: &str = "/v1/log";
+
+/// The drift policies of the cluster for this node.
+pub const POLICIES: &str = "/v1/policies";
+
+/// Most bytes of a request's body to [`POLICIES`], and of the file in which the daemon keeps them.
+pub const POLICIES_BYTES: usize = 1 << 20;
+
+/// Most policies of the cluster for one node.
+pub const CLUSTER_POLICIES: usize = 100;
+
+/// The value of [`TakenPolicies::schema`].
+pub const TAKEN_POLICIES_SCHEMA: &str = "holdfast.taken-policies/v1";
 
 /// The config that the node is to have.
 pub const CONFIG: &str = "/v1/config";
@@ -120,7 +133,7 @@ names! {
         NotReady = "NotReady",
         /// The daemon cannot read the forensic log (500).
         Unreadable = "Unreadable",
-        /// The daemon's mode is not `manage` (403).
+        /// The daemon's mode does not allow the request (403).
         NotManaged = "NotManaged",
         /// The body is larger than it may be (413).
         TooLarge = "TooLarge",
@@ -149,6 +162,23 @@ impl SocketErrorReason {
             Self::NotReady => 503,
         }
     }
+}
+
+/// The drift policies of the cluster that select this node, whole: they replace those of the request before.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterPolicies {
+    /// Each in the form of the files in `policies/drift`. Pods among the allowed actors are uids.
+    pub policies: Vec<serde_json::Value>,
+}
+
+/// The policies of the cluster are in force within seconds, with those of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenPolicies {
+    /// Always [`TAKEN_POLICIES_SCHEMA`].
+    pub schema: String,
+    /// Policies with rules whose action this node limits: `ignore` becomes `observe`, and in the mode `observe` each of `revert` and
+    /// `deny` becomes `degrade`.
+    pub limited: Vec<crate::drift_policy::LimitedPolicy>,
 }
 
 /// A config that the node is to have, and the policies for it.

@@ -5,6 +5,7 @@
 
 use crate::{
     difference::Difference,
+    drift_policy::DriftAction,
     node_state::Standing,
     record::{Actor, ThingKind},
     verdict::VerdictKind,
@@ -115,6 +116,12 @@ pub struct DriftedThing {
     pub actor: Option<Actor>,
     /// The MachineConfig that declares the thing.
     pub source: String,
+    /// The drift policy's action about this drift; absent if an older daemon reported the drift.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<DriftAction>,
+    /// The policy allows every actor, so the action is `observe` at most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allowed: bool,
 }
 
 /// One open gap.

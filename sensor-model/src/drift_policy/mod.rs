@@ -14,12 +14,15 @@
 //! at the same precedence are refused.
 
 mod error;
+mod limits;
 mod matching;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 pub use error::{DriftPolicyError, DriftPolicyFault};
+pub use limits::{ActionLimits, LimitedPolicy};
+pub use parse::LIST_KIND;
 
 use crate::{names::names, record::Actor};
 use globset::GlobSet;

@@ -1,7 +1,7 @@
 //! Reads the rules of a policy file.
 //!
-//! In: YAML or JSON. Out: checked rules, or the first fault with its field. An unknown key is a fault: with a misspelt `action`
-//! the default would apply.
+//! In: YAML or JSON of one policy, or of a list of them. Out: checked rules, or the first fault with its field. An unknown key is a
+//! fault: with a misspelt `action` the default would apply.
 
 use super::{
     AllowedActors, DriftAction, DriftPolicyFile, LabelComparison, Rule,
@@ -16,8 +16,10 @@ use serde_json::{Map, Value};
 
 /// The only version.
 pub(super) const API_VERSION: &str = "holdfast.dev/v1alpha1";
-/// The only kind.
+/// The kind of a policy.
 pub(super) const KIND: &str = "DriftPolicy";
+/// The kind of a list of policies: the form in which the daemon keeps those of the cluster.
+pub const LIST_KIND: &str = "DriftPolicyList";
 /// Largest file that is read.
 const MAXIMUM_BYTES: usize = 1 << 20;
 /// Most rules in a file.
@@ -30,6 +32,38 @@ impl DriftPolicyFile {
     /// The first fault, with its field and the reason.
     pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self, DriftPolicyError> {
         document(bytes).and_then(|value| file(origin, &value)).map_err(|error| error.of(origin))
+    }
+
+    /// Reads the policies of one file: one policy, or the items of a `DriftPolicyList`. An item's origin is its kind and name.
+    ///
+    /// # Errors
+    /// The first fault, with its field and the reason.
+    pub fn parse_all(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, DriftPolicyError> {
+        let value = document(bytes).map_err(|error| error.of(origin))?;
+        if value.get("kind").and_then(Value::as_str) != Some(LIST_KIND) {
+            return Ok(vec![Self::of_object(origin, &value)?]);
+        }
+        let items = mapping(&value, "file", &["apiVersion", "kind", "items"])
+            .and_then(|top| Ok(list(required(top, "items", "")?, "items")?))
+            .map_err(|error| error.of(origin))?;
+        items.iter().map(Self::of_item).collect()
+    }
+
+    /// Reads one policy that is an object already.
+    ///
+    /// # Errors
+    /// The first fault, with its field and the reason.
+    pub fn of_object(origin: &str, value: &Value) -> Result<Self, DriftPolicyError> {
+        file(origin, value).map_err(|error| error.of(origin))
+    }
+
+    /// Reads one policy of a list. Its origin is its kind and name.
+    ///
+    /// # Errors
+    /// The first fault, with its field and the reason.
+    pub fn of_item(value: &Value) -> Result<Self, DriftPolicyError> {
+        let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        Self::of_object(&format!("{KIND} {name:?}"), value)
     }
 }
 

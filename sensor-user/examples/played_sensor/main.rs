@@ -1,7 +1,7 @@
 //! A daemon whose picture a test makes. Its reports are the daemon's own: the forensic log, `status.json` and the reporter's socket.
 //!
 //! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
-//! `run/manage.sock` in the directory. The second socket also takes configs and orders. A line is `drift PATH LOGIN` or
+//! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes configs and orders. A line is `drift PATH LOGIN` or
 //! `recover PATH`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
@@ -12,12 +12,14 @@ use anyhow::{Context as _, Result, bail};
 use applies::Applies;
 use holdfast::agent::open_drift::OpenDrift;
 use holdfast::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, Reports as _, RunFacts};
+use holdfast::apply::{NodePolicies, waits_or_none};
 use holdfast::clock::{Clock, SystemClock};
+use holdfast::desired::{DaemonInputs, NamedSources};
 use holdfast::report::metrics::{BuildInfo, Metrics};
 use holdfast::report::reporter::{Places, Reporter};
-use holdfast::report::socket::ReporterPeer;
+use holdfast::report::socket::{ReporterOrders, ReporterPeer};
 use sensor_model::difference::{Difference, DifferenceKind};
-use sensor_model::drift_policy::DriftAction;
+use sensor_model::drift_policy::{ActionLimits, DriftAction};
 use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::fs;
@@ -82,7 +84,17 @@ fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
         kernel: String::new(),
     };
     let peer = ReporterPeer { uid, unit: None, pod: None };
-    let places = Places { log, state, run, listen: None, reporter: Some(peer), orders: None };
+    let sources = NamedSources {
+        root: directory.to_owned(),
+        state: Some(state.clone()),
+        configs: Vec::new(),
+        policies: Vec::new(),
+        allow_unknown: false,
+    };
+    let inputs = sources.daemon_inputs(DaemonInputs::default(), waits_or_none);
+    let policies = Arc::new(NodePolicies::new(&inputs, ActionLimits::OBSERVE));
+    let orders = ReporterOrders { policies: Some(policies), configs: None };
+    let places = Places { log, state, run, listen: None, reporter: Some(peer), orders };
     let metrics = Arc::new(Metrics::new(build, SystemClock.now()));
     let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);
     reporter.prepare()?;

@@ -17,7 +17,12 @@ use sensor_model::{
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
-use std::{collections::HashMap, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Tracks the applies of one host.
 pub(super) struct ApplyTracker {
@@ -32,9 +37,12 @@ pub(super) struct ApplyTracker {
     watched: Option<(u64, String)>,
     /// The journal after a recovery that could not end the apply. Only a person or the next start of the daemon can.
     unrecovered: Option<JournalVersion>,
-    /// The version of the file of the Machine Config Operator's daemon, before it was read last. `None` if it is not the source.
-    operator_config: Option<FileVersion>,
+    /// The versions of the files that are followed, before they were read last.
+    followed: FollowedFiles,
 }
+
+/// The versions of the config of the Machine Config Operator's daemon, if it is the source, and of the policies of the cluster.
+type FollowedFiles = [Option<FileVersion>; 2];
 
 /// The version of a file that is replaced and not written in place: its inode, its length, and its change time.
 type FileVersion = (u64, u64, i64, i64);
@@ -61,11 +69,14 @@ struct OpenApply {
     os: bool,
 }
 
-/// The version of the file of the Machine Config Operator's daemon, also while the last usable configs replace it.
-fn operator_config(inputs: &Inputs) -> Option<FileVersion> {
-    let source = inputs.replaced.as_ref().map_or(&inputs.source, |(source, _)| source);
-    let file = std::fs::metadata(source.of_operator()?).ok()?;
-    Some((file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
+/// The versions of the files that are followed, also while the last usable configs and policies replace them.
+fn followed(inputs: &Inputs) -> FollowedFiles {
+    let version = |path: &Path| {
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.ino(), file.len(), file.ctime(), file.ctime_nsec()))
+    };
+    let given = inputs.as_given();
+    [given.source.of_operator().and_then(version), given.cluster_policies().as_deref().and_then(version)]
 }
 
 impl ApplyTracker {
@@ -78,7 +89,7 @@ impl ApplyTracker {
             is_end_pending: false,
             watched: None,
             unrecovered: None,
-            operator_config: None,
+            followed: FollowedFiles::default(),
         }
     }
 
@@ -91,7 +102,7 @@ impl ApplyTracker {
     /// one of the command line.
     pub(super) async fn start(self, options: &mut AgentOptions, observer: &Arc<Observer>) -> Self {
         let mut tracker = Self::new(self.applies);
-        tracker.operator_config = operator_config(&options.inputs);
+        tracker.followed = followed(&options.inputs);
         if tracker.is_interrupted() && !options.writes_managed_paths {
             tracing::warn!(
                 "An apply was interrupted. This daemon leaves it as it is: `holdfast apply --resume` on the host, or the order of the reporter, continues it."
@@ -130,10 +141,11 @@ impl ApplyTracker {
         current.is_some() && current != self.generation
     }
 
-    /// Whether the Machine Config Operator's daemon stored another config since the last call, if its file is the source.
-    pub(super) fn has_new_operator_config(&mut self, inputs: &Inputs) -> bool {
-        let version = operator_config(inputs);
-        std::mem::replace(&mut self.operator_config, version) != version
+    /// Whether since the last call the Machine Config Operator's daemon stored another config, if its file is the source, or the
+    /// reporter handed in other policies.
+    pub(super) fn has_new_files(&mut self, inputs: &Inputs) -> bool {
+        let versions = followed(inputs);
+        std::mem::replace(&mut self.followed, versions) != versions
     }
 
     /// The change of applies since the last call.

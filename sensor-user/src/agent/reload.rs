@@ -95,10 +95,13 @@ impl Agent {
         }
     }
 
-    /// Reads configs and policies again after the Machine Config Operator's daemon has stored another config.
-    pub(super) fn follow_operator(&mut self) {
-        if self.apply_tracker.has_new_operator_config(&self.options.inputs) {
-            tracing::info!("The Machine Config Operator's daemon stored another config.");
+    /// Reads configs and policies again after the Machine Config Operator's daemon has stored another config, or the reporter has
+    /// handed in other policies.
+    pub(super) fn follow_files(&mut self) {
+        if self.apply_tracker.has_new_files(&self.options.inputs) {
+            tracing::info!(
+                "The config of the Machine Config Operator's daemon or the policies of the cluster changed."
+            );
             self.reload();
         }
     }

@@ -148,7 +148,7 @@ impl Agent {
     pub(super) fn canary_tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.heartbeat();
         self.follow_applies(changes)?;
-        self.follow_operator();
+        self.follow_files();
         self.compare_mounts(changes)?;
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();

@@ -2,7 +2,7 @@
 //!
 //! In: the store of a host. Out: an implementation of [`Applies`] for the daemon's loop.
 
-use super::{ApplyError, ApplyOptions, Engine, Recovered, ResumeLimit, Systemd};
+use super::{ApplyError, ApplyOptions, Engine, OperatorRule, Recovered, ResumeLimit, Systemd};
 use crate::agent::applies::{Applies, AppliesError, JournalVersion, Overwritten};
 use crate::observation::Observer;
 use crate::store::Store;
@@ -44,7 +44,7 @@ impl AgentView {
         let to = ApplyOptions {
             root: self.root.clone(),
             state: self.state.clone(),
-            beside_mco: false,
+            operator: OperatorRule::Never,
             asks_daemon: false,
         };
         // The daemon's observer does not touch file systems of servers. The apply may have to write there.

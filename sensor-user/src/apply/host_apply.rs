@@ -5,8 +5,9 @@
 
 use super::{
     ActRunner, Applied, ApplyError, ApplyOptions, ApplyRequest, Differences, Engine, FORCE_FILE,
-    GenerationError, Interrupts, NoActs, PlanError, Recovered, ResumeLimit, Systemd, consent::ConsentError,
-    foreseen, present_config, preview::plan_between, removed_by_force, request::Progress, rollback_target,
+    GenerationError, Interrupts, NoActs, OperatorRule, PlanError, Recovered, ResumeLimit, Systemd,
+    consent::ConsentError, foreseen, present_config, preview::plan_between, removed_by_force,
+    request::Progress, rollback_target,
 };
 use crate::{
     desired::{self, DesiredError, Files, KeptConfig, StateSource, Unknown, as_kept, generation, merged},
@@ -43,8 +44,8 @@ pub struct HostApplyOptions {
     pub force: bool,
     /// Whether the plan's acts are run. Without them only files are written.
     pub act: bool,
-    /// Whether to write although the Machine Config Operator's daemon runs.
-    pub beside_mco: bool,
+    /// When to write on a node of the Machine Config Operator's daemon.
+    pub operator: OperatorRule,
 }
 
 /// The new config of an apply, and the present one if none was applied yet.
@@ -403,7 +404,7 @@ impl HostApply {
         let options = ApplyOptions {
             root: self.options.root.clone(),
             state: self.options.state.clone(),
-            beside_mco: self.options.beside_mco,
+            operator: self.options.operator,
             asks_daemon: true,
         };
         let engine = Engine::new(options, &self.observer)?.heeding(&self.interrupts);

@@ -116,7 +116,7 @@ fn left_out(plan: &Plan) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{
-        apply::{ApplyError, ApplyResult, HostApplyOptions, Interrupts, NewConfig},
+        apply::{ApplyError, ApplyResult, HostApplyOptions, Interrupts, NewConfig, OperatorRule},
         desired::Unknown,
     };
     use std::{
@@ -171,7 +171,7 @@ mod tests {
                 pool: None,
                 force: false,
                 act: false,
-                beside_mco: false,
+                operator: OperatorRule::Never,
             };
             let host = HostApply::open(options, Interrupts::default()).unwrap();
             let wanted =

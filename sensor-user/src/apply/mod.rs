@@ -76,7 +76,7 @@ pub use host_apply::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, 
 pub use host_run::{HostRunEnd, NO_DRAIN};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
-pub use orders::{NodeOrders, plan_order, run_order};
+pub use orders::{NodeOrders, NodePolicies, plan_order, run_order};
 pub use os_update::foreseen;
 pub use plan_contents::{ChangedContent, ContentDigest, ContentSides, HiddenBecause, PlanContents};
 pub use preview::{PlanError, PlanReport, Preview, PreviewRequest, preview};
@@ -84,7 +84,7 @@ pub use removed_by_force::removed_by_force;
 pub use repair_report::RepairReport;
 pub use repair_run::{QuestionError, RepairRunError, RepairScope, repair_host};
 pub use report::{ApplyReport, ApplyResult, RebootCause};
-pub use request::{ApplyOptions, ApplyRequest};
+pub use request::{ApplyOptions, ApplyRequest, OperatorRule};
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};
 

@@ -3,7 +3,7 @@
 //!
 //! In: the host's processes and files. Out: whether Holdfast may write.
 
-use super::request::ApplyOptions;
+use super::request::{ApplyOptions, OperatorRule};
 use std::{fs, io::Read as _, path::Path};
 
 /// The program of the Machine Config Operator's daemon.
@@ -35,28 +35,28 @@ pub enum OperatorDaemon {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mco<'a> {
     root: &'a Path,
-    is_allowed: bool,
+    rule: OperatorRule,
 }
 
 impl<'a> Mco<'a> {
     /// For the host of the options, which may allow writing beside that daemon.
     pub(super) fn of(options: &'a ApplyOptions) -> Self {
-        Self { root: &options.root, is_allowed: options.beside_mco }
+        Self { root: &options.root, rule: options.operator }
     }
 
     /// Also allowed if the interrupted apply was allowed to.
     pub(super) fn or_allowed(self, is_allowed: bool) -> Self {
-        Self { is_allowed: self.is_allowed || is_allowed, ..self }
+        Self { rule: if is_allowed { OperatorRule::Beside } else { self.rule }, ..self }
     }
 
     /// Checks that Holdfast may write now. Callers check again before each apply, because that daemon may start at any time.
     pub(super) fn check(self) -> Result<(), OperatorDaemon> {
-        if self.is_allowed {
+        if self.rule == OperatorRule::Beside {
             return Ok(());
         }
         match self.running() {
             Some(process) => Err(OperatorDaemon::Runs(process)),
-            None if self.may_start() => Err(OperatorDaemon::MayStart),
+            None if self.rule == OperatorRule::Never && self.may_start() => Err(OperatorDaemon::MayStart),
             None => Ok(()),
         }
     }
@@ -94,8 +94,12 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn options(root: &Path, beside_mco: bool) -> ApplyOptions {
-        ApplyOptions { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
+    fn options(root: &Path, operator: OperatorRule) -> ApplyOptions {
+        ApplyOptions { root: root.to_owned(), state: PathBuf::new(), operator, asks_daemon: false }
+    }
+
+    fn check(root: &Path, rule: OperatorRule) -> Result<(), OperatorDaemon> {
+        Mco::of(&options(root, rule)).check()
     }
 
     /// A root in which these processes run.
@@ -123,11 +127,11 @@ mod tests {
             (b"", false),
         ] {
             let root = running(&[b"/sbin/init\0", command]);
-            let checked = Mco::of(&options(root.path(), false)).check();
+            let checked = check(root.path(), OperatorRule::Never);
             let command = String::from_utf8_lossy(command);
             let wanted = if is_it { Err(OperatorDaemon::Runs("8".to_owned())) } else { Ok(()) };
             assert_eq!(checked, wanted, "{command:?}");
-            assert_eq!(Mco::of(&options(root.path(), true)).check(), Ok(()), "{command:?}");
+            assert_eq!(check(root.path(), OperatorRule::Beside), Ok(()), "{command:?}");
         }
     }
 
@@ -135,24 +139,31 @@ mod tests {
     fn a_daemon_between_two_starts_is_recognised_by_its_config() {
         let root = running(&[b"/sbin/init\0"]);
         fs::create_dir_all(root.path().join("etc/machine-config-daemon/orig")).unwrap();
-        assert_eq!(
-            Mco::of(&options(root.path(), false)).check(),
-            Ok(()),
-            "its directory alone is no sign of it"
-        );
+        assert_eq!(check(root.path(), OperatorRule::Never), Ok(()), "its directory alone is no sign of it");
         fs::write(root.path().join("etc/machine-config-daemon/currentconfig"), "{}").unwrap();
-        let refused = Mco::of(&options(root.path(), false)).check().unwrap_err();
+        let refused = check(root.path(), OperatorRule::Never).unwrap_err();
         assert_eq!(refused, OperatorDaemon::MayStart);
         let text = refused.to_string();
         for part in ["/etc/machine-config-daemon/currentconfig", "move that file away", "--beside-mco"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert_eq!(Mco::of(&options(root.path(), true)).check(), Ok(()));
+        assert_eq!(check(root.path(), OperatorRule::Beside), Ok(()));
+    }
+
+    #[test]
+    fn who_takes_over_the_node_needs_only_that_the_operators_daemon_does_not_run() {
+        let root = running(&[b"/sbin/init\0"]);
+        fs::create_dir_all(root.path().join("etc/machine-config-daemon")).unwrap();
+        fs::write(root.path().join("etc/machine-config-daemon/currentconfig"), "{}").unwrap();
+        assert_eq!(check(root.path(), OperatorRule::TakeOver), Ok(()));
+        let root = running(&[b"/usr/bin/machine-config-daemon\0start\0"]);
+        let refused = check(root.path(), OperatorRule::TakeOver);
+        assert_eq!(refused, Err(OperatorDaemon::Runs("7".to_owned())));
     }
 
     #[test]
     fn in_a_root_without_processes_the_operators_daemon_does_not_run() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Mco::of(&options(root.path(), false)).check(), Ok(()));
+        assert_eq!(check(root.path(), OperatorRule::Never), Ok(()));
     }
 }

@@ -8,6 +8,18 @@ use std::path::PathBuf;
 /// Receives a line for each request that people are to see.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
 
+/// When Holdfast writes on a node that the Machine Config Operator's daemon manages, or managed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OperatorRule {
+    /// Neither while that daemon runs, nor while it may start: its stored config exists.
+    #[default]
+    Never,
+    /// Not while it runs. Holdfast takes the node over from it.
+    TakeOver,
+    /// Also beside it.
+    Beside,
+}
+
 /// The host of an apply, and how it treats other daemons.
 #[derive(Debug, Clone)]
 pub struct ApplyOptions {
@@ -15,8 +27,8 @@ pub struct ApplyOptions {
     pub root: PathBuf,
     /// The state directory.
     pub state: PathBuf,
-    /// Whether to write although the Machine Config Operator's daemon manages the node.
-    pub beside_mco: bool,
+    /// When to write on a node of the Machine Config Operator's daemon.
+    pub operator: OperatorRule,
     /// Whether to notify a running Holdfast daemon before anything is written, and to wait until it watches the paths.
     pub asks_daemon: bool,
 }

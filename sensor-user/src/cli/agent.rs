@@ -2,10 +2,10 @@
 
 use super::exit::BadInput;
 use crate::agent::{AgentOptions, Services, run};
-use crate::apply::{NodeOrders, agent_view::AgentView, waits_or_none};
+use crate::apply::{NodeOrders, NodePolicies, agent_view::AgentView, waits_or_none};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::{NamedSources, OPERATOR_CONFIG};
+use crate::desired::{DaemonInputs, MachineConfigs, NamedSources, OPERATOR_CONFIG, StateSource};
 use crate::host_namespaces;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::no_network;
@@ -14,11 +14,12 @@ use crate::report::forensic;
 use crate::report::http::DEFAULT_ADDRESS;
 use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
-use crate::report::socket::{ConfigOrders, ReporterPeer};
+use crate::report::socket::{ConfigOrders, PolicyOrders, ReporterOrders, ReporterPeer};
 use crate::report::status_file;
 use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
 use sensor_model::cgroup::Placement;
+use sensor_model::drift_policy::ActionLimits;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -139,21 +140,28 @@ impl AgentCommand {
             Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
         // A node that the Machine Config Operator managed before has its present config there.
-        let present = self.host_root.join(OPERATOR_CONFIG);
-        let configs = match mode {
-            Mode::Manage if self.config.is_empty() && present.exists() => vec![present],
-            _ => self.config,
-        };
+        let present = Some(self.host_root.join(OPERATOR_CONFIG))
+            .filter(|present| mode == Mode::Manage && self.config.is_empty() && present.exists());
         let sources = NamedSources {
             root: self.host_root,
             state: self.state,
-            configs,
+            configs: self.config,
             policies: self.policy,
             allow_unknown: self.allow_unknown,
         };
-        let inputs = sources.daemon_inputs(self.allow_empty, waits_or_none);
-        let orders = (mode == Mode::Manage)
-            .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>);
+        let with_cluster_policies = mode != Mode::Standalone;
+        let options = DaemonInputs { allow_empty: self.allow_empty, with_cluster_policies };
+        let mut inputs = sources.daemon_inputs(options, waits_or_none);
+        if let Some(present) = present {
+            inputs.source = StateSource::MachineConfigs(MachineConfigs::Operator(present));
+        }
+        let limits = if mode == Mode::Manage { ActionLimits::MANAGE } else { ActionLimits::OBSERVE };
+        let orders = ReporterOrders {
+            policies: with_cluster_policies
+                .then(|| Arc::new(NodePolicies::new(&inputs, limits)) as Arc<dyn PolicyOrders>),
+            configs: (mode == Mode::Manage)
+                .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>),
+        };
         let places = Places {
             log: self.log,
             state: inputs.state.clone(),

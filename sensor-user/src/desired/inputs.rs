@@ -4,6 +4,7 @@
 //! usable ones ([`Inputs::replaced`]), or those of the last apply ([`Inputs::use_applied`]).
 
 use super::{
+    cluster_policies::cluster_policies,
     last_usable,
     source::{Generation, StateSource, choose, state_directory},
     unknown::Unknown,
@@ -46,13 +47,15 @@ impl NamedSources {
         applied: impl FnOnce(&Path) -> Result<Option<Generation>, E>,
         waits: Waits,
     ) -> Result<Inputs, E> {
-        let applied = if self.configs.is_empty() { applied(&self.state())? } else { None };
-        Ok(self.chosen(applied, waits))
+        let is_of_host = self.configs.is_empty();
+        let applied = if is_of_host { applied(&self.state())? } else { None };
+        Ok(Inputs { with_cluster_policies: is_of_host, ..self.chosen(applied, waits) })
     }
 
     /// The inputs of the daemon, which learns of applies itself and reads the files in a process of its own.
-    pub fn daemon_inputs(self, allow_empty: bool, waits: Waits) -> Inputs {
-        Inputs { allow_empty, own_process: true, ..self.chosen(None, waits) }
+    pub fn daemon_inputs(self, options: DaemonInputs, waits: Waits) -> Inputs {
+        let DaemonInputs { allow_empty, with_cluster_policies } = options;
+        Inputs { allow_empty, with_cluster_policies, own_process: true, ..self.chosen(None, waits) }
     }
 
     fn chosen(self, applied: Option<Generation>, waits: Waits) -> Inputs {
@@ -62,6 +65,7 @@ impl NamedSources {
             root: self.root,
             source,
             policies,
+            with_cluster_policies: false,
             allow_unknown: self.allow_unknown,
             allow_empty: false,
             own_process: false,
@@ -72,8 +76,18 @@ impl NamedSources {
     }
 }
 
+/// How a daemon reads configs and policies, beyond what the options of all commands name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DaemonInputs {
+    /// Empty configs may follow configs that declared something.
+    pub allow_empty: bool,
+    /// The policies of the cluster are in force, too.
+    pub with_cluster_policies: bool,
+}
+
 /// Which configs and policies are read, and how.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one option")]
 pub struct Inputs {
     /// The host's root directory.
     pub root: PathBuf,
@@ -83,6 +97,8 @@ pub struct Inputs {
     pub source: StateSource,
     /// Drift policies: files and directories.
     pub policies: Vec<PathBuf>,
+    /// The policies of the cluster are in force, too, if there are any.
+    pub with_cluster_policies: bool,
     /// Unknown fields in configs cause a warning and no error.
     pub allow_unknown: bool,
     /// Empty configs may follow configs that declared something.
@@ -111,6 +127,18 @@ impl Inputs {
         if let Some((source, policies)) = self.replaced.take() {
             (self.source, self.policies) = (source, policies);
         }
+    }
+
+    /// The file with the policies of the cluster, if they are in force. The last usable policies have a copy of it.
+    pub fn cluster_policies(&self) -> Option<PathBuf> {
+        let is_read = self.with_cluster_policies && !self.is_replaced();
+        is_read.then(|| cluster_policies(&self.state))
+    }
+
+    /// The drift policies in force: files and directories.
+    pub fn all_policies(&self) -> Vec<PathBuf> {
+        let of_cluster = self.cluster_policies().filter(|path| path.exists());
+        self.policies.iter().cloned().chain(of_cluster).collect()
     }
 
     /// Whether the last usable files replace the named source and policies.

@@ -63,7 +63,7 @@ pub fn load_with_config(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired
 
 fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWithConfig, DesiredError> {
     let configs = inputs.source.manifests();
-    let (mut config_files, policy_files) = (read(configs)?, read(&inputs.policies)?);
+    let (mut config_files, policy_files) = (read(configs)?, read(&inputs.all_policies())?);
     let rendered = of_files(configs, &config_files, inputs.unknown())?;
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();

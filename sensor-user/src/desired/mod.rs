@@ -8,6 +8,7 @@
 //! makes expectations. [`reader_process`] does the same for the daemon, in a process of its own. `start` falls back to the
 //! configs that [`last_usable`] kept. `queries` answers what commands ask of the result.
 
+mod cluster_policies;
 mod error;
 mod facts;
 mod files;
@@ -24,17 +25,19 @@ mod source;
 mod start;
 mod unknown;
 
+pub use cluster_policies::cluster_policies;
 pub use error::{DesiredError, RefusedConfigs};
 pub(crate) use facts::complete;
 pub use facts::{HostFacts, LabelVersion};
 pub use files::{Files, read};
 pub use generation::{KeptConfig, as_kept, generation};
-pub use inputs::{Inputs, NamedSources, Waits};
+pub use inputs::{DaemonInputs, Inputs, NamedSources, Waits};
 pub(crate) use load::kernel_arguments;
 pub use load::{Desired, DesiredWithConfig, load, load_with_config};
 pub use manifests::{compared, merged, rendered, side_name};
 pub use policies::{
-    disruption_policies, disruption_policy, drift_policies, drift_policy, service_policy, shown_policy,
+    disruption_policies, disruption_policy, drift_policies, drift_policy, node_policies, service_policy,
+    shown_policy,
 };
 pub use pools::render_pool;
 pub use queries::{NotChecked, declared_things, not_checked, things_at};

@@ -2,7 +2,9 @@
 //!
 //! In: paths. Out: policies, merged.
 
-use super::{error::DesiredError, files::Files, files::read, source::POLICIES};
+use super::{
+    cluster_policies::cluster_policies, error::DesiredError, files::Files, files::read, source::POLICIES,
+};
 use sensor_model::{
     drift_policy::{DriftPolicy, DriftPolicyFile},
     node_disruption::{DisruptionPolicy, DisruptionPolicyFile, PolicyScope},
@@ -26,8 +28,8 @@ pub fn drift_policy(paths: &[PathBuf]) -> Result<DriftPolicy, DesiredError> {
 /// A file that cannot be used.
 pub fn drift_policies(files: &Files) -> Result<DriftPolicy, DesiredError> {
     let parsed: Result<Vec<_>, _> =
-        files.iter().map(|(name, bytes)| DriftPolicyFile::parse(name, bytes)).collect();
-    Ok(DriftPolicy::merge(&parsed?)?)
+        files.iter().map(|(name, bytes)| DriftPolicyFile::parse_all(name, bytes)).collect();
+    Ok(DriftPolicy::merge(&parsed?.concat())?)
 }
 
 /// The drift policy of a host's service, or the default if it has none.
@@ -37,6 +39,13 @@ pub fn drift_policies(files: &Files) -> Result<DriftPolicy, DesiredError> {
 pub fn service_policy(root: &Path) -> Result<DriftPolicy, DesiredError> {
     let of_service = root.join(POLICIES);
     if of_service.is_dir() { drift_policy(&[of_service]) } else { Ok(DriftPolicy::default()) }
+}
+
+/// The policies of a node: those of the host's service, and those of the cluster, as far as they exist.
+pub fn node_policies(root: &Path, state: &Path) -> Vec<PathBuf> {
+    let of_service = Some(root.join(POLICIES)).filter(|path| path.is_dir());
+    let of_cluster = Some(cluster_policies(state)).filter(|path| path.exists());
+    of_service.into_iter().chain(of_cluster).collect()
 }
 
 /// The drift policy that decides which contents may be shown: the shipped one if none is named.

@@ -119,6 +119,7 @@ impl ReaderArguments {
             state: self.state,
             source,
             policies: self.policies,
+            with_cluster_policies: false,
             allow_unknown: self.allow_unknown,
             allow_empty: self.allow_empty,
             own_process: false,
@@ -186,7 +187,7 @@ fn spawn(inputs: &Inputs) -> io::Result<Child> {
         .args(inputs.source.is_of_service().then_some("--service"))
         .args(inputs.source.of_operator().map(|_| "--operator"))
         .args(inputs.source.generation().map(|number| format!("--generation={number}")))
-        .args(inputs.policies.iter().map(|path| flag("policy", path)))
+        .args(inputs.all_policies().iter().map(|path| flag("policy", path)))
         .arg(flag("host-root", &inputs.root))
         .arg(flag("state", &inputs.state))
         .args((inputs.unknown() == Unknown::Warn).then_some("--allow-unknown"))

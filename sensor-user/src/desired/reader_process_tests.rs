@@ -70,6 +70,7 @@ fn desired() -> Desired {
     let policies = [write("p.json", &policy)];
     let observer = Observer::new(&directory.path().join("root")).unwrap();
     let inputs = desired::Inputs {
+        with_cluster_policies: false,
         root: directory.path().join("root"),
         state: directory.path().to_owned(),
         source: StateSource::named(configs.to_vec()),

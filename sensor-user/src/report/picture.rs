@@ -183,6 +183,8 @@ impl Picture {
             since: rfc3339(open.since),
             actor: open.actor.clone(),
             source: open.source.clone(),
+            action: open.action,
+            allowed: open.allowed,
         });
         let NodeCounts { verdict, managed, compliant, drifted: drifts, unknown, records_lost, .. } =
             self.counts;

@@ -8,7 +8,7 @@ use super::forensic::{self, ForensicError, ForensicLog, LogLimits, LogWriter};
 use super::http::{self, Pages, Readiness};
 use super::metrics::Metrics;
 use super::picture::Picture;
-use super::socket::{self, Answers, ConfigOrders, ReporterPeer, StatusPublisher};
+use super::socket::{self, Answers, ReporterOrders, ReporterPeer, StatusPublisher};
 use super::status_file::{self, StatusFile};
 use crate::agent::open_drift::OpenDrifts;
 use crate::agent::reports::{
@@ -43,8 +43,8 @@ pub struct Places {
     pub listen: Option<SocketAddr>,
     /// Who may use the reporter's socket in the run directory; `None` for no socket.
     pub reporter: Option<ReporterPeer>,
-    /// What the reporter may ask for in the mode `manage`; `None` in other modes.
-    pub orders: Option<Arc<dyn ConfigOrders>>,
+    /// What the reporter may order.
+    pub orders: ReporterOrders,
 }
 
 /// A report cannot be written or shown.

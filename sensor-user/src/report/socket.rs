@@ -39,7 +39,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use answers::Answers;
 pub(super) use bounded_status::text as bounded_text;
-pub use orders::ConfigOrders;
+pub use orders::{ConfigOrders, PolicyOrders, ReporterOrders};
 pub use peer::ReporterPeer;
 pub(super) use published::{StatusPublisher, channel};
 
@@ -93,7 +93,7 @@ pub(super) fn serve_in_thread(
     listener: StdListener,
     peer: ReporterPeer,
     answers: Answers,
-    orders: Option<Arc<dyn ConfigOrders>>,
+    orders: ReporterOrders,
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -114,12 +114,12 @@ async fn serve(
     listener: UnixListener,
     check: &dyn PeerCheck,
     answers: Answers,
-    orders: Option<Arc<dyn ConfigOrders>>,
+    orders: ReporterOrders,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut refusals = Refusals::new(Arc::clone(&answers.pages.metrics));
     let mut connections = JoinSet::new();
-    let continuing = orders.clone().map(|orders| tokio::spawn(continue_applies(orders)));
+    let continuing = orders.configs.clone().map(|orders| tokio::spawn(continue_applies(orders)));
     let stopping = stop.clone();
     let mut stopped = pin!(async move { drop(stop.wait_for(|stop| *stop).await) });
     loop {
@@ -171,7 +171,7 @@ async fn continue_applies(orders: Arc<dyn ConfigOrders>) {
 async fn connection(
     stream: UnixStream,
     answers: Answers,
-    orders: Option<Arc<dyn ConfigOrders>>,
+    orders: ReporterOrders,
     mut stop: watch::Receiver<bool>,
 ) {
     let stopping = stop.clone();

@@ -3,8 +3,8 @@
 use crate::world::World;
 use holdfast::{
     apply::{
-        ActError, ActFuture, ActResult, ActRunner, ApplyError, ApplyOptions, ApplyRequest, Engine, Recovered,
-        ResumeLimit, UndoResult, UnitAfterBoot,
+        ActError, ActFuture, ActResult, ActRunner, ApplyError, ApplyOptions, ApplyRequest, Engine,
+        OperatorRule, Recovered, ResumeLimit, UndoResult, UnitAfterBoot,
     },
     observation::Observer,
 };
@@ -47,7 +47,8 @@ impl ActRunner for Slow {
 pub(crate) fn engine(world: &World) -> Engine {
     let (root, state) = (world.at("/"), world.state());
     let observer = Arc::new(Observer::new(&root).unwrap());
-    Engine::new(ApplyOptions { root, state, beside_mco: false, asks_daemon: false }, &observer).unwrap()
+    Engine::new(ApplyOptions { root, state, operator: OperatorRule::Never, asks_daemon: false }, &observer)
+        .unwrap()
 }
 
 /// One of the world's configs, and its bytes.

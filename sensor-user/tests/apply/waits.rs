@@ -7,7 +7,7 @@ use crate::{
     world::World,
 };
 use holdfast::{
-    apply::{ApplyOptions, ApplyRequest, Engine, ResumeLimit, Store},
+    apply::{ApplyOptions, ApplyRequest, Engine, OperatorRule, ResumeLimit, Store},
     observation::Observer,
 };
 use nix::fcntl::{FcntlArg, fcntl};
@@ -148,7 +148,8 @@ fn the_state_names_the_wait_for_the_daemon_before_anything_is_written() {
     let world = World::old();
     let (root, state) = (world.at("/"), world.state());
     let observer = Arc::new(Observer::new(&root).unwrap());
-    let options = ApplyOptions { root, state: state.clone(), beside_mco: false, asks_daemon: true };
+    let options =
+        ApplyOptions { root, state: state.clone(), operator: OperatorRule::Never, asks_daemon: true };
     let engine = Engine::new(options, &observer).unwrap();
     let (before, asked) = (world.snapshot(), ApplyRequest { act: false, ..request(&world, Some(1)) });
     let mut host = PreparedHost::default();

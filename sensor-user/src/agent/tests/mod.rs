@@ -1,6 +1,7 @@
 //! Tests of the loop without kernel programs: the tests report changes and set the time; the files are real.
 
 mod applies;
+mod cluster_policies;
 mod denial_counts;
 mod drift;
 mod hanging_file_systems;
@@ -29,6 +30,7 @@ use crate::report::forensic::{self, Filter, LogEntry};
 use crate::report::http::Readiness;
 use crate::report::metrics::{BuildInfo, Metrics};
 use crate::report::reporter::{Places, Reporter};
+use crate::report::socket::ReporterOrders;
 use crate::report::status_file;
 use jiff::Timestamp;
 use sensor_common::op::Operation;
@@ -159,7 +161,7 @@ impl Node {
             run: self.path("run"),
             listen: None,
             reporter: None,
-            orders: None,
+            orders: ReporterOrders::default(),
         };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let mut reporter = Reporter::new(places, clock, Arc::clone(&self.metrics));
@@ -176,6 +178,7 @@ impl Node {
     fn options(&self) -> AgentOptions {
         AgentOptions {
             inputs: Inputs {
+                with_cluster_policies: false,
                 root: self.path("root"),
                 state: self.path("state"),
                 source: StateSource::named(vec![self.path("config")]),

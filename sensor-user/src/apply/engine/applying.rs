@@ -17,7 +17,7 @@ use crate::{
         interrupts::Interrupts,
         operator::Mco,
         password,
-        request::{ApplyRequest, Progress},
+        request::{ApplyRequest, OperatorRule, Progress},
         target_finder::TargetFinder,
         verify::{ComparedThings, Differences, HostComparer},
         waiting,
@@ -129,7 +129,7 @@ impl Engine {
             units: writes.units,
             overwritten,
             os,
-            beside_mco: self.options.beside_mco,
+            beside_mco: self.options.operator == OperatorRule::Beside,
         };
         let again: Vec<_> = begin.overwritten.iter().map(|again| again.target(None)).collect();
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);

@@ -3,7 +3,7 @@
 //! In: a config that was handed in. Out: directories that a crash leaves whole: `new` is checked, `planned` is the newest one with
 //! a plan, `ordered` is being applied or was applied last. Beside them are the program, the newest line of progress and the end.
 
-use crate::agent::writer_protocol::COPY;
+use crate::{agent::writer_protocol::COPY, desired::OPERATOR_CONFIG};
 use sensor_model::{plan::Plan, socket::DesiredConfig};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -201,6 +201,20 @@ impl OrderDirectory {
         self.note("starts.json", &Starts { boot_id: boot_id.to_owned(), number });
     }
 
+    /// Stores the config of the newest order where the Machine Config Operator's daemon keeps its own, if it has one there: that daemon
+    /// would otherwise take the node back to it.
+    pub(super) fn store_as_operator(&self, root: &Path) -> io::Result<()> {
+        let stored = root.join(OPERATOR_CONFIG);
+        if !stored.exists() {
+            return Ok(());
+        }
+        let config = fs::read(self.path.join("ordered").join(CONFIG))?;
+        let new = stored.with_extension("new");
+        write(&new, &config)?;
+        fs::rename(&new, &stored)?;
+        stored.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    }
+
     /// A copy of the program on the host, for systemd.
     pub(super) fn program(&self, program: &Path) -> io::Result<PathBuf> {
         let copy = self.program.clone();
@@ -272,7 +286,7 @@ fn digest(path: &Path) -> io::Result<[u8; 32]> {
 }
 
 /// Writes a file that only root reads.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     remove(path)?;
     let mut file = File::options().write(true).create_new(true).open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
@@ -280,7 +294,8 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file or a directory, if it exists.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -328,6 +343,23 @@ mod tests {
         assert!(directory.end().is_some(), "a plan ends no order");
         directory.order_planned().unwrap();
         assert!(directory.end().is_none(), "the end of an earlier order");
+    }
+
+    #[test]
+    fn the_operators_file_has_the_applied_config_where_it_exists_and_is_made_nowhere() {
+        let (state, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let directory = OrderDirectory::new(state.path());
+        let (name, config) = desired("one");
+        directory.set_new(&name, &config).unwrap();
+        directory.accept_new().unwrap();
+        directory.order_planned().unwrap();
+        let stored = root.path().join(OPERATOR_CONFIG);
+        directory.store_as_operator(root.path()).unwrap();
+        assert!(!stored.exists(), "the node was never the operator's");
+        fs::create_dir_all(stored.parent().unwrap()).unwrap();
+        fs::write(&stored, "{}").unwrap();
+        directory.store_as_operator(root.path()).unwrap();
+        assert_eq!(name_in(&stored), Some("one".to_owned()));
     }
 
     #[test]

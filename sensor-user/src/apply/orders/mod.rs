@@ -2,11 +2,14 @@
 //!
 //! In: requests of the reporter's socket. Out: an implementation of [`ConfigOrders`]. The daemon itself writes no managed path and
 //! has no right to: [`run`] applies, in a unit of the host's systemd that lives on when the daemon ends. Everything that is known
-//! about an order is in files below the state directory ([`files`]), so a daemon that starts again goes on where it was.
+//! about an order is in files below the state directory ([`files`]), so a daemon that starts again goes on where it was. [`policies`]
+//! takes the drift policies of the cluster, also in the mode `observe`.
 
 mod files;
+mod policies;
 mod run;
 
+pub use policies::NodePolicies;
 pub use run::{plan_order, run_order};
 
 use super::actions::transient;

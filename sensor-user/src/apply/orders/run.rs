@@ -5,11 +5,11 @@
 use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
 use crate::apply::{
     ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
-    HostApplyOptions, HostRunEnd, Interrupts, NewConfig,
+    HostApplyOptions, HostRunEnd, Interrupts, NewConfig, OperatorRule,
 };
 use crate::{
     clock::boot_id,
-    desired::{OPERATOR_CONFIG, SERVICE_CONFIGS, Unknown},
+    desired::{OPERATOR_CONFIG, SERVICE_CONFIGS, Unknown, node_policies},
     store::Store,
 };
 use std::{
@@ -59,6 +59,11 @@ pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: f
         Ok(report) => of_report(report),
         Err(error) => of_error(error),
     };
+    if result == OrderResult::Done
+        && let Err(error) = directory.store_as_operator(root)
+    {
+        tracing::error!(%error, path = OPERATOR_CONFIG, "Cannot store the config where the Machine Config Operator's daemon keeps its own.");
+    }
     let boot_id = boot_id(Path::new("/proc"))?;
     directory.set_end(&OrderEnd { id: order.name.id, boot_id, result, reason });
     Ok(matches!(result, OrderResult::Done | OrderResult::Rebooting))
@@ -106,11 +111,11 @@ fn options(order: &KeptOrder, root: &Path, state: &Path) -> HostApplyOptions {
         root: root.to_owned(),
         state: state.to_owned(),
         disruption_policies: order.disruption.iter().cloned().collect(),
-        drift_policies: order.drift.iter().cloned().collect(),
+        drift_policies: node_policies(root, state).into_iter().chain(order.drift.clone()).collect(),
         pool: None,
         force: false,
         act: true,
-        beside_mco: false,
+        operator: OperatorRule::TakeOver,
     }
 }
 

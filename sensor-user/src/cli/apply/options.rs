@@ -1,7 +1,7 @@
 //! The options of `apply` and `rollback`.
 
 use crate::{
-    apply::{GivenConsent, HostApplyOptions, NewConfig, REBOOT, YES},
+    apply::{GivenConsent, HostApplyOptions, NewConfig, OperatorRule, REBOOT, YES},
     cli::output::Output,
     desired::{Unknown, state_directory},
 };
@@ -80,7 +80,7 @@ impl ApplyFlags {
             pool: self.pool.clone(),
             force: self.force,
             act: !self.no_acts,
-            beside_mco: self.beside_mco,
+            operator: if self.beside_mco { OperatorRule::Beside } else { OperatorRule::Never },
         }
     }
 }

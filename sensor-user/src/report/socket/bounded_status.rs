@@ -105,6 +105,8 @@ mod tests {
                 .to_string(),
             actor: Some(Actor { argv: vec![argument.to_owned()], ..Actor::default() }),
             source: "99-worker".to_owned(),
+            action: None,
+            allowed: false,
         }
     }
 

@@ -1,7 +1,7 @@
-//! The requests that change something: a config, and the order to apply it.
+//! The requests that change something: drift policies, a config, and the order to apply it.
 //!
-//! In: a request with its body, and an implementation of [`ConfigOrders`]. Out: an answer as [`sensor_model::socket`] describes it.
-//! In every mode but `manage` there is no implementation, and each of these requests is refused.
+//! In: a request with its body, and implementations of [`PolicyOrders`] and [`ConfigOrders`]. Out: an answer as
+//! [`sensor_model::socket`] describes it. A mode without an implementation refuses the requests that need it.
 
 use super::answers::{Answer, Patience, body, json, refused};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -10,8 +10,8 @@ use hyper::header::{ALLOW, ETAG, HeaderValue, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use sensor_model::socket::{
-    APPLY, ApplyOrder, ApplyProgress, CONFIG, CONFIG_BYTES, HEADER_SECONDS, JSON, PlannedConfig, SocketError,
-    SocketErrorReason,
+    APPLY, ApplyOrder, ApplyProgress, CONFIG, CONFIG_BYTES, HEADER_SECONDS, JSON, POLICIES, POLICIES_BYTES,
+    PlannedConfig, SocketError, SocketErrorReason, TakenPolicies,
 };
 use sha2::{Digest as _, Sha256};
 use std::fmt::Debug;
@@ -29,6 +29,24 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
 
 /// The pause between two questions about the progress, for a request that waits.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// Takes the drift policies of the cluster, in the modes `observe` and `manage`.
+pub trait PolicyOrders: Debug + Send + Sync {
+    /// Checks a [`sensor_model::socket::ClusterPolicies`], and puts it in force in place of the one before.
+    ///
+    /// # Errors
+    /// Why it is refused. The one before stays in force.
+    fn take(&self, policies: &[u8]) -> Result<TakenPolicies, SocketError>;
+}
+
+/// What the daemon's mode lets a reporter order.
+#[derive(Debug, Clone, Default)]
+pub struct ReporterOrders {
+    /// In the modes `observe` and `manage`.
+    pub policies: Option<Arc<dyn PolicyOrders>>,
+    /// In the mode `manage`.
+    pub configs: Option<Arc<dyn ConfigOrders>>,
+}
 
 /// What a reporter may ask for in the mode `manage`. Each call may take seconds.
 pub trait ConfigOrders: Debug + Send + Sync {
@@ -50,18 +68,21 @@ pub trait ConfigOrders: Debug + Send + Sync {
 
 /// Whether a request is one of these.
 pub(super) fn is_order(path: &str) -> bool {
-    [CONFIG, APPLY].contains(&path)
+    [POLICIES, CONFIG, APPLY].contains(&path)
 }
 
 /// The answer to a request. One that waits gets its answer early when the value of `stop` is `true`.
 pub(super) async fn answer(
-    orders: Option<Arc<dyn ConfigOrders>>,
+    orders: ReporterOrders,
     request: &Parts,
     content: Incoming,
     stop: watch::Receiver<bool>,
 ) -> Answer {
+    if request.uri.path() == POLICIES {
+        return policies(orders.policies, request, content).await;
+    }
     let patience = Patience::of(&request.headers, stop);
-    let Some(orders) = orders else {
+    let Some(orders) = orders.configs else {
         let error = "the daemon does not run with `--mode manage`".to_owned();
         return refused(SocketErrorReason::NotManaged, error);
     };
@@ -78,13 +99,30 @@ pub(super) async fn answer(
             Err(refusal) => refusal,
         },
         (APPLY, &(Method::GET | Method::HEAD)) => progress(orders, request, patience).await,
-        (path, _) => {
-            let allowed = if path == CONFIG { "PUT" } else { "GET, HEAD, POST" };
-            let mut answer = refused(SocketErrorReason::MethodNotAllowed, format!("only {allowed}"));
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
-            answer
-        }
+        (CONFIG, _) => only("PUT"),
+        _ => only("GET, HEAD, POST"),
     }
+}
+
+async fn policies(orders: Option<Arc<dyn PolicyOrders>>, request: &Parts, content: Incoming) -> Answer {
+    let Some(orders) = orders else {
+        let error = "the daemon's mode takes no policies: start it with `--mode observe` or `--mode manage`";
+        return refused(SocketErrorReason::NotManaged, error.to_owned());
+    };
+    if request.method != Method::PUT {
+        return only("PUT");
+    }
+    match read(content, POLICIES_BYTES).await {
+        Ok(policies) => of(spawn_blocking(move || orders.take(&policies)).await, StatusCode::OK),
+        Err(refusal) => refusal,
+    }
+}
+
+/// The answer to a method that the path does not have.
+fn only(allowed: &'static str) -> Answer {
+    let mut answer = refused(SocketErrorReason::MethodNotAllowed, format!("only {allowed}"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
 }
 
 /// The whole body, if it is not too large and comes in time.

@@ -79,10 +79,10 @@ impl Served {
     }
 
     fn with(check: &'static Everybody, limits: LogLimits) -> Self {
-        Self::serving(check, limits, None)
+        Self::serving(check, limits, ReporterOrders::default())
     }
 
-    fn serving(check: &'static Everybody, limits: LogLimits, orders: Option<Arc<dyn ConfigOrders>>) -> Self {
+    fn serving(check: &'static Everybody, limits: LogLimits, orders: ReporterOrders) -> Self {
         let build = BuildInfo {
             version: "1".to_owned(),
             commit: "c".to_owned(),

@@ -5,7 +5,7 @@ use sensor_model::node_disruption::DisruptionPolicy;
 use sensor_model::plan::plan;
 use sensor_model::socket::{
     APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG_BYTES, PLANNED_CONFIG_SCHEMA,
-    PlannedConfig,
+    POLICIES_BYTES, PlannedConfig, TAKEN_POLICIES_SCHEMA, TakenPolicies,
 };
 use std::sync::Mutex;
 
@@ -60,12 +60,29 @@ impl ConfigOrders for Played {
     }
 }
 
+/// Takes every body that is not empty.
+impl PolicyOrders for Played {
+    fn take(&self, policies: &[u8]) -> Result<TakenPolicies, SocketError> {
+        if policies.is_empty() {
+            let error = "empty".to_owned();
+            return Err(SocketError { reason: SocketErrorReason::Refused, error, oldest: None });
+        }
+        Ok(TakenPolicies { schema: TAKEN_POLICIES_SCHEMA.to_owned(), limited: Vec::new() })
+    }
+}
+
 fn managed() -> Served {
-    Served::serving(&Everybody(true), LogLimits::default(), Some(Arc::new(Played::default())))
+    let played = Arc::new(Played::default());
+    let orders = ReporterOrders { policies: Some(Arc::clone(&played) as _), configs: Some(played) };
+    Served::serving(&Everybody(true), LogLimits::default(), orders)
 }
 
 async fn put(served: &Served, body: &str) -> Got {
     served.send("PUT /v1/config", &format!("content-length: {}\r\n", body.len()), body).await
+}
+
+async fn put_policies(served: &Served, body: &str) -> Got {
+    served.send("PUT /v1/policies", &format!("content-length: {}\r\n", body.len()), body).await
 }
 
 async fn order(served: &Served, id: &str) -> Got {
@@ -118,4 +135,18 @@ async fn progress_that_is_known_is_waited_for_until_it_changes() {
     };
     let (got, _) = tokio::join!(waiting, changed);
     assert_eq!((got.code, got.json::<ApplyProgress>().phase), (200, ApplyPhase::Done));
+}
+
+#[tokio::test]
+async fn policies_of_the_cluster_are_taken_where_the_mode_allows_it_and_within_their_limit() {
+    let standalone = Served::new();
+    let got = put_policies(&standalone, "{}").await;
+    assert_eq!((got.code, got.reason()), (403, SocketErrorReason::NotManaged));
+    let served = managed();
+    assert_eq!(put_policies(&served, "{}").await.code, 200);
+    let got = put_policies(&served, "").await;
+    assert_eq!((got.code, got.reason()), (422, SocketErrorReason::Refused));
+    let got = put_policies(&served, &" ".repeat(POLICIES_BYTES + 1)).await;
+    assert_eq!((got.code, got.reason()), (413, SocketErrorReason::TooLarge));
+    assert_eq!(served.ask("GET /v1/policies", "").await.header("allow"), Some("PUT"));
 }

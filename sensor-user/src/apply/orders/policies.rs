@@ -1,0 +1,216 @@
+//! The drift policies of the cluster, in the modes `observe` and `manage`.
+//!
+//! In: policies that the reporter hands in. Out: an implementation of [`PolicyOrders`], and the file that the daemon reads with the
+//! policies of the node. A request with a fault, or with a rule that contradicts another one, changes nothing. The reporter is on the
+//! network, so [`ActionLimits`] hold for each rule, also for those that a daemon in another mode took.
+
+use super::{files, refusal};
+use crate::{
+    bounded,
+    desired::{Inputs, cluster_policies, drift_policies, read},
+    report::socket::PolicyOrders,
+};
+use sensor_model::{
+    drift_policy::{ActionLimits, DriftPolicyFile},
+    socket::{
+        CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES, SocketError, SocketErrorReason,
+        TAKEN_POLICIES_SCHEMA, TakenPolicies,
+    },
+};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// Takes the policies of the cluster for one node.
+#[derive(Debug)]
+pub struct NodePolicies {
+    file: PathBuf,
+    /// The policies of the node: files and directories.
+    of_node: Vec<PathBuf>,
+    limits: ActionLimits,
+    /// Only one request works at a time.
+    working: Mutex<()>,
+}
+
+impl NodePolicies {
+    /// For the node with these inputs. The policies that it has already get the limits.
+    pub fn new(inputs: &Inputs, limits: ActionLimits) -> Self {
+        let new = Self {
+            file: cluster_policies(&inputs.state),
+            of_node: inputs.policies.clone(),
+            limits,
+            working: Mutex::new(()),
+        };
+        if let Err(error) = new.limit_kept() {
+            tracing::error!(%error, path = %new.file.display(), "Cannot read the policies of the cluster that this node has: the next ones replace them.");
+        }
+        new
+    }
+
+    /// A daemon in another mode may have taken them.
+    fn limit_kept(&self) -> io::Result<()> {
+        let kept = match bounded::read(&self.file, 2 * POLICIES_BYTES as u64) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            kept => kept?,
+        };
+        let list: serde_json::Value = serde_json::from_slice(&kept)?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let (list, limited) = self.limits.list(&items);
+        if limited.is_empty() { Ok(()) } else { keep(&self.file, &serde_json::to_vec(&list)?) }
+    }
+
+    /// Whether the policies can be used, alone and with those of the node.
+    fn check(&self, list: &[u8]) -> Result<(), SocketError> {
+        let of_node = read(&self.of_node).map_err(|error| {
+            refusal(SocketErrorReason::NotReady, format!("the policies of the node: {error}"))
+        })?;
+        let refused = |error: &dyn std::fmt::Display| refusal(SocketErrorReason::Refused, error.to_string());
+        drift_policies(&of_node).map_err(|error| {
+            refusal(SocketErrorReason::NotReady, format!("the policies of the node: {error}"))
+        })?;
+        let of_cluster = (self.file.display().to_string(), list.to_vec());
+        let all = of_node.into_iter().chain([of_cluster]).collect();
+        drift_policies(&all).map(drop).map_err(|error| refused(&error))
+    }
+}
+
+impl PolicyOrders for NodePolicies {
+    fn take(&self, policies: &[u8]) -> Result<TakenPolicies, SocketError> {
+        let _one = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        let ClusterPolicies { policies } = serde_json::from_slice(policies).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            refusal(SocketErrorReason::Refused, format!("the body is no list of policies: {place}"))
+        })?;
+        if policies.len() > CLUSTER_POLICIES {
+            let error =
+                format!("{} policies select this node: at most {CLUSTER_POLICIES} may", policies.len());
+            return Err(refusal(SocketErrorReason::Refused, error));
+        }
+        // A fault is named before the limits change an action.
+        for policy in &policies {
+            DriftPolicyFile::of_item(policy)
+                .map_err(|error| refusal(SocketErrorReason::Refused, error.to_string()))?;
+        }
+        let (list, limited) = self.limits.list(&policies);
+        let kept = |error: io::Error| {
+            tracing::error!(%error, path = %self.file.display(), "Cannot keep the policies of the cluster.");
+            refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
+        };
+        if policies.is_empty() {
+            files::remove(&self.file).map_err(kept)?;
+        } else {
+            let list = serde_json::to_vec(&list).map_err(|error| kept(error.into()))?;
+            self.check(&list)?;
+            if fs::read(&self.file).ok().as_deref() != Some(&list) {
+                keep(&self.file, &list).map_err(kept)?;
+            }
+        }
+        Ok(TakenPolicies { schema: TAKEN_POLICIES_SCHEMA.to_owned(), limited })
+    }
+}
+
+/// Replaces the file: a reader and a crash find the old one or the new one.
+fn keep(file: &Path, list: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    files::write(&new, list)?;
+    fs::rename(&new, file)?;
+    file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::{DaemonInputs, NamedSources};
+    use sensor_model::drift_policy::DriftAction;
+    use serde_json::{Value, json};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// A node whose own policy has one rule, for `/etc/a` at the precedence 0.
+    fn node() -> (tempfile::TempDir, Inputs) {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("own.json");
+        fs::write(&own, policy("own", 0, "/etc/a", "degrade").to_string()).unwrap();
+        let sources = NamedSources {
+            root: root.path().to_owned(),
+            state: Some(root.path().to_owned()),
+            configs: Vec::new(),
+            policies: vec![own],
+            allow_unknown: false,
+        };
+        let options = DaemonInputs { allow_empty: false, with_cluster_policies: true };
+        (root, sources.daemon_inputs(options, crate::apply::waits_or_none))
+    }
+
+    fn policy(name: &str, precedence: i64, path: &str, action: &str) -> Value {
+        json!({
+            "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": name },
+            "spec": { "precedence": precedence, "rules": [{ "path": path, "action": action }] },
+        })
+    }
+
+    fn take(node: &NodePolicies, policies: &[Value]) -> Result<TakenPolicies, SocketError> {
+        node.take(json!({ "policies": policies }).to_string().as_bytes())
+    }
+
+    /// What the daemon would do about drift of a path.
+    fn action(inputs: &Inputs, path: &str) -> DriftAction {
+        let policy = drift_policies(&read(&inputs.all_policies()).unwrap()).unwrap();
+        policy.decide(Path::new(path), None).action
+    }
+
+    #[test]
+    fn the_policies_of_the_cluster_join_those_of_the_node_and_an_empty_list_takes_them_away() {
+        let (root, inputs) = node();
+        let policies = NodePolicies::new(&inputs, ActionLimits::MANAGE);
+        let taken =
+            take(&policies, &[policy("one", 1, "/etc/a", "observe"), policy("two", 0, "/etc/b", "deny")]);
+        assert_eq!(taken.unwrap().limited, []);
+        assert_eq!(action(&inputs, "/etc/a"), DriftAction::Observe, "the higher precedence");
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Deny);
+        let mode = fs::metadata(cluster_policies(root.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        take(&policies, &[]).unwrap();
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Degrade);
+        assert!(!cluster_policies(root.path()).exists());
+    }
+
+    #[test]
+    fn a_policy_with_a_fault_or_a_conflict_with_the_node_changes_nothing() {
+        let (_root, inputs) = node();
+        let policies = NodePolicies::new(&inputs, ActionLimits::MANAGE);
+        take(&policies, &[policy("one", 0, "/etc/b", "observe")]).unwrap();
+        for (refused, reason) in [
+            (
+                policy("one", 0, "/etc/a", "observe"),
+                "has another rule for \"/etc/a\" at the same precedence 0",
+            ),
+            (policy("one", 0, "etc/a", "observe"), "spec.rules[0].path"),
+            (policy("one", 0, "/etc/a", "obserf"), "must be ignore, observe"),
+            (json!({ "kind": "DriftPolicy" }), "is missing"),
+        ] {
+            let error = take(&policies, &[refused]).unwrap_err();
+            assert_eq!(error.reason, SocketErrorReason::Refused, "{error:?}");
+            assert!(error.error.contains(reason), "{error:?}");
+        }
+        let many = vec![policy("one", 0, "/etc/c", "observe"); CLUSTER_POLICIES + 1];
+        assert_eq!(take(&policies, &many).unwrap_err().reason, SocketErrorReason::Refused);
+        assert_eq!(policies.take(b"{").unwrap_err().reason, SocketErrorReason::Refused);
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Observe);
+    }
+
+    #[test]
+    fn a_daemon_that_observes_limits_what_it_takes_and_what_one_that_manages_took() {
+        let (_root, inputs) = node();
+        take(&NodePolicies::new(&inputs, ActionLimits::MANAGE), &[policy("one", 1, "/etc/b", "deny")])
+            .unwrap();
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Deny);
+        let observing = NodePolicies::new(&inputs, ActionLimits::OBSERVE);
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Degrade);
+        let taken = take(&observing, &[policy("one", 1, "/etc/b", "ignore")]).unwrap();
+        assert_eq!((&*taken.limited[0].policy, taken.limited[0].rules), ("one", 1));
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Observe, "no drift is hidden from the log");
+    }
+}
