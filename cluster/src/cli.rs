@@ -2,6 +2,7 @@
 //!
 //! In: arguments. Out: a command that runs, and an exit code.
 
+use crate::controller::{self, ControllerOptions};
 use crate::node::{self, Mode, Options};
 use crate::plugin::{self, Plugin, PluginArguments, PluginError, Screen};
 use crate::publish::ReporterPlace;
@@ -28,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Report what the sensor of this node finds to the API server, until a signal ends it.
     Node(NodeCommand),
+    /// Write to each `DriftPolicy` which nodes have taken it, until a signal ends it. One in a cluster is enough.
+    Controller(ControllerCommand),
     /// Remove what reporters wrote to the API, with the rights of an admin: conditions, annotations and taints of all Nodes, Leases and
     /// `DriftReports`. The last reporter must have ended.
     Remove(RemoveCommand),
@@ -60,6 +63,14 @@ impl RemoveCommand {
         }
         Ok(())
     }
+}
+
+/// Arguments of `controller`.
+#[derive(Debug, clap::Args)]
+pub struct ControllerCommand {
+    /// Address of the health pages.
+    #[arg(long, default_value = "0.0.0.0:9465", value_name = "ADDRESS:PORT")]
+    probes: SocketAddr,
 }
 
 /// Arguments of `node`.
@@ -126,6 +137,9 @@ pub fn run(command: Command) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Node(node) => runtime.block_on(node::run(node.options()))?,
+        Command::Controller(ControllerCommand { probes }) => {
+            runtime.block_on(controller::run(ControllerOptions { probes }))?;
+        }
         Command::Remove(remove) => runtime.block_on(remove.run())?,
         Command::Kubectl(arguments) => {
             let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());

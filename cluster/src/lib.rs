@@ -18,10 +18,12 @@
 //! | [`pods`] | names of pods by their uids |
 //! | [`metrics`] | the reporter's own metrics |
 //! | [`publish`] | the writes to the API server |
+//! | [`policies`] | the drift policies of the cluster for the node |
 //! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
 //! | [`secure`] | the pages over TLS for callers with a token |
 //! | [`node`] | the command `node`, which joins them |
+//! | [`controller`] | the command `controller`: which nodes have taken which policy |
 //! | [`remove`] | the command `remove`, which takes away what reporters wrote |
 //! | [`plugin`] | the command `kubectl holdfast` |
 //! | [`cli`] | the command line |
@@ -30,6 +32,7 @@
 pub mod api;
 pub mod backoff;
 pub mod cli;
+pub mod controller;
 pub mod manage;
 pub mod metrics;
 pub mod node;
@@ -37,6 +40,7 @@ pub mod node;
 mod played_server;
 pub mod plugin;
 pub mod pods;
+pub mod policies;
 pub mod probes;
 pub mod publish;
 pub mod remove;

@@ -50,6 +50,8 @@ pub enum WrittenObject {
     Event,
     /// The Lease.
     Lease,
+    /// The Node's taint.
+    Taint,
 }
 
 impl WrittenObject {
@@ -59,6 +61,7 @@ impl WrittenObject {
             Self::Conditions => "conditions",
             Self::Event => "event",
             Self::Lease => "lease",
+            Self::Taint => "taint",
         }
     }
 }

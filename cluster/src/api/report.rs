@@ -1,10 +1,6 @@
-//! The objects that Holdfast defines in the API.
-//!
-//! In: nothing. Out: the types of `holdfast.dev/v1alpha1` and their CustomResourceDefinitions, which `cargo xtask generate` writes to
-//! `deploy/crds`. Fields are added, never renamed or removed.
+//! `DriftReport`: what differs on one node.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{CustomResource, CustomResourceExt as _};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,10 +85,46 @@ pub struct DriftReportStatus {
     /// The newest entry of the node's forensic log. A log that was written anew on the node does not have this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<ReportedLogEntry>,
+    /// The `DriftPolicies` that select this node: at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic"))]
+    pub policies: Vec<ReportedPolicy>,
     /// What the apply of another config does, in mode `manage`. It is here before anything on the node is touched, and absent while
     /// the node has the desired config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ReportedPlan>,
+}
+
+/// Whether a node has taken a `DriftPolicy`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PolicyState {
+    /// It is in force.
+    InForce,
+    /// It is in force, and the node limits the action of some of its rules. The message has the reason.
+    Limited,
+    /// It contradicts another policy of the same precedence. The policies that were in force before still are.
+    Conflict,
+    /// It cannot be used. The policies that were in force before still are.
+    Refused,
+    /// The sensor has not taken it yet.
+    #[default]
+    Waiting,
+}
+
+/// A `DriftPolicy` that selects the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedPolicy {
+    /// Its name.
+    pub name: String,
+    /// The generation that the node saw last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Whether the node has taken it.
+    pub state: PolicyState,
+    /// Why it is not in force as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// What the apply of a config does.
@@ -153,6 +185,12 @@ pub struct Drift {
     /// The MachineConfig that declares it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// What the drift policy does about it: `observe`, `degrade`, `revert` or `deny`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The policy allows the actors, so it is observed at most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allowed: bool,
 }
 
 /// Who made a change. Users choose the names of their programs and pods.
@@ -219,9 +257,4 @@ pub struct ReportedLogEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub time: Option<String>,
-}
-
-/// Every CustomResourceDefinition with the name of its file.
-pub fn definitions() -> Vec<(&'static str, CustomResourceDefinition)> {
-    vec![("driftreports.holdfast.dev.yaml", DriftReport::crd())]
 }

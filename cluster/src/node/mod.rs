@@ -11,6 +11,7 @@ mod writer;
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
 use crate::pods::Pods;
+use crate::policies::PolicyFollower;
 use crate::probes;
 use crate::publish::{ManagedNode, Publisher, ReporterPlace, WrittenNode};
 use crate::reports::NodeFinding;
@@ -125,6 +126,16 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (managed, wanted) = watch::channel(None);
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
+    let watching = Client::try_from(watching).map_err(|error| NodeError::Client(Box::new(error)))?;
+    let (policies, standing) = watch::channel(None);
+    let follower = PolicyFollower::new(
+        client.clone(),
+        watching.clone(),
+        &options.place.node,
+        SensorSocket::new(&*options.socket),
+        policies,
+    );
+    managing.spawn(follower.run());
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
         Mode::Observe => {
@@ -132,7 +143,6 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
             Some(managed)
         }
         Mode::Manage => {
-            let watching = Client::try_from(watching).map_err(|error| NodeError::Client(Box::new(error)))?;
             let update = Update { written: seen, managed, findings: newest.clone() };
             manage_node(&mut managing, &client, watching, &options.place.node, &options.socket, update);
             None
@@ -147,7 +157,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let pods = Pods::new(client.clone(), &options.place.node);
     let publisher = Publisher::new(&client, options.place).counting(metrics);
     let update = ManagedChannels { managed: wanted, written };
-    let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, stopped));
+    let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
     tracing::info!(mode = ?options.mode, "The reporter runs.");
     tokio::select! {
         _ = terminate.recv() => {}

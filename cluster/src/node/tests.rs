@@ -2,6 +2,7 @@ use super::*;
 use crate::api::DriftState;
 use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
+use crate::publish::PolicyStanding;
 use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -180,6 +181,8 @@ struct Writing {
     stop: watch::Sender<bool>,
     /// Mode `observe` never sends anything.
     _managed: watch::Sender<Option<ManagedNode>>,
+    /// No policy is known.
+    _policies: watch::Sender<Option<PolicyStanding>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -196,8 +199,10 @@ impl Writing {
         let (written, _) = watch::channel(WrittenNode::default());
         let update = writer::ManagedChannels { managed, written };
         let publisher = Publisher::new(&client, place);
-        let task = tokio::spawn(writer::write(publisher, Pods::new(client, "n1"), newest, update, stopped));
-        Self { findings, stop, _managed: observe, task }
+        let (policies, standing) = watch::channel(None);
+        let pods = Pods::new(client, "n1");
+        let task = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
+        Self { findings, stop, _managed: observe, _policies: policies, task }
     }
 
     async fn end(self) {

@@ -1,7 +1,7 @@
 //! The task that writes to the API server.
 
 use crate::pods::Pods;
-use crate::publish::{ManagedNode, Publisher, WrittenNode};
+use crate::publish::{ManagedNode, PolicyStanding, Publisher, WrittenNode};
 use crate::reports::{NodeFinding, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -13,6 +13,9 @@ const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(2);
 /// Without a finding for this time the next one begins anew.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// What the writer takes from the task that follows policies. The other side may never say anything.
+pub(super) type PolicyChannel = watch::Receiver<Option<PolicyStanding>>;
 
 /// What the writer takes from mode `manage`, and tells it. In mode `observe` the other side never says anything.
 #[derive(Debug)]
@@ -28,6 +31,7 @@ pub(super) async fn write(
     mut pods: Pods,
     mut findings: watch::Receiver<Option<NodeFinding>>,
     mut update: ManagedChannels,
+    mut policies: PolicyChannel,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut spacing = SHORTEST;
@@ -41,6 +45,7 @@ pub(super) async fn write(
             again = pods.again_at();
         }
         let managed = update.managed.borrow_and_update().clone();
+        publisher.set_policies(policies.borrow_and_update().clone());
         let round = publisher.round(finding.as_ref(), managed.as_ref()).await;
         update.written.send_if_modified(|last| {
             let is_other = last != publisher.written();
@@ -57,6 +62,9 @@ pub(super) async fn write(
                 return;
             },
             changed = update.managed.changed() => if changed.is_err() {
+                return;
+            },
+            changed = policies.changed() => if changed.is_err() {
                 return;
             },
         }

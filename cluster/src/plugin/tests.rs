@@ -146,6 +146,7 @@ fn a_diff_names_each_thing_with_its_actor_and_what_there_was_no_room_for() {
             since: Some("2026-11-24T11:59:20Z".to_owned()),
             by: Some(by),
             source: "99-worker".to_owned(),
+            ..Drift::default()
         }],
         more: 2,
         ..DriftReportStatus::default()
@@ -230,6 +231,8 @@ fn an_explanation_has_the_expected_and_the_found_value() {
         since: "2026-11-24T11:00:00Z".to_owned(),
         actor: None,
         source: "99-worker".to_owned(),
+        action: None,
+        allowed: false,
     };
     let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[&thing], screen));
     let expected = "\

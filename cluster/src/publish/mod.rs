@@ -1,8 +1,8 @@
 //! The writes to the API server.
 //!
-//! In: what the reporter knows about its node. Out: the node's `DriftReport`, the conditions of its Node, Events and a Lease. Only
+//! In: what the reporter knows about its node. Out: the node's `DriftReport`, the conditions of its Node and its taint, Events and a Lease. Only
 //! one request is under way at a time, and only what changed is written. A failed write is tried again with the state of then.
-//! Every write is a server-side apply of our own fields. No field of another writer is touched.
+//! Every write but that of the taint is a server-side apply of our own fields. No field of another writer is touched.
 
 mod attempts;
 mod error;
@@ -10,6 +10,8 @@ mod event_budget;
 mod managed;
 mod objects;
 mod place;
+mod policies;
+mod taint;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +19,9 @@ pub use error::PublishError;
 pub use managed::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode};
 pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
+pub use policies::PolicyStanding;
 
-use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reports::{Condition, ConditionStatus, NodeEvent, NodeFinding, conditions, event};
 use attempts::WriteAttempts;
@@ -30,6 +33,7 @@ use kube::{Client, ResourceExt as _};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
+use taint::SeenTaints;
 use tokio::time::{Instant, timeout};
 
 /// An unchanged report is written again after this time, with the log's newest entry, and the conditions with their heartbeat.
@@ -65,6 +69,13 @@ pub struct Publisher {
     announced: Option<BTreeMap<&'static str, String>>,
     /// The plan of the report, of an earlier reporter until mode `manage` has decided about it.
     plan: Option<ReportedPlan>,
+    /// The policies of the cluster; `None` until they are known.
+    policies: Option<PolicyStanding>,
+    /// The policies of the report of an earlier reporter.
+    reported_policies: Vec<ReportedPolicy>,
+    taint: WriteAttempts<bool>,
+    /// The Node's taints; `None` if they have to be asked for.
+    seen_taints: Option<SeenTaints>,
     written: WrittenNode,
     metrics: ReporterMetrics,
 }
@@ -92,6 +103,10 @@ impl Publisher {
             annotations: WriteAttempts::new(REFRESH),
             announced: None,
             plan: None,
+            policies: None,
+            reported_policies: Vec::new(),
+            taint: WriteAttempts::new(Duration::ZERO),
+            seen_taints: None,
             written: WrittenNode::default(),
             metrics: ReporterMetrics::default(),
         }
@@ -103,7 +118,12 @@ impl Publisher {
         Self { metrics, ..self }
     }
 
-    /// Writes what changed, in this order: report, annotations, conditions, Event, Lease. Without a finding only annotations and
+    /// Sets the policies of the cluster for the next rounds; `None` while they are not known.
+    pub fn set_policies(&mut self, policies: Option<PolicyStanding>) {
+        self.policies = policies;
+    }
+
+    /// Writes what changed, in this order: report, annotations, conditions, taint, Event, Lease. Without a finding only annotations and
     /// Lease, and without `managed` no annotation. One failure does not keep the others from being written. Gives the time at which
     /// the next round is due if nothing changes.
     pub async fn round(&mut self, finding: Option<&NodeFinding>, managed: Option<&ManagedNode>) -> Instant {
@@ -119,7 +139,12 @@ impl Publisher {
             self.plan.clone_from(&managed.plan);
         }
         if let Some(finding) = finding {
-            let status = DriftReportStatus { plan: self.plan.clone(), ..finding.status.clone() };
+            let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
+            let status = DriftReportStatus {
+                plan: self.plan.clone(),
+                policies: policies.clone(),
+                ..finding.status.clone()
+            };
             again = again.min(self.write_report(&uid, &status).await);
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
@@ -131,6 +156,7 @@ impl Publisher {
             if self.uid.is_none() {
                 return again;
             }
+            again = again.min(self.write_taint(&finding.status).await);
             again = again.min(self.write_event(&uid, &finding.status).await);
         }
         again.min(self.renew_lease(&uid).await)
@@ -146,6 +172,10 @@ impl Publisher {
                 self.node.done((), Ok(()));
                 self.uid = Some(uid.clone());
                 self.since = known_conditions(&node);
+                self.seen_taints = Some(SeenTaints::of(&node));
+                if let Some(last) = &reported {
+                    self.reported_policies.clone_from(&last.policies);
+                }
                 self.plan = self.plan.take().or_else(|| reported.as_ref().and_then(|last| last.plan.clone()));
                 self.reported = self.reported.take().or(reported);
                 Ok(uid)
@@ -254,12 +284,51 @@ impl Publisher {
         let answer =
             limited("Node's conditions", self.nodes.patch_status(&self.place.node, &ours(), &status)).await;
         self.metrics.wrote(WrittenObject::Conditions, PublishError::write_result(&answer));
+        if let Ok(node) = &answer {
+            self.seen_taints = Some(SeenTaints::of(node));
+        }
         let is_same = match &answer {
             Ok(node) => node.uid().is_none_or(|found| found == uid),
             Err(error) => !error.is_missing(),
         };
         let again = self.conditions.done(wanted, answer.map(drop));
         if is_same { again } else { self.start_anew() }
+    }
+
+    async fn write_taint(&mut self, status: &DriftReportStatus) -> Instant {
+        let idle = Instant::now() + REFRESH;
+        let Some(wanted) = taint::wanted(status, self.policies.as_ref()) else { return idle };
+        if self.seen_taints.as_ref().is_some_and(|seen| seen.has_ours() == wanted) {
+            return idle;
+        }
+        // Whatever was written last, the Node does not have it.
+        self.taint.forget();
+        if let Some(later) = self.taint.later(&wanted) {
+            return later;
+        }
+        let answer = self.ask_taint(wanted).await;
+        // After a conflict the taints are read again.
+        self.seen_taints = answer.as_ref().ok().map(SeenTaints::of);
+        self.metrics.wrote(WrittenObject::Taint, PublishError::write_result(&answer));
+        let again = self.taint.done(wanted, answer.map(drop));
+        if self.seen_taints.is_some() { idle } else { again }
+    }
+
+    async fn ask_taint(&self, wanted: bool) -> Result<Node, PublishError> {
+        let name = &self.place.node;
+        let seen = if let Some(seen) = &self.seen_taints {
+            seen.clone()
+        } else {
+            let node = limited("Node", self.nodes.get(name)).await?;
+            let seen = SeenTaints::of(&node);
+            if seen.has_ours() == wanted {
+                return Ok(node);
+            }
+            seen
+        };
+        let patch = Patch::Merge(seen.patch(wanted));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        limited("Node's taints", self.nodes.patch(name, &params, &patch)).await
     }
 
     /// The Node is another one: the garbage collector removes what the old one owned.

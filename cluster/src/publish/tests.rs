@@ -1,3 +1,5 @@
+mod policies;
+
 use super::*;
 use crate::api::{Drift, DriftReportStatus, ReportedPlan};
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};

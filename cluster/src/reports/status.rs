@@ -62,6 +62,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         more_gaps: 0,
         backend: (!status.backend.is_empty()).then(|| fit(&status.backend, HASH_BYTES)),
         log: log.map(entry),
+        policies: Vec::new(),
         plan: None,
     };
     let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
@@ -112,6 +113,8 @@ fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
         since: since.map(|since| since.to_string()),
         by: thing.actor.as_ref().map(changed_by),
         source: fit(&thing.source, SOURCE_BYTES),
+        policy: thing.action.map(|action| action.as_str().to_owned()),
+        allowed: thing.allowed,
     }
 }
 

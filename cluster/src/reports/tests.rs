@@ -48,6 +48,8 @@ fn thing(path: &str, since: &str, actor: Option<Actor>) -> DriftedThing {
         since: since.to_owned(),
         actor,
         source: "99-worker".to_owned(),
+        action: None,
+        allowed: false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The client of the sensor's socket.
 //!
-//! In: the socket's path, and in mode `manage` configs and orders. Out: the node's status, the log's newest entry, its entries from a
+//! In: the socket's path, policies, and in mode `manage` configs and orders. Out: the node's status, the log's newest entry, its entries from a
 //! number on, a plan and the progress of an apply, or why there is no answer. The client makes a connection when it needs one, and
 //! limits the time and the size of every answer. Pauses between attempts are the caller's.
 
@@ -20,8 +20,8 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use sensor_model::{
     socket::{
-        self as contract, ApplyOrder, ApplyProgress, DesiredConfig, LogCheckpoint, PlannedConfig,
-        SocketErrorReason,
+        self as contract, ApplyOrder, ApplyProgress, ClusterPolicies, DesiredConfig, LogCheckpoint,
+        PlannedConfig, SocketErrorReason, TakenPolicies,
     },
     status::{self, NodeStatus},
 };
@@ -120,6 +120,20 @@ impl SensorSocket {
         let text = std::str::from_utf8(answer.body())
             .map_err(|error| SensorError::NoText { request: contract::RECORDS, error })?;
         Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Hands the drift policies of the cluster to the sensor, in place of those before.
+    ///
+    /// # Errors
+    /// Why they are not in force.
+    pub async fn put_policies(&mut self, policies: &ClusterPolicies) -> Result<TakenPolicies, SensorError> {
+        let body = sent(contract::POLICIES, policies)?;
+        let asked = Asked { method: Method::PUT, body, ..Asked::get(contract::POLICIES, SMALL_BYTES) };
+        let taken: TakenPolicies = parsed(contract::POLICIES, self.ask(asked).await?.body())?;
+        if taken.schema != contract::TAKEN_POLICIES_SCHEMA {
+            return Err(SensorError::Schema { request: contract::POLICIES, schema: taken.schema });
+        }
+        Ok(taken)
     }
 
     /// Hands a config to the sensor. Nothing on the host changes. Gives its plan.

@@ -148,9 +148,13 @@ pub fn run_editor() -> Result<()> {
     kubectl(&["apply", "-f", MANIFEST]).map(drop)
 }
 
+/// The pods of the `DaemonSet`, for kubectl. The controller's pod has another label.
+pub const PODS: &[&str] =
+    &["-n", "holdfast-system", "get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", "json"];
+
 /// How often kubelet has started a container of Holdfast's pod again.
 pub fn restarts(container: &str) -> Result<u64> {
-    let text = kubectl(&["-n", "holdfast-system", "get", "pods", "-o", "json"])?;
+    let text = kubectl(PODS)?;
     let pods: Value = serde_json::from_str(&text)?;
     let statuses = pods["items"][0]["status"]["containerStatuses"].as_array().context("no containers")?;
     let status = statuses.iter().find(|status| status["name"] == container).context("no such container")?;
@@ -163,7 +167,7 @@ pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
     apply(&kustomization(from))?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
-        let text = kubectl(&["-n", "holdfast-system", "get", "pods", "-o", "json"])?;
+        let text = kubectl(PODS)?;
         let pods: Value = serde_json::from_str(&text)?;
         let ready = pods["items"]
             .as_array()

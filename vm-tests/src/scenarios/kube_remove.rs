@@ -32,11 +32,14 @@ patches:
   patch: |
     - {op: add, path: /spec/template/spec/initContainers/0/imagePullPolicy, value: Never}
     - {op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: Never}
+- target: {kind: Deployment}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: Never}
 "#;
 
 /// systemd starts the service while the pod's sensor runs. The service ends with an error that names the pod.
 pub(super) fn service_beside_pod() -> Result<String> {
-    let pods: Value = serde_json::from_str(&kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?)?;
+    let pods: Value = serde_json::from_str(&kubectl(kube::PODS)?)?;
     let uid = pods["items"][0]["metadata"]["uid"].as_str().context("no pod")?;
     let started = run("systemctl", &["start", SERVICE]);
     // It would be started again and again.
@@ -66,7 +69,7 @@ fn detached() -> Result<String> {
     }
     kube::apply(REMOVE)?;
     let log = wait::until("the pod that detaches to be ready", LIMIT, || {
-        let text = kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?;
+        let text = kubectl(kube::PODS)?;
         let pods: Value = serde_json::from_str(&text)?;
         let done = pods["items"].as_array().into_iter().flatten().find(|pod| {
             pod["spec"]["containers"][0]["name"] == "done"
@@ -102,7 +105,7 @@ fn pod_beside_service() -> Result<String> {
     run("systemctl", &["start", SERVICE])?;
     kube::apply(&kube::kustomization("base"))?;
     let message = wait::until("the pod's sensor to end", LIMIT, || {
-        let text = kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "json"])?;
+        let text = kubectl(kube::PODS)?;
         let pods: Value = serde_json::from_str(&text)?;
         let statuses = pods["items"].as_array().into_iter().flatten();
         let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();

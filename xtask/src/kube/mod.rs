@@ -14,6 +14,8 @@ pub(crate) mod image;
 mod manage_tests;
 #[cfg(test)]
 mod plugin_tests;
+#[cfg(test)]
+mod policy_tests;
 mod process;
 #[cfg(test)]
 mod reporter_tests;

@@ -112,7 +112,8 @@ impl Cluster {
 
     /// The config of the reporter on a node: with the token that the kubelet would put into its pod.
     pub(super) fn reporter_config(&self, node: &str) -> Result<PathBuf> {
-        let pods = self.get(&["pods", "--namespace", NAMESPACE])?;
+        let pods =
+            self.get(&["pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/name=holdfast"])?;
         let mut pods = pods["items"].as_array().context("no list of pods")?.iter();
         let pod = pods.find(|pod| pod["spec"]["nodeName"] == node).context("no pod on the node yet")?;
         let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;

@@ -1,0 +1,127 @@
+//! Which policies a node gets.
+//!
+//! In: all policies, the facts and the pods of the node. Out: what the sensor is handed, if no policy has a fault or a conflict, and
+//! what the report says of each policy that selects the node.
+
+use super::node::NodeFacts;
+use super::pods::NodePods;
+use crate::api::{ActorNames, DriftPolicy, PolicyState, ReportedPolicy};
+use crate::text::fit;
+use kube::ResourceExt as _;
+use sensor_model::drift_policy::{DriftPolicy as MergedPolicy, DriftPolicyFile};
+use sensor_model::socket::ClusterPolicies;
+use serde_json::{Value, json};
+
+/// Most bytes of a message.
+const MESSAGE_BYTES: usize = 512;
+
+/// The policies of one node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Evaluated {
+    /// What the sensor gets; `None` while a policy has a fault or a conflict.
+    pub(super) handed: Option<ClusterPolicies>,
+    /// The policies that select the node, by name. All of those without a fault wait for the sensor.
+    pub(super) reported: Vec<ReportedPolicy>,
+    /// A policy asks for the taint.
+    pub(super) taints: bool,
+}
+
+impl Evaluated {
+    /// What the sensor said of the policies, for each that has no fault.
+    pub(super) fn answered(&self, state: PolicyState, message: Option<&str>) -> Vec<ReportedPolicy> {
+        let mut reported = self.reported.clone();
+        for policy in reported.iter_mut().filter(|policy| policy.state == PolicyState::Waiting) {
+            policy.state = state;
+            policy.message = message.map(|message| fit(message, MESSAGE_BYTES));
+        }
+        reported
+    }
+}
+
+/// Whether any policy names pods, so that the pods of the node have to be known.
+pub(super) fn names_pods<'a>(policies: impl IntoIterator<Item = &'a DriftPolicy>) -> bool {
+    let mut rules = policies.into_iter().flat_map(|policy| &policy.spec.rules);
+    rules.any(|rule| {
+        let ActorNames { pods, service_accounts, .. } = &rule.allowed_actors;
+        !pods.is_empty() || !service_accounts.is_empty()
+    })
+}
+
+/// The policies for one node.
+pub(super) fn evaluate<'a>(
+    policies: impl IntoIterator<Item = &'a DriftPolicy>,
+    node: &NodeFacts,
+    pods: &NodePods,
+) -> Evaluated {
+    let mut evaluated = Evaluated::default();
+    let mut files: Vec<(usize, DriftPolicyFile)> = Vec::new();
+    let mut handed = Vec::new();
+    for policy in policies {
+        let number = evaluated.reported.len();
+        let refused = match node.is_selected(&policy.spec) {
+            Ok(false) => continue,
+            Ok(true) => {
+                let object = object(policy, pods);
+                let file = DriftPolicyFile::of_item(&object).map_err(|error| error.to_string());
+                file.map(|file| {
+                    files.push((number, file));
+                    handed.push(object);
+                })
+            }
+            Err(error) => Err(format!("spec.nodeSelector: {error}")),
+        };
+        evaluated.taints |= policy.spec.taint_drifted_nodes;
+        let state = if refused.is_err() { PolicyState::Refused } else { PolicyState::Waiting };
+        evaluated.reported.push(ReportedPolicy {
+            name: policy.name_any(),
+            generation: policy.metadata.generation,
+            state,
+            message: refused.err().map(|message| fit(&message, MESSAGE_BYTES)),
+        });
+    }
+    note_conflicts(&files, &mut evaluated.reported);
+    let is_usable = evaluated.reported.iter().all(|policy| policy.state == PolicyState::Waiting);
+    evaluated.handed = is_usable.then_some(ClusterPolicies { policies: handed });
+    evaluated
+}
+
+/// Notes both sides of each conflict: neither is more right than the other.
+fn note_conflicts(files: &[(usize, DriftPolicyFile)], reported: &mut [ReportedPolicy]) {
+    for (number, (_, one)) in files.iter().enumerate() {
+        for (_, other) in &files[number + 1..] {
+            for pair in [[one, other], [other, one]] {
+                let Err(error) = MergedPolicy::merge(&pair.map(Clone::clone)) else { continue };
+                let named = files.iter().find(|(_, file)| file.name == pair[1].name);
+                let Some(policy) = named.and_then(|(number, _)| reported.get_mut(*number)) else { continue };
+                policy.state = PolicyState::Conflict;
+                policy.message.get_or_insert_with(|| fit(&error.to_string(), MESSAGE_BYTES));
+            }
+        }
+    }
+}
+
+/// A policy in the form of the files of a node, with the uids of the pods that it allows.
+fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
+    let rules: Vec<Value> = policy
+        .spec
+        .rules
+        .iter()
+        .map(|rule| {
+            // Types with texts and numbers always have a JSON.
+            let mut value = serde_json::to_value(rule).unwrap_or_default();
+            let actors = &rule.allowed_actors;
+            if !actors.is_empty() {
+                value["allowedActors"] = json!({
+                    "units": actors.units, "exes": actors.exes, "users": actors.users, "pods": pods.allowed(actors),
+                });
+            }
+            value
+        })
+        .collect();
+    json!({
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "DriftPolicy",
+        "metadata": { "name": policy.name_any() },
+        "spec": { "precedence": policy.spec.precedence, "rules": rules },
+    })
+}

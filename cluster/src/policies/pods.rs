@@ -1,0 +1,180 @@
+//! The pods of the node that policies allow, by their uids.
+//!
+//! In: the watch on the pods of the node. Out: the uids of the pods that a rule allows. The sensor knows a pod by its uid alone, which
+//! the API never gives to another pod. So those of pods that ended stay: fewer changes of the policies, and no wrong permission.
+
+use crate::api::ActorNames;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ApiResource, NotUsed, Object};
+use kube::runtime::watcher::Event;
+use sensor_model::drift_policy::{AllowedActors, PolicyActor};
+use serde::Deserialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The annotation that the API server's copy of a static pod has: the uid in the pod's control group.
+const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
+
+/// Most pods that ended and still have their place.
+const ENDED: usize = 256;
+
+/// The only field of a pod's spec that is read, so that the others take no memory.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodAccount {
+    service_account_name: String,
+}
+
+/// A pod with its metadata and its service account.
+pub(super) type AccountPod = Object<PodAccount, NotUsed>;
+
+/// The type of these pods in the API.
+pub(super) fn resource() -> ApiResource {
+    ApiResource::erase::<Pod>(&())
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NodePod {
+    /// `NAMESPACE/NAME`.
+    name: String,
+    /// `NAMESPACE/NAME` of its service account.
+    account: String,
+}
+
+/// The pods of the node.
+#[derive(Debug, Default)]
+pub(super) struct NodePods {
+    by_uid: BTreeMap<String, NodePod>,
+    /// Those of the list that has not ended yet.
+    listed: Option<BTreeMap<String, NodePod>>,
+    /// Pods that ended, the oldest first.
+    ended: VecDeque<String>,
+    /// A list is known.
+    is_known: bool,
+}
+
+impl NodePods {
+    /// Takes an event of the watch. Gives whether the pods are others now.
+    pub(super) fn take(&mut self, event: Event<AccountPod>) -> bool {
+        match event {
+            Event::Init => self.listed = Some(BTreeMap::new()),
+            Event::InitApply(pod) => self.listed.get_or_insert_default().extend(entries(&pod)),
+            Event::InitDone => {
+                let listed = self.listed.take().unwrap_or_default();
+                let ended: Vec<String> =
+                    self.by_uid.keys().filter(|uid| !listed.contains_key(*uid)).cloned().collect();
+                for uid in ended {
+                    self.end(uid);
+                }
+                let is_first = !std::mem::replace(&mut self.is_known, true);
+                return self.add(listed) || is_first;
+            }
+            Event::Apply(pod) => return self.add(entries(&pod)),
+            Event::Delete(pod) => {
+                for uid in entries(&pod).into_keys() {
+                    self.end(uid);
+                }
+            }
+        }
+        false
+    }
+
+    fn add(&mut self, pods: BTreeMap<String, NodePod>) -> bool {
+        let mut is_other = false;
+        for (uid, pod) in pods {
+            is_other |= self.by_uid.insert(uid, pod.clone()).as_ref() != Some(&pod);
+        }
+        is_other
+    }
+
+    fn end(&mut self, uid: String) {
+        if self.ended.contains(&uid) {
+            return;
+        }
+        self.ended.push_back(uid);
+        if self.ended.len() > ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.by_uid.remove(&oldest);
+        }
+    }
+
+    /// The pods are known.
+    pub(super) const fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The uids of the pods that these names allow.
+    pub(super) fn allowed(&self, actors: &ActorNames) -> Vec<String> {
+        let named = AllowedActors { pods: actors.pods.clone(), ..AllowedActors::default() };
+        let is_allowed = |pod: &NodePod| {
+            actors.service_accounts.contains(&pod.account)
+                || named.allow(&PolicyActor { pod: Some(&pod.name), ..PolicyActor::default() })
+        };
+        self.by_uid.iter().filter(|(_, pod)| is_allowed(pod)).map(|(uid, _)| uid.clone()).collect()
+    }
+}
+
+/// A pod by the uids that its control group may have.
+fn entries(pod: &AccountPod) -> BTreeMap<String, NodePod> {
+    let metadata = &pod.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let full = |name: &str| format!("{namespace}/{name}");
+    let node_pod = NodePod {
+        name: full(metadata.name.as_deref().unwrap_or_default()),
+        account: full(&pod.spec.service_account_name),
+    };
+    let mirror = metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATIC_POD_UID));
+    let uids = metadata.uid.iter().chain(mirror);
+    uids.map(|uid| (uid.clone(), node_pod.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(uid: &str, name: &str, account: &str) -> AccountPod {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "team", "name": name, "uid": uid},
+            "spec": {"serviceAccountName": account, "containers": [{"name": "a", "image": "b"}]},
+        }))
+        .unwrap()
+    }
+
+    fn actors(pods: &[&str], accounts: &[&str]) -> ActorNames {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        ActorNames { pods: owned(pods), service_accounts: owned(accounts), ..ActorNames::default() }
+    }
+
+    #[test]
+    fn pods_are_allowed_by_name_and_by_service_account_of_their_namespace() {
+        let mut pods = NodePods::default();
+        assert!(!pods.take(Event::Init));
+        pods.take(Event::InitApply(pod("u-1", "agent-x", "agent")));
+        pods.take(Event::InitApply(pod("u-2", "web", "default")));
+        assert!(!pods.is_known());
+        assert!(pods.take(Event::InitDone) && pods.is_known());
+        assert_eq!(pods.allowed(&actors(&["team/agent-*"], &[])), ["u-1"]);
+        assert_eq!(pods.allowed(&actors(&[], &["team/default"])), ["u-2"]);
+        assert!(pods.allowed(&actors(&["other/agent-*"], &["other/default"])).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_ended_keeps_its_permission_and_its_successor_gets_one_of_its_own() {
+        let mut pods = NodePods::default();
+        let allowed = |pods: &NodePods| pods.allowed(&actors(&["team/agent"], &[]));
+        assert!(pods.take(Event::Apply(pod("u-1", "agent", "a"))));
+        assert!(!pods.take(Event::Delete(pod("u-1", "agent", "a"))), "nothing has to change at once");
+        assert_eq!(allowed(&pods), ["u-1"]);
+        assert!(pods.take(Event::Apply(pod("u-2", "agent", "a"))));
+        assert_eq!(allowed(&pods), ["u-1", "u-2"]);
+        for number in 0..=ENDED {
+            let uid = format!("v-{number}");
+            pods.take(Event::Apply(pod(&uid, "other", "a")));
+            pods.take(Event::Delete(pod(&uid, "other", "a")));
+        }
+        assert_eq!(allowed(&pods), ["u-2"], "the number of those that ended is limited");
+    }
+}

@@ -1,0 +1,275 @@
+//! The task that follows the policies of the cluster.
+//!
+//! In: watches on `DriftPolicies` and, if one names pods, on the pods of the node; the metadata of the Node. Out: the policies for the
+//! sensor whenever they change, and which of them it has taken. Before the first whole list nothing is handed in: the sensor keeps
+//! the policies that it has.
+
+use super::evaluate::{Evaluated, evaluate, names_pods};
+use super::node::NodeFacts;
+use super::pods::{AccountPod, NodePods, resource};
+use crate::api::{DriftPolicy, PolicyState, ReportedPolicy};
+use crate::publish::{PolicyStanding, limited};
+use crate::socket::{SensorError, SensorSocket};
+use futures_util::stream::{BoxStream, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Client, ResourceExt as _};
+use sensor_model::socket::{ClusterPolicies, SocketErrorReason};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// Changes that come within this time are handed in together.
+const TOGETHER: Duration = Duration::from_millis(500);
+/// The pause after an attempt that failed.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The same policies are handed in again after this time: the sensor may have lost its state directory.
+const REPEAT: Duration = Duration::from_mins(1);
+/// The Node's labels are asked for again after this time, without a change of the policies.
+const NODE_REFRESH: Duration = Duration::from_mins(10);
+/// Why a policy without a fault of its own is not in force.
+const OTHERS: &str =
+    "not handed to the sensor: another policy that selects this node has a fault or a conflict";
+
+type PodEvents = BoxStream<'static, watcher::Result<Event<AccountPod>>>;
+
+/// Follows the policies for one node.
+pub struct PolicyFollower {
+    node: String,
+    /// For requests with an answer of limited time.
+    client: Client,
+    /// For watches.
+    watching: Client,
+    socket: SensorSocket,
+    policies: BTreeMap<String, DriftPolicy>,
+    /// Those of the list that has not ended yet.
+    listed: Option<BTreeMap<String, DriftPolicy>>,
+    is_known: bool,
+    facts: Option<(NodeFacts, Instant)>,
+    pods: NodePods,
+    standing: watch::Sender<Option<PolicyStanding>>,
+}
+
+impl fmt::Debug for PolicyFollower {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PolicyFollower").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl PolicyFollower {
+    /// Nothing is asked yet. `client` limits the time of each answer, and `watching` does not.
+    pub fn new(
+        client: Client,
+        watching: Client,
+        node: &str,
+        socket: SensorSocket,
+        standing: watch::Sender<Option<PolicyStanding>>,
+    ) -> Self {
+        Self {
+            node: node.to_owned(),
+            client,
+            watching,
+            socket,
+            policies: BTreeMap::new(),
+            listed: None,
+            is_known: false,
+            facts: None,
+            pods: NodePods::default(),
+            standing,
+        }
+    }
+
+    /// Follows them until nothing takes the standing any more.
+    pub async fn run(mut self) {
+        let policies: Api<DriftPolicy> = Api::all(self.watching.clone());
+        let mut events = watcher(policies, Config::default()).default_backoff().boxed();
+        let mut pods: Option<PodEvents> = None;
+        let mut failing = Failing::default();
+        // Nothing is due before the first whole list.
+        let mut due: Option<Instant> = None;
+        while !self.standing.is_closed() {
+            let soon = |due: &mut Option<Instant>| *due = Some(Instant::now() + TOGETHER);
+            tokio::select! {
+                Some(event) = events.next() => if let Some(event) = failing.noted("DriftPolicies", event)
+                    && self.take(event) {
+                    self.facts = None;
+                    pods = self.pods_wanted(pods);
+                    soon(&mut due);
+                },
+                Some(event) = next(&mut pods) => if let Some(event) = failing.noted("this node's pods", event)
+                    && self.pods.take(event) && self.is_known {
+                    soon(&mut due);
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    due = Some(Instant::now() + self.hand_in().await);
+                }
+            }
+        }
+    }
+
+    /// Takes an event of the watch on policies. Gives whether the policies are others now.
+    fn take(&mut self, event: Event<DriftPolicy>) -> bool {
+        match event {
+            Event::Init => self.listed = Some(BTreeMap::new()),
+            Event::InitApply(policy) => {
+                self.listed.get_or_insert_default().insert(policy.name_any(), policy);
+            }
+            Event::InitDone => {
+                let listed = self.listed.take().unwrap_or_default();
+                let is_other = !self.is_known || !is_same(&listed, &self.policies);
+                self.is_known = true;
+                self.policies = listed;
+                return is_other;
+            }
+            Event::Apply(policy) => {
+                let name = policy.name_any();
+                let known = self.policies.insert(name, policy.clone());
+                // A controller's writes to the status are no news.
+                return known.is_none_or(|known| known.spec != policy.spec);
+            }
+            Event::Delete(policy) => return self.policies.remove(&policy.name_any()).is_some(),
+        }
+        false
+    }
+
+    /// The watch on the pods, which runs only while a policy names pods.
+    fn pods_wanted(&mut self, present: Option<PodEvents>) -> Option<PodEvents> {
+        if !names_pods(self.policies.values()) {
+            return None;
+        }
+        present.or_else(|| {
+            let api: Api<AccountPod> = Api::all_with(self.watching.clone(), &resource());
+            let here = Config::default().fields(&format!("spec.nodeName={}", self.node));
+            Some(watcher(api, here).default_backoff().boxed())
+        })
+    }
+
+    /// Hands the policies to the sensor. Gives the time until the next attempt.
+    async fn hand_in(&mut self) -> Duration {
+        let Some(facts) = self.node_facts().await else { return AGAIN };
+        if names_pods(self.policies.values()) && !self.pods.is_known() {
+            return AGAIN;
+        }
+        let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
+        let (policies, again) = match &evaluated.handed {
+            Some(policies) => self.put(policies, &evaluated).await,
+            None => (evaluated.answered(PolicyState::Waiting, Some(OTHERS)), REPEAT),
+        };
+        let is_taken =
+            policies.iter().all(|policy| matches!(policy.state, PolicyState::InForce | PolicyState::Limited));
+        let standing = PolicyStanding { taints: evaluated.taints && is_taken, policies };
+        self.standing.send_if_modified(|known| {
+            let is_other = known.as_ref() != Some(&standing);
+            *known = Some(standing);
+            is_other
+        });
+        again
+    }
+
+    async fn put(
+        &mut self,
+        policies: &ClusterPolicies,
+        evaluated: &Evaluated,
+    ) -> (Vec<ReportedPolicy>, Duration) {
+        match self.socket.put_policies(policies).await {
+            Ok(taken) => {
+                let mut reported = evaluated.answered(PolicyState::InForce, None);
+                for limited in &taken.limited {
+                    let policy = reported.iter_mut().find(|policy| policy.name == limited.policy);
+                    if let Some(policy) = policy {
+                        policy.state = PolicyState::Limited;
+                        let rules =
+                            crate::text::count(i64::try_from(limited.rules).unwrap_or(i64::MAX), "rule");
+                        policy.message = Some(format!(
+                            "{rules} with `revert` or `deny` act as `degrade` in the mode observe"
+                        ));
+                    }
+                }
+                (reported, REPEAT)
+            }
+            Err(SensorError::Refused { error, .. }) if is_final(error.reason) => {
+                (evaluated.answered(PolicyState::Refused, Some(&error.error)), REPEAT)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the sensor has not taken the policies yet");
+                let present = self.standing.borrow().clone().unwrap_or_default().policies;
+                let names = |policies: &[ReportedPolicy]| -> Vec<_> {
+                    policies.iter().map(|policy| (policy.name.clone(), policy.generation)).collect()
+                };
+                // A sensor that restarts still has them.
+                let is_same = names(&present) == names(&evaluated.reported);
+                (if is_same { present } else { evaluated.reported.clone() }, AGAIN)
+            }
+        }
+    }
+
+    /// The labels and the pool of the Node. If the API server does not answer, those of before.
+    async fn node_facts(&mut self) -> Option<NodeFacts> {
+        if let Some((facts, at)) = &self.facts
+            && at.elapsed() < NODE_REFRESH
+        {
+            return Some(facts.clone());
+        }
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        match limited("Node", nodes.get_metadata(&self.node)).await {
+            Ok(node) => {
+                let facts = NodeFacts::of(&node.metadata);
+                self.facts = Some((facts.clone(), Instant::now()));
+                Some(facts)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the labels of the Node are not known");
+                self.facts.as_ref().map(|(facts, _)| facts.clone())
+            }
+        }
+    }
+}
+
+/// Whether the same policies would be refused again.
+fn is_final(reason: SocketErrorReason) -> bool {
+    use SocketErrorReason::{InvalidRequest, MethodNotAllowed, NotFound, NotManaged, Refused, TooLarge};
+    matches!(reason, InvalidRequest | MethodNotAllowed | NotFound | NotManaged | Refused | TooLarge)
+}
+
+fn is_same(one: &BTreeMap<String, DriftPolicy>, other: &BTreeMap<String, DriftPolicy>) -> bool {
+    one.len() == other.len()
+        && one.iter().all(|(name, policy)| other.get(name).is_some_and(|known| known.spec == policy.spec))
+}
+
+/// The next event of a stream that may not exist. Without one it waits for ever.
+async fn next(pods: &mut Option<PodEvents>) -> Option<watcher::Result<Event<AccountPod>>> {
+    match pods {
+        Some(pods) => pods.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Logs the first of the failures that follow each other.
+#[derive(Debug, Default)]
+struct Failing {
+    is_failing: bool,
+}
+
+impl Failing {
+    fn noted<T>(&mut self, what: &str, event: watcher::Result<T>) -> Option<T> {
+        match event {
+            Ok(event) => {
+                self.is_failing = false;
+                Some(event)
+            }
+            Err(error) => {
+                if self.is_failing {
+                    tracing::debug!(%error, what, "a watch fails again");
+                } else {
+                    tracing::warn!(%error, what, "A watch failed; trying again.");
+                }
+                self.is_failing = true;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+use super::evaluate::{evaluate, names_pods};
+use super::node::NodeFacts;
+use super::pods::NodePods;
+use crate::api::{DriftPolicy, PolicyState};
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+
+fn policy(name: &str, spec: &Value) -> DriftPolicy {
+    let object = json!({
+        "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy",
+        "metadata": {"name": name, "generation": 3}, "spec": spec,
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn rule(path: &str, action: &str) -> Value {
+    json!({"path": path, "action": action})
+}
+
+fn states(policies: &[DriftPolicy]) -> Vec<(String, PolicyState, String)> {
+    let evaluated = evaluate(policies, &NodeFacts::default(), &NodePods::default());
+    let reported = evaluated.reported.into_iter();
+    reported.map(|policy| (policy.name, policy.state, policy.message.unwrap_or_default())).collect()
+}
+
+#[test]
+fn the_sensor_gets_the_policies_that_select_the_node_in_the_form_of_its_files() {
+    let policies = [
+        policy("all", &json!({"precedence": 5, "rules": [rule("/etc/a", "observe")]})),
+        policy("others", &json!({"pools": ["infra"], "rules": [rule("/etc/a", "deny")]})),
+        policy(
+            "taints",
+            &json!({"taintDriftedNodes": true, "rules": [
+                {"path": "/etc/b", "action": "revert", "secret": false, "labels": "ignore", "reason": "x",
+                 "allowedActors": {"units": ["a.service"], "users": ["ann"]}},
+            ]}),
+        ),
+    ];
+    let evaluated = evaluate(&policies, &NodeFacts::default(), &NodePods::default());
+    assert!(evaluated.taints);
+    let names: Vec<_> = evaluated.reported.iter().map(|policy| (&*policy.name, policy.generation)).collect();
+    assert_eq!(names, [("all", Some(3)), ("taints", Some(3))]);
+    let handed = evaluated.handed.unwrap().policies;
+    assert_eq!(handed[0]["spec"], json!({"precedence": 5, "rules": [rule("/etc/a", "observe")]}));
+    let actors = json!({"units": ["a.service"], "exes": [], "users": ["ann"], "pods": []});
+    assert_eq!(
+        handed[1]["spec"]["rules"][0],
+        json!({"path": "/etc/b", "action": "revert", "secret": false, "labels": "ignore", "reason": "x",
+               "allowedActors": actors})
+    );
+}
+
+#[test]
+fn a_conflict_is_shown_on_both_sides_and_hands_nothing_to_the_sensor() {
+    let of = |name: &str, precedence: i64, action: &str| {
+        policy(name, &json!({"precedence": precedence, "rules": [rule("/etc/a", action)]}))
+    };
+    let policies = [of("one", 1, "observe"), of("other", 1, "deny"), of("third", 2, "degrade")];
+    let states = states(&policies);
+    assert_eq!(states[0].1, PolicyState::Conflict);
+    assert_eq!(states[1].1, PolicyState::Conflict);
+    assert_eq!(states[2].1, PolicyState::Waiting);
+    assert!(states[0].2.contains("DriftPolicy \"other\" has another rule for \"/etc/a\""), "{}", states[0].2);
+    assert!(states[1].2.contains("DriftPolicy \"one\" has another rule for \"/etc/a\""), "{}", states[1].2);
+    assert_eq!(evaluate(&policies, &NodeFacts::default(), &NodePods::default()).handed, None);
+    let same = [of("one", 1, "deny"), of("other", 1, "deny")];
+    assert!(evaluate(&same, &NodeFacts::default(), &NodePods::default()).handed.is_some());
+}
+
+#[test]
+fn a_policy_with_a_fault_is_named_with_its_field() {
+    let faulty = policy("faulty", &json!({"rules": [rule("/etc/[", "observe")]}));
+    let states = states(&[policy("good", &json!({"rules": [rule("/etc/a", "observe")]})), faulty]);
+    assert_eq!((states[0].1, states[1].1), (PolicyState::Waiting, PolicyState::Refused));
+    assert!(
+        states[1].2.starts_with("drift policy DriftPolicy \"faulty\": spec.rules[0].path: "),
+        "{}",
+        states[1].2
+    );
+}
+
+#[test]
+fn pods_become_uids_and_other_policies_need_no_pods() {
+    let by_account = policy(
+        "pods",
+        &json!({"rules": [{"path": "/etc/a", "action": "deny", "allowedActors": {"serviceAccounts": ["team/agent"]}}]}),
+    );
+    assert!(names_pods([&by_account]));
+    assert!(!names_pods([&policy("none", &json!({"rules": [rule("/etc/a", "deny")]}))]));
+    let mut pods = NodePods::default();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": "x", "uid": "u-1"},
+        "spec": {"serviceAccountName": "agent"}, "status": {"phase": "Running"},
+    });
+    pods.take(Event::Apply(serde_json::from_value(pod).unwrap()));
+    let handed = evaluate([&by_account], &NodeFacts::default(), &pods).handed.unwrap().policies;
+    assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/pods"), Some(&json!(["u-1"])));
+    assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/serviceAccounts"), None);
+}

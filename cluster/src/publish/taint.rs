@@ -1,0 +1,96 @@
+//! The taint of a drifted node.
+//!
+//! In: the report, and whether a policy asks for the taint. Out: the Node's taints with ours or without it. The API has one list of
+//! taints and no field manager for each, so the list is written with the version of the Node that it was read from. A conflict changes
+//! nothing: the list is read again.
+
+use super::policies::PolicyStanding;
+use crate::api::{DriftReportStatus, DriftState};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+/// The key of the taint.
+pub(super) const KEY: &str = "holdfast.dev/drifted";
+/// Its effect: pods that do not tolerate it are not scheduled to the node. Those that run stay.
+const EFFECT: &str = "NoSchedule";
+
+/// The taints of the Node as the API server answered last.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SeenTaints {
+    version: Option<String>,
+    taints: Vec<Taint>,
+}
+
+impl SeenTaints {
+    pub(super) fn of(node: &Node) -> Self {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        Self { version: node.resource_version(), taints: taints.unwrap_or_default() }
+    }
+
+    /// Whether ours is among them.
+    pub(super) fn has_ours(&self) -> bool {
+        self.taints.iter().any(|taint| taint.key == KEY)
+    }
+
+    /// The patch after which ours is among them, or is not.
+    pub(super) fn patch(&self, is_tainted: bool) -> Value {
+        let mut taints: Vec<Value> =
+            self.taints.iter().filter(|taint| taint.key != KEY).map(|taint| json!(taint)).collect();
+        if is_tainted {
+            taints.push(json!({"key": KEY, "effect": EFFECT}));
+        }
+        json!({"metadata": {"resourceVersion": self.version}, "spec": {"taints": taints}})
+    }
+}
+
+/// Whether the node is to have the taint; `None` if it keeps what it has. A node that matches never keeps it, also while the policies
+/// are not known.
+pub(super) fn wanted(status: &DriftReportStatus, policies: Option<&PolicyStanding>) -> Option<bool> {
+    match (policies, status.state) {
+        (_, DriftState::InSync) => Some(false),
+        (Some(policies), _) if !policies.taints => Some(false),
+        (Some(_), DriftState::Drifted) => Some(status.degraded),
+        (None, _) | (_, DriftState::Unknown) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(keys: &[&str]) -> SeenTaints {
+        let taints: Vec<Value> = keys.iter().map(|key| json!({"key": key, "effect": "NoExecute"})).collect();
+        let node = json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"taints": taints}});
+        SeenTaints::of(&serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn taints_of_others_stay_and_the_patch_is_for_the_version_that_was_read() {
+        let patch = seen(&["other", KEY]).patch(false);
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["spec"]["taints"], json!([{"key": "other", "effect": "NoExecute"}]));
+        let patch = seen(&["other"]).patch(true);
+        assert_eq!(patch["spec"]["taints"][1], json!({"key": KEY, "effect": "NoSchedule"}));
+        assert!(seen(&[KEY]).has_ours() && !seen(&["other"]).has_ours());
+    }
+
+    #[test]
+    fn only_a_drift_that_degrades_taints_and_only_if_a_policy_asks_for_it() {
+        let status = |state, degraded| DriftReportStatus { state, degraded, ..DriftReportStatus::default() };
+        let asks = PolicyStanding { taints: true, ..PolicyStanding::default() };
+        let other = PolicyStanding::default();
+        for (state, degraded, policies, expected) in [
+            (DriftState::Drifted, true, Some(&asks), Some(true)),
+            (DriftState::Drifted, false, Some(&asks), Some(false)),
+            (DriftState::Drifted, true, Some(&other), Some(false)),
+            (DriftState::Drifted, true, None, None),
+            (DriftState::Unknown, true, Some(&asks), None),
+            (DriftState::Unknown, true, Some(&other), Some(false)),
+            (DriftState::InSync, false, Some(&asks), Some(false)),
+            (DriftState::InSync, false, None, Some(false)),
+        ] {
+            assert_eq!(wanted(&status(state, degraded), policies), expected, "{state:?} {degraded}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The taint, and the policies in the report.
+
+use super::*;
+use crate::api::ReportedPolicy;
+
+/// The answers of a server whose Node has taints, and takes what is written to it.
+fn tainted_server(first: &[Value]) -> impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static {
+    let mut taints = json!(first);
+    move |asked| {
+        if asked.line() == format!("PATCH {NODE}") {
+            taints = asked.body["spec"]["taints"].clone();
+        }
+        match good(asked) {
+            PlayedAnswer::Json(mut node) if node["kind"] == "Node" => {
+                node["spec"] = json!({ "taints": taints });
+                node["metadata"]["resourceVersion"] = "7".into();
+                PlayedAnswer::Json(node)
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn degrading(paths: &[&str]) -> NodeFinding {
+    let finding = finding(paths);
+    NodeFinding { status: DriftReportStatus { degraded: !paths.is_empty(), ..finding.status }, ..finding }
+}
+
+fn asks_for_the_taint() -> PolicyStanding {
+    let policy = ReportedPolicy { name: "one".to_owned(), ..ReportedPolicy::default() };
+    PolicyStanding { policies: vec![policy], taints: true }
+}
+
+/// The keys of the taints in each write of them.
+fn taint_writes(log: &PlayedLog) -> Vec<Vec<String>> {
+    let written = log.take().into_iter().filter(|asked| asked.line() == format!("PATCH {NODE}"));
+    let keys = |asked: PlayedRequest| {
+        assert_eq!(asked.body["metadata"]["resourceVersion"], "7", "a list that was read before");
+        let taints = asked.body["spec"]["taints"].as_array().unwrap().clone();
+        taints.iter().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
+    };
+    written.map(keys).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drifted_node_has_the_taint_until_it_matches_and_taints_of_others_stay() {
+    let other = json!({"key": "other", "effect": "NoExecute"});
+    let (mut publisher, log) = publisher(tainted_server(&[other]));
+    publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    assert!(taint_writes(&log).is_empty(), "no policy is known");
+    publisher.set_policies(Some(asks_for_the_taint()));
+    publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    publisher.round(Some(&degrading(&["/etc/a", "/etc/b"])), None).await;
+    assert_eq!(taint_writes(&log), [["other", "holdfast.dev/drifted"]], "once");
+    publisher.round(Some(&degrading(&[])), None).await;
+    assert_eq!(taint_writes(&log), [["other"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_of_an_earlier_reporter_goes_with_the_drift_or_with_the_policy() {
+    let ours = json!({"key": "holdfast.dev/drifted", "effect": "NoSchedule"});
+    let none: [&str; 0] = [];
+    let (mut publisher, log) = publisher(tainted_server(std::slice::from_ref(&ours)));
+    publisher.round(Some(&degrading(&[])), None).await;
+    assert_eq!(taint_writes(&log), [none], "the policies are not known, and nothing differs");
+    let (mut publisher, log) = super::publisher(tainted_server(&[ours]));
+    publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    assert!(taint_writes(&log).is_empty());
+    publisher.set_policies(Some(PolicyStanding::default()));
+    publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    assert_eq!(taint_writes(&log), [none], "no policy asks for it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_conflicts_is_read_again_and_a_refused_one_delays_nothing_else() {
+    let mut conflicts = 1;
+    let mut server = tainted_server(&[]);
+    let (mut publisher, log) = publisher(move |asked| {
+        if asked.line() == format!("PATCH {NODE}") && conflicts > 0 {
+            conflicts -= 1;
+            return PlayedAnswer::Code(409);
+        }
+        server(asked)
+    });
+    publisher.set_policies(Some(asks_for_the_taint()));
+    let next = publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    let lines = log.lines();
+    assert!(
+        lines.contains(&format!("POST {EVENTS}")) && lines.contains(&format!("PATCH {LEASE}")),
+        "{lines:?}"
+    );
+    log.take();
+    tokio::time::sleep_until(next).await;
+    publisher.round(Some(&degrading(&["/etc/a"])), None).await;
+    assert_eq!(log.lines(), [format!("GET {NODE}"), format!("PATCH {NODE}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_has_the_policies_and_until_they_are_known_those_of_the_report_before() {
+    let (mut publisher, log) = publisher(|asked| match asked.line() {
+        line if line == format!("GET {REPORT}") => {
+            let status = DriftReportStatus { policies: asks_for_the_taint().policies, ..finding(&[]).status };
+            PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+                "metadata": {"name": "n1"}, "status": status}))
+        }
+        _ => good(asked),
+    });
+    let policies = |asked: Vec<PlayedRequest>| {
+        let write = asked.into_iter().find(|asked| asked.line() == format!("PATCH {REPORT}/status"));
+        write.unwrap().body["status"].get("policies").cloned()
+    };
+    publisher.round(Some(&finding(&[])), None).await;
+    assert_eq!(policies(log.take()).unwrap()[0]["name"], "one");
+    publisher.set_policies(Some(PolicyStanding::default()));
+    publisher.round(Some(&finding(&[])), None).await;
+    assert_eq!(policies(log.take()), None);
+}
