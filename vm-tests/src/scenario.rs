@@ -11,20 +11,26 @@ pub enum Guest {
     Bare,
     /// Debian with systemd, D-Bus, sudo and sshd, and a user `alice` who may use sudo.
     Systemd,
-    /// The same as an ostree host: two versions in the disk's repository, the first one deployed.
+    /// A newer Debian, whose systemd has soft reboots; nobody logs in.
+    Trixie,
+    /// That of `Systemd` as an ostree host: two versions in the disk's repository, the first one deployed.
     Ostree,
-    /// The same with SELinux's policy, every file labelled by it.
+    /// That of `Systemd` with SELinux's policy, every file labelled by it.
     Selinux,
-    /// The same as a Kubernetes node, with containerd and kubelet. Its control plane runs on the host.
+    /// That of `Systemd` as a Kubernetes node, with containerd and kubelet. Its control plane runs on the host.
     Kube,
 }
 
 impl Guest {
+    /// Those with a root disk.
+    pub const WITH_A_DISK: [Self; 5] = [Self::Systemd, Self::Trixie, Self::Ostree, Self::Selinux, Self::Kube];
+
     /// Its name on command lines and in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Systemd => "systemd",
+            Self::Trixie => "trixie",
             Self::Ostree => "ostree",
             Self::Selinux => "selinux",
             Self::Kube => "kube",

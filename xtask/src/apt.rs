@@ -19,6 +19,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The Debian release that guests run, whatever the machine runs.
 pub(crate) const GUEST_RELEASE: &str = "bookworm";
 
+/// The Debian release of the guest that reboots softly: the first one with systemd 254 or later.
+pub(crate) const NEWER_RELEASE: &str = "trixie";
+
 /// A private view of the archive: one set of suites with its own package lists.
 #[derive(Debug)]
 pub(crate) struct Apt {

@@ -143,7 +143,7 @@ enum Command {
         /// Each scenario on the kernels on which the tests boot it.
         #[arg(long, conflicts_with_all = ["kernel", "all_kernels"])]
         as_tests: bool,
-        /// Only this kind of guest: bare, systemd, ostree or selinux.
+        /// Only this kind of guest: bare, systemd, trixie, ostree, selinux or kube.
         #[arg(long)]
         guest: Option<String>,
         /// Only scenarios of this name.
@@ -188,7 +188,7 @@ fn work(command: Command) -> Result<()> {
                 kernels::ensure(&cache, series)?;
             }
             kube::KubeAssets::ensure(&cache, kube::NEWEST)?;
-            vm::GuestParts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux, Guest::Kube])?;
+            vm::GuestParts::ensure(cache, &Guest::WITH_A_DISK)?;
             run::say("setup", "everything is in place");
             Ok(())
         }

@@ -59,6 +59,9 @@ impl GuestParts {
         if guests.contains(&Guest::Systemd) {
             roots.push((Guest::Systemd, images::systemd_root(&cache)?));
         }
+        if guests.contains(&Guest::Trixie) {
+            roots.push((Guest::Trixie, images::trixie_root(&cache)?));
+        }
         if guests.contains(&Guest::Ostree) {
             roots.push((Guest::Ostree, ostree::root(&cache)?));
         }
@@ -237,7 +240,7 @@ impl Vm {
         }
         let below = match self.scenario.guest {
             Guest::Bare => "",
-            Guest::Systemd | Guest::Ostree | Guest::Selinux | Guest::Kube => "payload/",
+            Guest::Systemd | Guest::Trixie | Guest::Ostree | Guest::Selinux | Guest::Kube => "payload/",
         };
         archive.folder("payload");
         for file in self.files.iter().chain(more) {

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt::{self, GUEST_RELEASE, Mirrors, is_root};
+use crate::apt::{self, GUEST_RELEASE, Mirrors, NEWER_RELEASE, is_root};
 use crate::cache::{Cache, CacheStamp};
 use crate::run::{find_program, output, say};
 use crate::tools::PackageTree;
@@ -32,6 +32,8 @@ const GUEST_PACKAGES: &[&str] = &[
     "e2fsprogs",
     "util-linux",
 ];
+/// The packages of the guest whose systemd has soft reboots. No person logs in to it.
+const NEWER_PACKAGES: &[&str] = &["systemd", "systemd-sysv", "dbus", "kmod", "util-linux"];
 /// Increase the number when the recipe of an image changes.
 const ROOT_RECIPE: &str = "2";
 /// Programs that systemd starts at each boot to make units of what these guests do not have: encrypted disks,
@@ -116,23 +118,41 @@ pub(crate) fn recipe() -> String {
 
 /// The root disk of the Debian guest.
 pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
-    let image = cache.path("guest-systemd").join("root.ext4");
-    let version = recipe();
-    if cache.stamp("guest-systemd").is_some_and(|stamp| stamp.version == version) {
+    root(cache, "guest-systemd", &recipe(), &|tools, root| debootstrap(tools, root, &[]))
+}
+
+/// The root disk of the guest whose systemd has soft reboots (254 or later).
+pub(crate) fn trixie_root(cache: &Cache) -> Result<PathBuf> {
+    let lists = [NEWER_PACKAGES, NO_GENERATORS, NO_UNITS].concat();
+    let version = format!("{ROOT_RECIPE} {NEWER_RELEASE} {}", lists.join(" "));
+    root(cache, "guest-trixie", &version, &|tools, root| {
+        mmdebstrap(tools, root, NEWER_RELEASE, NEWER_PACKAGES)
+    })
+}
+
+/// The root disk of a Debian guest that `debian` installs.
+fn root(
+    cache: &Cache,
+    name: &str,
+    version: &str,
+    debian: &dyn Fn(&PackageTree, &Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let image = cache.path(name).join("root.ext4");
+    if cache.stamp(name).is_some_and(|stamp| stamp.version == version) {
         return Ok(image);
     }
     if !is_root()? {
-        bail!("making the root disk of the systemd guest needs root, once\n    run: sudo cargo xtask setup");
+        bail!("making the root disk of {name} needs root, once\n    run: sudo cargo xtask setup");
     }
     let tools = tools(cache)?;
-    say("images", "Debian root with systemd (about a minute)");
-    cache.make("guest-systemd", |folder| {
+    say("images", &format!("{name}: Debian root with systemd (about a minute)"));
+    cache.make(name, |folder| {
         let root = folder.join("root");
-        debootstrap(&tools, &root, &[])?;
+        debian(&tools, &root)?;
         prepare(&root)?;
         ext4(&tools, &root, &folder.join("root.ext4"), ROOT_SIZE, None)?;
         fs::remove_dir_all(&root)?;
-        Ok(CacheStamp::of_version(&version))
+        Ok(CacheStamp::of_version(version))
     })?;
     Ok(image)
 }
@@ -157,14 +177,19 @@ pub(crate) fn ext4(
 
 /// A Debian root with the guest's packages, and more of them.
 pub(crate) fn debootstrap(tools: &PackageTree, root: &Path, more: &[&str]) -> Result<()> {
+    mmdebstrap(tools, root, GUEST_RELEASE, &[GUEST_PACKAGES, more].concat())
+}
+
+/// A root of a Debian release with these packages.
+fn mmdebstrap(tools: &PackageTree, root: &Path, release: &str, packages: &[&str]) -> Result<()> {
     let program = tools.program("mmdebstrap").context("the package mmdebstrap holds no mmdebstrap")?;
-    let mirror = Mirrors::of_this_machine()?.one_line(GUEST_RELEASE)?;
+    let mirror = Mirrors::of_this_machine()?.one_line(release)?;
     let mut command = Command::new(program);
     command
         .args(["--variant=minbase", "--mode=root", "--skip=check/qemu"])
-        .arg(format!("--include={}", [GUEST_PACKAGES, more].concat().join(",")))
+        .arg(format!("--include={}", packages.join(",")))
         .arg("--aptopt=Acquire::Languages \"none\"")
-        .arg(GUEST_RELEASE)
+        .arg(release)
         .arg(root)
         .arg(mirror);
     output(&mut command).map(drop)
