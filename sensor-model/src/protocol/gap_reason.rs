@@ -21,6 +21,9 @@ names! {
         MountsUnreadable = "mounts-unreadable",
         /// The daemon starts, and no programs of an earlier daemon were attached.
         SensorStart = "sensor-start",
+        /// The daemon starts in another root directory than the daemon before, whose programs run. Until its inodes were enrolled,
+        /// no program watched them.
+        NewRoot = "new-root",
         /// The forensic log lacks entries that an earlier daemon wrote.
         ForensicLogCut = "forensic-log-cut",
         /// The map had no entry of an enrolled inode, or a changed one.

@@ -116,6 +116,12 @@ impl Canary {
         canary.key = observer.open(&canary.path).ok().and_then(|_| kernel.identity());
         if let Some(key) = canary.key {
             kernel.maps().enrol(key, CANARY_ID, ROLES)?;
+            // The file of an earlier daemon, in another directory or another root directory.
+            let earlier = |(at, entry): &(InodeKey, Managed)| entry.id == CANARY_ID && *at != key;
+            let stale: Vec<InodeKey> = kernel.maps.entries().filter(earlier).map(|(at, _)| at).collect();
+            for at in stale {
+                kernel.maps().remove(at)?;
+            }
         }
         canary.watch_tamper(observer, kernel)?;
         Ok(canary)

@@ -9,6 +9,7 @@ use super::reports::ReportError;
 use crate::attribution::ProcfsError;
 use crate::desired::DesiredError;
 use crate::fanotify::FanotifyError;
+use crate::kernel::load::LoadError;
 use crate::kernel::maps::MapsError;
 use crate::kernel::size::Outgrown;
 use crate::observation::RootError;
@@ -36,6 +37,9 @@ pub enum AgentError {
     /// A config or policy cannot be used.
     #[error(transparent)]
     Desired(#[from] DesiredError),
+    /// The programs of an earlier daemon cannot be used.
+    #[error("cannot use the pinned kernel programs: {0}")]
+    Programs(#[source] Box<LoadError>),
     /// The programs stopped answering.
     #[error(
         "the kernel programs ({backend}) no longer answer, as the canary shows: the daemon ends, and its next start uses the first \

@@ -36,8 +36,8 @@
 //!
 //! The other files, by what they belong to:
 //!
-//! - start and end: `options`, `lock`, `trial`, `backend`, `privileges`, `start`, `run_end`, `error`, `service`,
-//!   `deadline_timer`, `detach`
+//! - start and end: `options`, `lock`, `trial`, `backend`, `privileges`, `new_root`, `start`, `enrolment`, `run_end`, `error`,
+//!   `service`, `deadline_timer`, `detach`
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
@@ -60,6 +60,7 @@ mod deny_rules;
 pub mod detach;
 mod device_checks;
 mod diff;
+mod enrolment;
 mod episode;
 mod error;
 mod follow_applies;
@@ -71,6 +72,7 @@ pub mod kernel_programs;
 mod lock;
 mod lost_entries;
 pub mod mounts;
+mod new_root;
 pub mod open_drift;
 mod options;
 mod overwritten;
@@ -98,6 +100,7 @@ pub(crate) mod writer_protocol;
 #[cfg(test)]
 mod tests;
 
+pub use enrolment::{Enrolment, enrol};
 pub use error::AgentError;
 pub use options::AgentOptions;
 pub use start::{Services, run};

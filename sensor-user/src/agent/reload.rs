@@ -7,6 +7,7 @@ use super::budgets::Budgets;
 use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
+use super::new_root;
 use super::reports::AgentReport;
 use super::run_end::RunEnd;
 use super::state::Agent;
@@ -33,6 +34,8 @@ pub(super) struct CarriedState {
     pub(super) kernel_counts: KernelDenialCounts,
     /// The log lacks entries that an earlier daemon wrote.
     pub(super) log_is_cut: bool,
+    /// Only at the start: the root directory is another one than that of the daemon before.
+    pub(super) is_new_root: bool,
     /// The worker processes that still exist.
     pub(super) workers: Option<Workers>,
 }
@@ -122,13 +125,14 @@ impl Agent {
             budgets,
             kernel_counts,
             log_is_cut: false,
+            is_new_root: false,
             workers: None,
         }
     }
 
     /// Continues with the state of the last run.
     pub(super) fn take_over(&mut self, mut carried: CarriedState) {
-        let Self { verdicts, blindness, .. } = self;
+        let Self { verdicts, blindness, options, .. } = self;
         for (thing, expectation) in (0..).map(ThingId).zip(&verdicts.desired.expectations) {
             if let Some(noted) = carried.episodes.remove(&expectation.thing) {
                 verdicts.episodes.insert(thing, noted);
@@ -136,6 +140,10 @@ impl Agent {
         }
         if let Some(reason) = carried.blindness {
             blindness.begin(reason, verdicts);
+        }
+        if carried.is_new_root {
+            verdicts.open_gap(Scope::All, GapReason::NewRoot);
+            new_root::remove_mark(&options.run);
         }
         if carried.log_is_cut {
             verdicts.open_gap(Scope::All, GapReason::ForensicLogCut);

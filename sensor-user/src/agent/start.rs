@@ -27,7 +27,7 @@ use super::verifications::Verifications;
 use super::verifier::Verifier;
 use super::workers::Workers;
 use super::write_back::WriteBack;
-use super::{lock, privileges};
+use super::{lock, new_root, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
@@ -106,6 +106,10 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     reports.prepare()?;
     let things = map_entries(&loaded.0);
     let mut parts = BackendParts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
+    let mut is_new_root = new_root::is_marked(&options.run);
+    if let Some(kernel) = parts.kernel.as_mut().filter(|_| parts.adopted) {
+        is_new_root |= new_root::is_new(kernel, &observer)?;
+    }
     if parts.backend != BackendName::Fanotify {
         let recursion = Recursion::watch().map_err(io::Error::other);
         parts.recursion =
@@ -120,7 +124,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
             DaemonFacts { boot_id: environment.boot_id.clone(), capabilities, beat: options.canary_every };
         // Threads that this starts have only the capabilities that were kept.
         let log_is_cut = reports.open(facts)?.log_is_cut;
-        let mut carried = CarriedState::at_start(log_is_cut);
+        let mut carried = CarriedState { is_new_root, ..CarriedState::at_start(log_is_cut) };
         if parts.canary.as_ref().is_some_and(Canary::has_begun_blind) {
             carried.begin_blind(GapReason::FtraceDisabled);
         }
@@ -139,7 +143,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
 }
 
 /// Counts the things, and the entries of sealed trees that are watched live. Each may have an entry in the kernel's map.
-fn map_entries(desired: &Desired) -> usize {
+pub(super) fn map_entries(desired: &Desired) -> usize {
     let of = |expectation: &Expectation| match &expectation.expected {
         Expected::Tree(tree) if tree.live => usize::try_from(tree.entries).unwrap_or(usize::MAX),
         _ => 1,
@@ -153,7 +157,7 @@ fn runtime() -> Result<Runtime, AgentError> {
     runtime.map_err(|source| AgentError::io("start the async runtime", source))
 }
 
-fn make_directory(path: &Path) -> Result<(), AgentError> {
+pub(super) fn make_directory(path: &Path) -> Result<(), AgentError> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|source| AgentError::Directory { path: path.to_owned(), source })

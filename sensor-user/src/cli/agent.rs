@@ -1,7 +1,7 @@
 //! `holdfast agent`: the daemon.
 
 use super::exit::BadInput;
-use crate::agent::{AgentOptions, Services, run};
+use crate::agent::{AgentOptions, Enrolment, Services, enrol, run};
 use crate::apply::{NodeOrders, NodePolicies, agent_view::AgentView, waits_or_none};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
@@ -87,6 +87,10 @@ pub struct AgentCommand {
     /// BPF file system directory in which the kernel programs are pinned, so that they run on without the daemon.
     #[arg(long, default_value = PINS, value_name = "DIRECTORY")]
     pins: PathBuf,
+    /// Enrol the managed paths with the pinned kernel programs if the root directory is another one than before, and end: after a
+    /// soft reboot, before units start.
+    #[arg(long, conflicts_with_all = ["enter_host", "no_pins"])]
+    enrol_only: bool,
     /// Do not pin the kernel programs: they end with the daemon.
     #[arg(long)]
     no_pins: bool,
@@ -111,7 +115,7 @@ impl AgentCommand {
     /// Runs the daemon until a signal ends it.
     pub fn run(self) -> anyhow::Result<u8> {
         let mode = if self.standalone { Mode::Standalone } else { self.mode };
-        if mode == Mode::Manage && self.reporter_uid.is_none() {
+        if mode == Mode::Manage && self.reporter_uid.is_none() && !self.enrol_only {
             let reason = "--mode manage needs --reporter-uid: it applies what the node's reporter hands in";
             return Err(BadInput::because(reason));
         }
@@ -170,11 +174,6 @@ impl AgentCommand {
             reporter,
             orders,
         };
-        let services = Services {
-            reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
-            applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),
-            write_back: Box::new(Reverter::new(&inputs.root)),
-        };
         let options = AgentOptions {
             inputs,
             run: self.run,
@@ -182,6 +181,24 @@ impl AgentCommand {
             verify_every: Duration::from_secs(self.verify_every),
             canary_every: Duration::from_secs(self.canary_every),
             writes_managed_paths: mode == Mode::Standalone,
+        };
+        if self.enrol_only {
+            let applies = AgentView::new(&options.inputs.root, &options.inputs.state);
+            match enrol(options, Box::new(applies))? {
+                Enrolment::NoPrograms => tracing::info!("No pinned kernel programs of this version run."),
+                Enrolment::SameRoot => {
+                    tracing::info!("The pinned kernel programs watch this root directory.")
+                }
+                Enrolment::NewRoot(entries) => {
+                    tracing::info!(entries, "Enrolled the managed paths of a new root directory.");
+                }
+            }
+            return Ok(super::exit::IN_SYNC);
+        }
+        let services = Services {
+            reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
+            applies: Box::new(AgentView::new(&options.inputs.root, &options.inputs.state)),
+            write_back: Box::new(Reverter::new(&options.inputs.root)),
         };
         run(options, services)?;
         Ok(super::exit::IN_SYNC)

@@ -149,6 +149,12 @@ pub struct Loaded {
     pub adopted: bool,
 }
 
+/// The set whose links a daemon with this object left in the pin directory.
+pub(crate) fn pinned_set(pins: &Path) -> Option<ProgramSet> {
+    let groups = groups::hierarchy();
+    [ProgramSet::Lsm, ProgramSet::Fentry].into_iter().find(|set| Pins::has_links(pins, *set, groups))
+}
+
 /// Loads the object, and attaches the program of each hook that this kernel has. It takes over links of an earlier daemon.
 ///
 /// `pins` is a directory in a BPF file system; with `None` programs and maps end with the process. `things` is the number of

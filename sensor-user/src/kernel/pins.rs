@@ -43,6 +43,22 @@ pub(super) struct Pins {
 }
 
 impl Pins {
+    /// The paths of the directories.
+    fn of(root: &Path, set: ProgramSet, groups: Hierarchy) -> Self {
+        // The programs write numbers of control groups to maps, and a number is valid in one hierarchy only.
+        let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
+        Self {
+            root: root.to_owned(),
+            maps: root.join(format!("maps-v{ABI_VERSION}{of}")),
+            links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], set.prefix())),
+        }
+    }
+
+    /// Whether a daemon with this object left links of the set.
+    pub(super) fn has_links(root: &Path, set: ProgramSet, groups: Hierarchy) -> bool {
+        is_used(&Self::of(root, set, groups).links)
+    }
+
     /// Creates the directories, for root only.
     ///
     /// It keeps links and the maps of all `names` together or not at all. Kept links use the maps that they were created with;
@@ -55,13 +71,7 @@ impl Pins {
         names: &[&str],
         outgrown: impl Fn(&Path) -> bool,
     ) -> Result<Self, PinsError> {
-        // The programs write numbers of control groups to maps, and a number is valid in one hierarchy only.
-        let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
-        let pins = Self {
-            root: root.to_owned(),
-            maps: root.join(format!("maps-v{ABI_VERSION}{of}")),
-            links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], set.prefix())),
-        };
+        let pins = Self::of(root, set, groups);
         let lacks = pins.lack(names);
         if lacks || outgrown(&pins.maps) {
             let path = pins.maps.display();
@@ -86,7 +96,6 @@ impl Pins {
     /// Whether pins exist, but not those of all maps.
     fn lack(&self, names: &[&str]) -> bool {
         let missing = names.iter().filter(|name| !self.maps.join(name).exists()).count();
-        let is_used = |path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
         missing > 0 && (is_used(&self.maps) || is_used(&self.links))
     }
 
@@ -120,6 +129,11 @@ impl Pins {
             tracing::warn!(path = %path.display(), %error, "Cannot remove pins.");
         }
     }
+}
+
+/// Whether anything is in a directory.
+fn is_used(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Renames a directory to a new name, so that it counts as another set's.
@@ -182,6 +196,16 @@ mod tests {
         fs::remove_dir_all(&pins.maps).unwrap();
         prepare(root.path());
         assert!(!all[2].exists(), "links without any map are not kept");
+    }
+
+    #[test]
+    fn a_set_has_links_once_one_is_pinned_and_not_by_those_of_another_set() {
+        let root = tempfile::tempdir().unwrap();
+        let has = |set| Pins::has_links(root.path(), set, Hierarchy::default());
+        let pins = prepare(root.path());
+        assert!(!has(ProgramSet::Lsm), "its directory is empty");
+        fs::write(pins.links.join("file_open"), "").unwrap();
+        assert!(has(ProgramSet::Lsm) && !has(ProgramSet::Fentry));
     }
 
     #[test]
