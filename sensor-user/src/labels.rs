@@ -45,6 +45,9 @@ const LARGEST: u64 = 16 << 20;
 /// The mount table: that of the host, or of this process if the host's root has no `/proc`.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
+/// A program without a label of its own in any policy.
+const PROGRAM: &str = "/usr/bin/holdfast";
+
 /// Flags of a handle for metadata only.
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
@@ -126,6 +129,13 @@ impl Policy {
         }
         labels
     }
+}
+
+/// The label of a host's programs; `None` without SELinux.
+pub(crate) fn of_programs(observer: &Observer) -> Option<String> {
+    let policy = Policy::read(observer)?;
+    let label = policy.labels(observer, &[(Path::new(PROGRAM), ObjectKind::File)]).pop()?;
+    label.map(str::to_owned)
 }
 
 /// Sets the label of each expectation to the one of the host's policy for its path. There is none if the policy has none, or the drift

@@ -194,3 +194,13 @@ fn thousands_of_files_share_one_text_for_each_label() {
         expectations.iter().map(|expectation| expectation.label.as_ref().unwrap().as_ptr()).collect();
     assert_eq!(texts.len(), 2, "c7_t below part-7, etc_t elsewhere");
 }
+
+#[test]
+fn the_label_of_programs_is_that_of_the_policy_for_usr_bin_and_absent_without_selinux() {
+    let world = World::new(true);
+    let contexts = format!("{CONTEXTS}/usr/bin(/.*)? system_u:object_r:bin_t:s0\n");
+    world.write("etc/selinux/mine/contexts/files/file_contexts", &contexts);
+    assert_eq!(of_programs(&world.observer()).as_deref(), Some("system_u:object_r:bin_t:s0"));
+    fs::remove_dir_all(world.root.path().join("sys/fs/selinux")).unwrap();
+    assert_eq!(of_programs(&world.observer()), None);
+}

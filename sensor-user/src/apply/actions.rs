@@ -10,7 +10,7 @@ pub(super) mod transient;
 mod unit_after_boot;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use bus::check as check_bus;
 

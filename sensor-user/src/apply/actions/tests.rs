@@ -1,6 +1,6 @@
 //! Acts against a system bus that the test itself provides.
 
-mod played;
+pub(in crate::apply) mod played;
 
 use super::*;
 use crate::{apply::act_error::UnitFailure, clock::boot_id};

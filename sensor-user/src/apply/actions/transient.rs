@@ -12,6 +12,10 @@ use zbus_systemd::systemd1::ManagerProxy;
 /// Longest time for an answer of systemd.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// How long a stop waits for the unit, such as that of a shutdown: an apply ends at its next safe point, after a running action.
+/// It is the grace period of the sensor's pod.
+const STOP_MICROSECONDS: u64 = 600_000_000;
+
 /// One entry of `ExecStart`: the program, its arguments with its name first, and whether a failure is ignored.
 type ExecStart<'a> = (&'a str, Vec<&'a str>, bool);
 
@@ -43,6 +47,7 @@ pub(in crate::apply) async fn start(
         property("Type", Variant::from("exec"))?,
         property("CollectMode", Variant::from("inactive-or-failed"))?,
         property("UMask", Variant::from(0o077_u32))?,
+        property("TimeoutStopUSec", Variant::from(STOP_MICROSECONDS))?,
         property("ExecStart", Variant::from(exec))?,
     ];
     manager.start_transient_unit(name.to_owned(), "fail".to_owned(), properties, Vec::new()).await?;

@@ -3,8 +3,14 @@
 //! In: a config that was handed in. Out: directories that a crash leaves whole: `new` is checked, `planned` is the newest one with
 //! a plan, `ordered` is being applied or was applied last. Beside them are the program, the newest line of progress and the end.
 
-use crate::{agent::writer_protocol::COPY, desired::OPERATOR_CONFIG};
-use sensor_model::{plan::Plan, socket::DesiredConfig};
+use crate::{agent::writer_protocol::COPY, desired::OPERATOR_CONFIG, disk::label_value};
+use rustix::fs::{XattrFlags, fsetxattr};
+use sensor_model::{
+    journal::{Boot, Brings},
+    plan::Plan,
+    selinux::ATTRIBUTE,
+    socket::DesiredConfig,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -38,7 +44,8 @@ pub(super) struct OrderEnd {
     /// The order.
     pub(super) id: String,
     /// The boot in which it ended.
-    pub(super) boot_id: String,
+    #[serde(flatten)]
+    pub(super) boot: Boot,
     /// The result.
     pub(super) result: OrderResult,
     /// The reason of a failure, without contents.
@@ -47,8 +54,8 @@ pub(super) struct OrderEnd {
 
 impl OrderEnd {
     /// An order that failed.
-    pub(super) fn failed(order: &OrderName, boot_id: &str, reason: String) -> Self {
-        Self { id: order.id.clone(), boot_id: boot_id.to_owned(), result: OrderResult::Failed, reason }
+    pub(super) fn failed(order: &OrderName, boot: Boot, reason: String) -> Self {
+        Self { id: order.id.clone(), boot, result: OrderResult::Failed, reason }
     }
 }
 
@@ -82,10 +89,19 @@ pub enum PlanAnswer {
     Failed(String),
 }
 
+/// Sets the SELinux label of a program. By that of the state directory the policy does not let systemd run it.
+fn set_label(file: &File, label: Option<&str>) {
+    let Some(label) = label else { return };
+    if let Err(error) = fsetxattr(file, ATTRIBUTE, &label_value(label), XattrFlags::empty()) {
+        tracing::warn!(%error, label, "Cannot set the SELinux label of the program that applies: systemd may refuse to run it.");
+    }
+}
+
 /// How often the process of an order was started in a boot.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Starts {
-    boot_id: String,
+    #[serde(flatten)]
+    boot: Boot,
     number: u32,
 }
 
@@ -191,14 +207,14 @@ impl OrderDirectory {
     }
 
     /// How often the order was started again in this boot.
-    pub(super) fn starts(&self, boot_id: &str) -> u32 {
+    pub(super) fn starts(&self, boot: &Boot) -> u32 {
         let starts: Starts = self.read("starts.json").unwrap_or_default();
-        if starts.boot_id == boot_id { starts.number } else { 0 }
+        if starts.boot.is_over(boot, Brings::Services) { 0 } else { starts.number }
     }
 
     /// Notes how often.
-    pub(super) fn set_starts(&self, boot_id: &str, number: u32) {
-        self.note("starts.json", &Starts { boot_id: boot_id.to_owned(), number });
+    pub(super) fn set_starts(&self, boot: Boot, number: u32) {
+        self.note("starts.json", &Starts { boot, number });
     }
 
     /// Stores the config of the newest order where the Machine Config Operator's daemon keeps its own, if it has one there: that daemon
@@ -215,11 +231,12 @@ impl OrderDirectory {
         stored.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
 
-    /// A copy of the program on the host, for systemd.
-    pub(super) fn program(&self, program: &Path) -> io::Result<PathBuf> {
+    /// A copy of the program on the host, for systemd. `label` is the SELinux label that a program of the host has.
+    pub(super) fn program(&self, program: &Path, label: Option<&str>) -> io::Result<PathBuf> {
         let copy = self.program.clone();
         let wanted = digest(program)?;
         if digest(&copy).is_ok_and(|found| found == wanted) {
+            set_label(&File::open(&copy)?, label);
             return Ok(copy);
         }
         let new = self.path.join("holdfast.new");
@@ -227,6 +244,7 @@ impl OrderDirectory {
         let mut file = File::options().write(true).create_new(true).open(&new)?;
         io::copy(&mut File::open(program)?, &mut file)?;
         file.set_permissions(Permissions::from_mode(0o700))?;
+        set_label(&file, label);
         file.sync_all()?;
         // A file that is open for writing cannot be run.
         drop(file);
@@ -335,8 +353,9 @@ mod tests {
         assert!(kept.disruption.is_some() && kept.drift.is_some());
         let mode = fs::metadata(kept.config).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "a config may have secrets");
-        directory.set_end(&OrderEnd::failed(&first, "boot", "reason".to_owned()));
-        assert_eq!(directory.end().unwrap().reason, "reason");
+        directory.set_end(&OrderEnd::failed(&first, Boot::of_kernel("boot"), "reason".to_owned()));
+        let end = directory.end().unwrap();
+        assert_eq!((end.reason.as_str(), end.boot), ("reason", Boot::of_kernel("boot")));
         let (second, config) = desired("two");
         directory.set_new(&second, &config).unwrap();
         directory.accept_new().unwrap();
@@ -374,13 +393,34 @@ mod tests {
     }
 
     #[test]
+    fn the_copy_of_the_program_has_the_label_also_if_it_was_there_before() {
+        let state = tempfile::tempdir().unwrap();
+        fs::create_dir(state.path().join("order")).unwrap();
+        let directory = OrderDirectory::new(state.path());
+        let program = state.path().join("program");
+        fs::write(&program, "program").unwrap();
+        let label_of = |path: &Path| {
+            let mut value = vec![0; 256];
+            let length = rustix::fs::getxattr(path, ATTRIBUTE, value.as_mut_slice()).unwrap();
+            String::from_utf8(value[..length].to_vec()).unwrap()
+        };
+        for label in ["system_u:object_r:bin_t:s0", "system_u:object_r:other_t:s0"] {
+            let copy = directory.program(&program, Some(label)).unwrap();
+            assert_eq!(label_of(&copy), format!("{label}\0"));
+            assert_eq!(fs::read_to_string(copy).unwrap(), "program");
+        }
+    }
+
+    #[test]
     fn starts_are_counted_for_one_boot() {
         let state = tempfile::tempdir().unwrap();
         fs::create_dir(state.path().join("order")).unwrap();
         let directory = OrderDirectory::new(state.path());
-        assert_eq!(directory.starts("a"), 0);
-        directory.set_starts("a", 2);
-        assert_eq!((directory.starts("a"), directory.starts("b")), (2, 0));
+        let boot = |boot_id: &str, count| Boot { soft_reboots: Some(count), ..Boot::of_kernel(boot_id) };
+        assert_eq!(directory.starts(&boot("a", 0)), 0);
+        directory.set_starts(boot("a", 0), 2);
+        assert_eq!(directory.starts(&boot("a", 0)), 2);
+        assert_eq!((directory.starts(&boot("b", 0)), directory.starts(&boot("a", 1))), (0, 0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! about an order is in files below the state directory ([`files`]), so a daemon that starts again goes on where it was. [`policies`]
 //! takes the drift policies of the cluster, also in the mode `observe`.
 
+mod boot;
 mod files;
 mod policies;
 mod run;
@@ -14,11 +15,14 @@ pub use run::{plan_order, run_order};
 
 use super::actions::transient;
 use crate::{
-    clock::boot_id,
     desired::{OPERATOR_CONFIG, generation},
+    labels,
+    observation::Observer,
     store::Store,
 };
+use boot::present_boot;
 use files::{OrderDirectory, OrderEnd, OrderName, OrderResult, PlanAnswer};
+use sensor_model::journal::{Boot, Brings};
 use sensor_model::socket::{
     APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA,
     PlannedConfig, SocketError, SocketErrorReason,
@@ -93,7 +97,8 @@ impl NodeOrders {
             tracing::error!(%error, "Cannot start an apply: {what}.");
             refusal(SocketErrorReason::NotReady, format!("{what}: {error}"))
         };
-        let program = self.directory.program(Path::new(THIS_PROGRAM));
+        let label = Observer::new(&self.root).ok().and_then(|observer| labels::of_programs(&observer));
+        let program = self.directory.program(Path::new(THIS_PROGRAM), label.as_deref());
         let program = program.map_err(|error| failed("cannot keep a copy of the program", &error))?;
         let texts = [&program, &self.root, &self.state].map(|path| path.to_string_lossy().into_owned());
         let [program, root, state] = &texts;
@@ -143,23 +148,35 @@ impl NodeOrders {
         let Some(order) = self.directory.ordered() else { return idle };
         let progress =
             ApplyProgress { id: Some(order.id.clone()), config: Some(order.config.clone()), ..idle };
-        let boot = boot_id(Path::new("/proc")).unwrap_or_default();
         let end = self.directory.end();
         let waits = end.as_ref().is_some_and(|end| end.result == OrderResult::Rebooting);
         match end {
-            Some(end) if !(waits && end.boot_id != boot) => ended(progress, &end),
+            Some(end) if !(waits && self.is_over(&end.boot)) => ended(progress, &end),
             _ if self.is_running() => ApplyProgress {
                 phase: ApplyPhase::Running,
                 message: self.directory.line().map(|line| fit(&line)),
                 ..progress
             },
-            _ => self.again(&order, &boot, progress),
+            _ => self.again(&order, progress),
         }
     }
 
+    /// Whether a boot is over. The apply itself decides whether a soft reboot is the reboot that it waits for, and if not asks again.
+    fn is_over(&self, boot: &Boot) -> bool {
+        self.boot().is_some_and(|now| boot.is_over(&now, Brings::Services))
+    }
+
+    /// The present boot, if it can be read.
+    fn boot(&self) -> Option<Boot> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let boot = runtime.and_then(|runtime| runtime.block_on(present_boot(&self.root)));
+        boot.inspect_err(|error| tracing::warn!(%error, "Cannot read the present boot.")).ok()
+    }
+
     /// The process of an order is gone, and the order is not over.
-    fn again(&self, order: &OrderName, boot: &str, progress: ApplyProgress) -> ApplyProgress {
-        let starts = self.directory.starts(boot);
+    fn again(&self, order: &OrderName, progress: ApplyProgress) -> ApplyProgress {
+        let boot = self.boot().unwrap_or_default();
+        let starts = self.directory.starts(&boot);
         if starts >= STARTS {
             let reason = format!("the process that applies ended {starts} times without a result");
             self.directory.set_end(&OrderEnd::failed(order, boot, reason.clone()));
@@ -285,5 +302,38 @@ fn ended(progress: ApplyProgress, end: &OrderEnd) -> ApplyProgress {
         unreconcilable: end.result == OrderResult::Unreconcilable,
         rolled_back: end.result == OrderResult::RolledBack,
         ..progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::actions::tests::played::{PlayedHost, Plays};
+    use crate::clock::boot_id;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn an_order_that_waits_for_a_reboot_goes_on_after_a_soft_reboot_and_not_by_an_unknown_count() {
+        // Its systemd has made three soft reboots.
+        let host = PlayedHost::new(Plays::RebootedSoftly);
+        let state = tempfile::tempdir().unwrap();
+        let orders = Arc::new(NodeOrders::new(host.root.path(), state.path()));
+        let config = serde_json::json!({ "metadata": { "name": "one" } });
+        let desired =
+            DesiredConfig { machine_config: config, node_disruption: None, drift_policies: Vec::new() };
+        let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
+        orders.directory.set_new(&name, &desired).unwrap();
+        orders.directory.accept_new().unwrap();
+        orders.directory.order_planned().unwrap();
+        for (soft_reboots, phase) in
+            [(Some(3), ApplyPhase::Rebooting), (None, ApplyPhase::Rebooting), (Some(2), ApplyPhase::Running)]
+        {
+            let boot = Boot { soft_reboots, ..Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap()) };
+            let (result, reason) = (OrderResult::Rebooting, String::new());
+            orders.directory.set_end(&OrderEnd { id: name.id.clone(), boot, result, reason });
+            let orders = Arc::clone(&orders);
+            let progress = tokio::task::spawn_blocking(move || orders.progress()).await.unwrap();
+            assert_eq!(progress.phase, phase, "{soft_reboots:?}");
+        }
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! In: the files of an order. Out: the plan, or the end of the apply, which the daemon reads.
 
+use super::boot::present_boot;
 use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
 use crate::apply::{
     ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
     HostApplyOptions, HostRunEnd, Interrupts, NewConfig, OperatorRule,
 };
 use crate::{
-    clock::boot_id,
     desired::{OPERATOR_CONFIG, SERVICE_CONFIGS, Unknown, node_policies},
     store::Store,
 };
@@ -64,8 +64,8 @@ pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: f
     {
         tracing::error!(%error, path = OPERATOR_CONFIG, "Cannot store the config where the Machine Config Operator's daemon keeps its own.");
     }
-    let boot_id = boot_id(Path::new("/proc"))?;
-    directory.set_end(&OrderEnd { id: order.name.id, boot_id, result, reason });
+    let boot = present_boot(root).await?;
+    directory.set_end(&OrderEnd { id: order.name.id, boot, result, reason });
     Ok(matches!(result, OrderResult::Done | OrderResult::Rebooting))
 }
 

@@ -70,7 +70,7 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 
 /// The behaviour of systemd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plays {
+pub(in crate::apply) enum Plays {
     /// Everything succeeds.
     Well,
     /// It never answers.
@@ -394,8 +394,8 @@ impl Login {
 }
 
 /// A host with such a bus.
-pub(super) struct PlayedHost {
-    pub(super) root: TempDir,
+pub(in crate::apply) struct PlayedHost {
+    pub(in crate::apply) root: TempDir,
     plays: Plays,
     bus: JoinHandle<()>,
     /// What was asked of systemd and logind, in its order.
@@ -413,7 +413,7 @@ impl Drop for PlayedHost {
 }
 
 impl PlayedHost {
-    pub(super) fn new(plays: Plays) -> Self {
+    pub(in crate::apply) fn new(plays: Plays) -> Self {
         let root = tempfile::tempdir().unwrap();
         let socket = root.path().join("run/dbus/system_bus_socket");
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
