@@ -169,7 +169,7 @@ impl Drop for RunningDaemon {
 }
 
 /// All records of a forensic log, without an incomplete last line.
-pub(super) fn read_records(log: &Path) -> Result<Vec<Value>> {
+pub(crate) fn read_records(log: &Path) -> Result<Vec<Value>> {
     let text = match fs::read_to_string(log) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("cannot read {}", log.display()))?,

@@ -32,7 +32,11 @@ pub fn drifted() -> Result<Vec<String>> {
 
 /// Waits until the node has this verdict.
 pub fn wait_for(wanted: &str, limit: Duration) -> Result<Value> {
-    let found =
-        wait::until(&format!("the verdict {wanted}"), limit, || (verdict() == wanted).then(read).transpose());
+    wait_until(&format!("the verdict {wanted}"), limit, |status| status["verdict"] == wanted)
+}
+
+/// Waits until the status is as wanted.
+pub fn wait_until(what: &str, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    let found = wait::until(what, limit, || Ok(read().ok().filter(|status| wanted(status))));
     found.with_context(|| format!("the status is {}", fs::read_to_string(FILE).unwrap_or_default()))
 }

@@ -27,6 +27,7 @@ mod kube_people;
 mod kube_remove;
 mod manage;
 mod node;
+mod order;
 mod ostree;
 pub(crate) mod pod;
 mod pod_capabilities;
@@ -36,6 +37,7 @@ mod restarts;
 mod selinux;
 mod simple;
 mod smoke;
+mod soft_reboot;
 mod thread;
 mod upgrade;
 pub(crate) mod vectors;
@@ -226,6 +228,24 @@ pub static SCENARIOS: &[Scenario] = &[
         reboots: true,
         limit: 1800,
         run: ostree::upgrade,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "order",
+        shows: "a sensor that is replaced or killed while an apply works changes nothing in its result",
+        guest: Guest::Trixie,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "systemd is the same on all")),
+        run: order::systemd,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "soft-reboot",
+        shows: "soft reboots into another root directory and into the same one: pinned programs live on, no verdict is wrong, and an apply takes one for its reboot",
+        guest: Guest::Trixie,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "systemd is the same on all")),
+        run: soft_reboot::systemd,
         ..Scenario::USUAL
     },
     Scenario {

@@ -138,13 +138,20 @@ pub(crate) fn contain(spec: &Path) -> Result<()> {
 pub(crate) fn ask_as(spec: &Path) -> Result<()> {
     let spec: Value = serde_json::from_str(&fs::read_to_string(spec)?)?;
     let user = u32::try_from(spec["user"].as_u64().context("no user")?)?;
-    enter_group(spec["group"].as_str().context("no group")?)?;
+    if let Some(group) = spec["group"].as_str() {
+        enter_group(group)?;
+    }
     setgroups(&[])?;
     setgid(Gid::from_raw(user))?;
     setuid(Uid::from_raw(user))?;
     let mut stream = UnixStream::connect(SOCKET).context("cannot connect")?;
-    let path = spec["path"].as_str().unwrap_or_default();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let field = |name: &str| spec[name].as_str().unwrap_or_default();
+    let (path, body) = (field("path"), field("body"));
+    let method = spec["method"].as_str().unwrap_or("GET");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     let mut answer = String::new();
     // The daemon may have closed the connection already.
     let _ = stream.write_all(request.as_bytes());
@@ -154,8 +161,13 @@ pub(crate) fn ask_as(spec: &Path) -> Result<()> {
 }
 
 fn ask(user: u32, group: &str, path: &str) -> Result<String> {
+    request(&json!({ "user": user, "group": group, "path": path }))
+}
+
+/// Asks the socket as a user: with `user` and `path`, and with `group`, `method` and `body` if they are there.
+pub(super) fn request(spec: &Value) -> Result<String> {
     let file = "/tmp/pod-ask.json";
-    fs::write(file, json!({ "user": user, "group": group, "path": path }).to_string())?;
+    fs::write(file, spec.to_string())?;
     run("/proc/self/exe", &["act", REPORTER, file])
 }
 

@@ -1,0 +1,175 @@
+//! An apply in the mode `manage` whose sensor ends, once by a rollout and once by a crash, while the apply works.
+//!
+//! In: a guest with systemd, without a kubelet. The scenario plays the kubelet, which starts the sensor again, and the reporter. Out:
+//! a check for each step. The apply restarts a unit that waits for a reader of a pipe, so it works for as long as the scenario wants.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::fcntl::OFlag;
+use serde_json::{Value, json};
+
+use super::apply::history;
+use super::pod;
+use crate::guest::agent::RunningDaemon;
+use crate::guest::{Context, run, status, wait};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const FILE: &str = "/etc/order/file";
+/// The pipe for which the unit waits while it exists.
+const HOLD: &str = "/run/order-hold";
+/// The unit writes a line here at each start.
+const STARTS: &str = "/run/order-starts";
+/// The user of the reporter.
+const USER: u32 = 61_234;
+/// The unit that applies.
+const APPLY: &str = "holdfast-apply.service";
+const UNIT: &str = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo start >> /run/order-starts'\n\
+    ExecStart=/bin/sh -c '! test -p /run/order-hold || cat /run/order-hold'\n";
+
+/// The scenario.
+pub(super) fn systemd(context: &mut Context) -> Result<()> {
+    wait::until("systemd to finish starting", Duration::from_secs(90), || {
+        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
+        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
+        Ok((others == 0).then_some(()))
+    })?;
+    for folder in ["/etc/order", "/etc/holdfast/machine-configs"] {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(FILE, "one\n")?;
+    fs::write("/etc/holdfast/machine-configs/one.yaml", config("one").to_string())?;
+    fs::write("/etc/systemd/system/order.service", UNIT)?;
+    run("systemctl", &["daemon-reload"])?;
+    run("systemctl", &["start", "order.service"])?;
+    let sensor = sensor()?;
+    status::wait_for("compliant", LIMIT)?;
+    run("mkfifo", &[HOLD])?;
+    order()?;
+    let works = works()?;
+    context.check("in_mid_apply", running(&works).and_then(|_| patient()));
+    sensor.stop()?;
+    let sensor = self::sensor()?;
+    context.check("a_sensor_replaced_in_mid_apply", running(&works));
+    sensor.kill()?;
+    let sensor = self::sensor()?;
+    context.check("a_sensor_killed_in_mid_apply", running(&works));
+    let mut pipe = OpenOptions::new().write(true).open(HOLD)?;
+    fs::remove_file(HOLD)?;
+    writeln!(pipe, "continue")?;
+    drop(pipe);
+    context.check("the_apply_ends_as_without_that", done(&sensor));
+    sensor.stop()?;
+    Ok(())
+}
+
+/// The sensor, as the kubelet starts it.
+fn sensor() -> Result<RunningDaemon> {
+    RunningDaemon::start(&["--mode", "manage", "--reporter-uid", &USER.to_string()])
+}
+
+/// A config that declares this content.
+fn config(content: &str) -> Value {
+    json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": { "name": format!("rendered-{content}"), "labels": { "machineconfiguration.openshift.io/role": "worker" } },
+        "spec": { "config": {
+            "ignition": { "version": "3.4.0" },
+            "storage": { "files": [{
+                "path": FILE, "mode": 0o644, "contents": { "source": format!("data:,{content}%0A") },
+            }] },
+        } },
+    })
+}
+
+/// Asks the sensor as the reporter.
+fn ask(method: &str, path: &str, body: &Value) -> Result<Value> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = pod::request(&json!({ "user": USER, "method": method, "path": path, "body": body }))?;
+    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
+    let body: Value = serde_json::from_str(body.trim()).with_context(|| answer.clone())?;
+    ensure!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
+    Ok(body)
+}
+
+/// Hands the second config in, and orders it.
+fn order() -> Result<()> {
+    let policy = json!({
+        "apiVersion": "operator.openshift.io/v1",
+        "kind": "MachineConfiguration",
+        "metadata": { "name": "cluster" },
+        "spec": { "nodeDisruptionPolicy": { "files": [{
+            "path": FILE, "actions": [{ "type": "Restart", "restart": { "serviceName": "order.service" } }],
+        }] } },
+    });
+    let desired = json!({ "machine_config": config("two"), "node_disruption": policy, "drift_policies": [] });
+    let planned = ask("PUT", "/v1/config", &desired)?;
+    ask("POST", "/v1/apply", &json!({ "id": planned["id"] })).map(drop)
+}
+
+/// Waits until the apply restarts the unit, and the unit waits for the pipe. Gives the process that applies.
+fn works() -> Result<String> {
+    let nonblocking = OFlag::O_NONBLOCK.bits();
+    let reader = wait::until("the unit to be restarted", LIMIT, || {
+        // Without a reader of the pipe this fails.
+        Ok(OpenOptions::new().write(true).custom_flags(nonblocking).open(HOLD).ok())
+    });
+    match reader {
+        Ok(_) => process(),
+        Err(error) => bail!(
+            "{error:#}\n{}\n{}",
+            ask("GET", "/v1/apply", &Value::Null).unwrap_or_default(),
+            run("journalctl", &["-n", "40", "--no-pager", "-o", "cat"]).unwrap_or_default()
+        ),
+    }
+}
+
+/// The process that applies.
+fn process() -> Result<String> {
+    let pid = property("MainPID")?;
+    ensure!(pid != "0", "{APPLY} does not run");
+    Ok(pid)
+}
+
+/// A property of its unit.
+fn property(name: &str) -> Result<String> {
+    Ok(run("systemctl", &["show", "--value", "-p", name, APPLY])?.trim().to_owned())
+}
+
+/// A shutdown waits for the apply.
+fn patient() -> Result<String> {
+    let limit = property("TimeoutStopUSec")?;
+    ensure!(limit == "10min", "{limit}");
+    Ok(limit)
+}
+
+/// The same process applies, and the sensor that runs now reports that.
+fn running(works: &str) -> Result<String> {
+    let progress = ask("GET", "/v1/apply", &Value::Null)?;
+    ensure!(progress["phase"] == "Running" && progress["config"] == "rendered-two", "{progress}");
+    ensure!(process()? == works, "process {works} is gone");
+    Ok(progress["message"].to_string())
+}
+
+/// The node has the config, by one apply with one restart, and the sensor reports no drift.
+fn done(sensor: &RunningDaemon) -> Result<String> {
+    let progress = wait::until("the end of the apply", LIMIT, || {
+        let progress = ask("GET", "/v1/apply", &Value::Null)?;
+        Ok((progress["phase"] != "Running").then_some(progress))
+    })?;
+    ensure!(progress["phase"] == "Done" && progress["current"] == "rendered-two", "{progress}");
+    let history = history()?;
+    let applies = history["applies"].as_array().map_or(0, Vec::len);
+    // The first one took the present config over.
+    ensure!(history["applies"][0]["result"] == "done" && applies <= 2, "{history:#}");
+    ensure!(fs::read_to_string(FILE)? == "two\n", "the file");
+    ensure!(fs::read_to_string(STARTS)?.lines().count() == 2, "the unit was restarted again");
+    status::wait_for("compliant", LIMIT)?;
+    let drift = sensor.records()?.into_iter().find(|record| record["kind"] == "drift");
+    ensure!(drift.is_none(), "{drift:?}");
+    Ok(progress.to_string())
+}
