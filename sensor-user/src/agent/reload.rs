@@ -42,8 +42,8 @@ pub(super) struct CarriedState {
 
 impl CarriedState {
     /// The state at the start of the daemon.
-    pub(super) fn at_start(log_is_cut: bool) -> Self {
-        Self { log_is_cut, ..Self::default() }
+    pub(super) fn at_start(log_is_cut: bool, is_new_root: bool) -> Self {
+        Self { log_is_cut, is_new_root, ..Self::default() }
     }
 
     /// Notes that changes do not arrive from the beginning.

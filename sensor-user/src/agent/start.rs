@@ -124,7 +124,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
             DaemonFacts { boot_id: environment.boot_id.clone(), capabilities, beat: options.canary_every };
         // Threads that this starts have only the capabilities that were kept.
         let log_is_cut = reports.open(facts)?.log_is_cut;
-        let mut carried = CarriedState { is_new_root, ..CarriedState::at_start(log_is_cut) };
+        let mut carried = CarriedState::at_start(log_is_cut, is_new_root);
         if parts.canary.as_ref().is_some_and(Canary::has_begun_blind) {
             carried.begin_blind(GapReason::FtraceDisabled);
         }

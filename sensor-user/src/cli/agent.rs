@@ -187,7 +187,7 @@ impl AgentCommand {
             match enrol(options, Box::new(applies))? {
                 Enrolment::NoPrograms => tracing::info!("No pinned kernel programs of this version run."),
                 Enrolment::SameRoot => {
-                    tracing::info!("The pinned kernel programs watch this root directory.")
+                    tracing::info!("The pinned kernel programs watch this root directory.");
                 }
                 Enrolment::NewRoot(entries) => {
                     tracing::info!(entries, "Enrolled the managed paths of a new root directory.");

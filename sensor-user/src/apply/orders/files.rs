@@ -431,11 +431,11 @@ mod tests {
         let program = state.path().join("program");
         for content in ["one", "two"] {
             fs::write(&program, content).unwrap();
-            let copy = directory.program(&program).unwrap();
+            let copy = directory.program(&program, None).unwrap();
             assert_eq!(fs::read_to_string(&copy).unwrap(), content);
             let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
             let before = inode(&copy);
-            assert_eq!(inode(&directory.program(&program).unwrap()), before);
+            assert_eq!(inode(&directory.program(&program, None).unwrap()), before);
         }
     }
 }

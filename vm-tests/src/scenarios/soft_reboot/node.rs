@@ -61,13 +61,11 @@ const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmeta
 
 /// The node's config, with this content of one file.
 pub(super) fn manifest(edited: &str) -> String {
-    let files: String = FILES
-        .iter()
-        .map(|path| {
-            let content = if *path == EDITED { edited } else { "one" };
-            format!("      - {{path: {path}, mode: 420, contents: {{source: 'data:,{content}%0A'}}}}\n")
-        })
-        .collect();
+    let file = |path: &&str| {
+        let content = if *path == EDITED { edited } else { "one" };
+        format!("      - {{path: {path}, mode: 420, contents: {{source: 'data:,{content}%0A'}}}}\n")
+    };
+    let files = FILES.iter().map(file).collect::<Vec<_>>().concat();
     format!(
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
          metadata: {{name: 99-soft, labels: {{machineconfiguration.openshift.io/role: worker}}}}\n\
