@@ -36,6 +36,15 @@ fn the_sensor_serves_the_user_that_the_reporter_is() {
     assert!(pod.contains("runAsUser: 64837") && pod.contains("runAsGroup: 64837"), "{pod}");
 }
 
+#[test]
+fn the_allocator_of_the_sensor_has_the_settings_of_the_service() {
+    let (pod, service) = (manifest("kustomize/base/daemonset.yaml"), manifest("systemd/holdfast.service"));
+    let settings = service.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='));
+    let settings: Vec<String> =
+        settings.map(|(name, value)| format!("{{name: {name}, value: \"{value}\"}}")).collect();
+    assert!(!settings.is_empty() && settings.iter().all(|setting| pod.contains(setting)), "{settings:?}");
+}
+
 /// The names in the lines `- NAME` that follow a line, which may have comments behind them.
 fn names_after<'a>(text: &'a str, line: &str) -> Vec<&'a str> {
     let (_, rows) = text.split_once(line).unwrap_or_else(|| panic!("no line {line:?}"));
