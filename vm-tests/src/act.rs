@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::guest::pod as containers;
 use crate::scenarios::{burst, flood, pod};
 use crate::vectors::{Does, REFUSED, all, content};
 
@@ -26,8 +27,12 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
         flood::attempt(path)?;
         return Ok(0);
     }
-    if id == pod::CONTAINER {
-        pod::contain(path)?;
+    if id == containers::CONTAINER {
+        containers::contain(path)?;
+        return Ok(0);
+    }
+    if id == containers::REPORTER {
+        containers::contain_reporter(path)?;
         return Ok(0);
     }
     if id == pod::REPORTER {

@@ -123,6 +123,9 @@ enum Command {
         /// Measure only what comparing two configs costs; no virtual machine is needed.
         #[arg(long)]
         compare: bool,
+        /// Measure only what the cluster side costs, with a real API server: half an hour.
+        #[arg(long, conflicts_with_all = ["compare", "only_many"])]
+        cluster: bool,
         /// Measure only opens of unmanaged files with 100,000 inodes enrolled.
         #[arg(long, conflicts_with_all = ["compare", "write_docs"])]
         only_many: bool,
@@ -210,7 +213,10 @@ fn work(command: Command) -> Result<()> {
         Command::Generate { check } => reference::generate(check, &[]),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
-        Command::Bench { kernel, output, write_docs, verbose, only_many, compare: false } => {
+        Command::Bench { kernel, output, write_docs, verbose, cluster: true, .. } => {
+            bench::cluster::run(&kernel, output, write_docs, verbose)
+        }
+        Command::Bench { kernel, output, write_docs, verbose, only_many, .. } => {
             bench::Bench { kernel, output, write_docs, only_many, verbose }.run()
         }
         Command::Vm {

@@ -4,7 +4,9 @@
 //! `cargo xtask bench` puts into a table. One boot measures the base, Holdfast, the base again, and the other watchers last.
 //! `cargo xtask test` never runs the bench, and this module compares no number with a limit.
 
+pub mod api;
 mod changes;
+pub mod cluster;
 mod files;
 pub mod many;
 pub mod operations;
@@ -24,8 +26,8 @@ use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 use changes::{APART, QUIET, TURN_FILES};
 use files::BenchFile;
-use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};
-use usage::Busy;
+use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare, writers};
+use usage::{Busy, nanoseconds};
 
 /// The scenario. No test runs it.
 pub const SCENARIO: Scenario = Scenario {
@@ -98,14 +100,10 @@ fn ours(context: &mut Context) -> Result<()> {
     idle(context, "ours")?;
     changes(context, "ours")?;
     latency(context, &mut agent)?;
-    writers(context, &agent, links)?;
+    writers(context, "ours", &agent, links)?;
     burst(context, &agent)?;
     memory(context, "memory at end", pid)?;
     agent.stop().map(drop)
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn memory(context: &mut Context, name: &str, pid: u32) -> Result<()> {
@@ -148,26 +146,6 @@ fn latency(context: &mut Context, agent: &mut RunningDaemon) -> Result<()> {
         one(context, &format!("{kind} latency"), data);
     }
     Ok(())
-}
-
-/// Reads and writes of unmanaged files while a managed file is open for writing. `before`: how many links the daemon holds
-/// otherwise.
-fn writers(context: &mut Context, agent: &RunningDaemon, before: usize) -> Result<()> {
-    context.note("ours: with a managed file open for writing");
-    wait::until("the end of hooks that earlier writers left", Duration::from_mins(2), || {
-        Ok((usage::links(agent.pid())? == before).then_some(()))
-    })?;
-    let held = BenchFile::new(1).hold()?;
-    // The hooks are links that the daemon holds.
-    wait::until("the hooks on reads and writes", Duration::from_secs(10), || {
-        Ok((usage::links(agent.pid())? >= before + 2).then_some(()))
-    })?;
-    wait::pause(QUIET);
-    operations(context, "ours, writing", &operations::READ_WRITE)?;
-    drop(held);
-    wait::until("their end", Duration::from_mins(2), || {
-        Ok((usage::links(agent.pid())? == before).then_some(()))
-    })
 }
 
 /// Changes as fast as one CPU makes them.

@@ -10,8 +10,12 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 
-use super::operations::{CHANGES, measure};
-use crate::guest::Context;
+use super::changes::QUIET;
+use super::files::BenchFile;
+use super::operations::{CHANGES, READ_WRITE, measure};
+use super::usage;
+use crate::guest::agent::RunningDaemon;
+use crate::guest::{Context, wait};
 
 /// Managed files.
 pub(super) const FILES: usize = 10_000;
@@ -54,4 +58,29 @@ pub(super) fn changes(context: &mut Context, stage: &str) -> Result<()> {
 /// Reports one measurement.
 pub(super) fn one(context: &mut Context, name: &str, value: Value) {
     context.measured(name, value.to_string(), value);
+}
+
+/// Reads and writes of unmanaged files while a managed file is open for writing. `before`: how many links the daemon holds
+/// otherwise.
+pub(super) fn writers(
+    context: &mut Context,
+    stage: &str,
+    agent: &RunningDaemon,
+    before: usize,
+) -> Result<()> {
+    context.note(format!("{stage}: with a managed file open for writing"));
+    wait::until("the end of hooks that earlier writers left", Duration::from_mins(2), || {
+        Ok((usage::links(agent.pid())? == before).then_some(()))
+    })?;
+    let held = BenchFile::new(1).hold()?;
+    // The hooks are links that the daemon holds.
+    wait::until("the hooks on reads and writes", Duration::from_secs(10), || {
+        Ok((usage::links(agent.pid())? >= before + 2).then_some(()))
+    })?;
+    wait::pause(QUIET);
+    operations(context, &format!("{stage}, writing"), &READ_WRITE)?;
+    drop(held);
+    wait::until("their end", Duration::from_mins(2), || {
+        Ok((usage::links(agent.pid())? == before).then_some(()))
+    })
 }

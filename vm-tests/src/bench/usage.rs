@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
@@ -103,4 +103,9 @@ fn descriptors(pid: u32, kind: &str) -> Result<Vec<String>> {
         }
     }
     Ok(found)
+}
+
+/// Nanoseconds of a stretch of time.
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,8 @@
 //! messages on the same port. The program changes nothing between the message `Hello` and the name. So the host can save the guest
 //! then, and start each scenario from the saved state.
 //!
-//! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod.
+//! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod;
+//! `pod` makes the containers of one without a kubelet.
 //! `status` and `page` read what it publishes, `prometheus` what a Prometheus on the
 //! host has of it. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
@@ -20,6 +21,7 @@ pub mod fuse;
 pub mod kube;
 pub mod ostree;
 pub mod page;
+pub mod pod;
 pub mod prometheus;
 pub mod service;
 pub mod status;

@@ -45,6 +45,7 @@ mod watched;
 mod watched_node;
 mod ways;
 
+use crate::bench;
 pub use crate::scenario::{ByDefault, Guest, Scenario};
 
 /// For a row that runs on some kernels before each merge, with the reason.
@@ -343,7 +344,8 @@ pub static SCENARIOS: &[Scenario] = &[
 
 /// Finds a scenario.
 pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    let all = SCENARIOS.iter().chain([&crate::bench::SCENARIO, &crate::bench::many::SCENARIO]);
+    let benches = [&bench::SCENARIO, &bench::many::SCENARIO, &bench::cluster::SCENARIO];
+    let all = SCENARIOS.iter().chain(benches);
     all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
 }
 

@@ -7,33 +7,25 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use serde_json::{Value, json};
 
-use super::pod_capabilities::{each_is_needed, limit_capabilities};
+use super::pod_capabilities::each_is_needed;
 use super::simple;
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::pod::{Sensor, become_user, enter_group, group};
 use crate::guest::{Context, run, status};
 
-/// The helper that becomes a container: `act container FILE`.
-pub(crate) const CONTAINER: &str = "container";
 /// The helper that asks as a reporter: `act reporter FILE`.
 pub(crate) const REPORTER: &str = "reporter";
 
 const LIMIT: Duration = Duration::from_mins(1);
 const CONFIG: &str = "/run/pod.yaml";
 const POLICY: &str = "/run/pod-policy.yaml";
-const SPEC: &str = "/run/pod-spec.json";
 const SOCKET: &str = "/run/holdfast/reporter.sock";
-const GROUPS: &str = "/sys/fs/cgroup/kubepods/besteffort";
 const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 const OTHER: &str = "99999999-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// The user of the reporter.
@@ -59,7 +51,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         "--reporter-uid",
         &user,
     ];
-    let mut agent = RunningDaemon::start_by(container(&arguments, false)?)?;
+    let mut agent = RunningDaemon::start_by(sensor(&arguments).command()?)?;
     status::wait_for("compliant", LIMIT)?;
     context.check("in_the_hosts_namespaces", in_host(&agent));
     context.check("no_network", no_network(&agent));
@@ -69,69 +61,17 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("others_are_refused", refused());
     context.check("a_second_daemon", second());
     agent.stop()?;
-    for (name, result) in each_is_needed(&|without| container_without(&arguments, without)) {
+    for (name, result) in
+        each_is_needed(&|without| Sensor { without: Some(without), ..sensor(&arguments) }.command())
+    {
         context.check(&format!("without_{name}"), result);
     }
     Ok(())
 }
 
-/// The command of a container that runs `holdfast agent`, with process ids of its own if asked for.
-fn container(arguments: &[&str], own_pids: bool) -> Result<Command> {
-    command(&json!({ "group": group(OWN, "sensor"), "arguments": arguments, "pids": own_pids }))
-}
-
-/// The command of a container that lacks one of the capabilities of the `DaemonSet`.
-fn container_without(arguments: &[&str], without: &str) -> Result<Command> {
-    command(&json!({ "group": group(OWN, "sensor"), "arguments": arguments, "without": without }))
-}
-
-fn command(spec: &Value) -> Result<Command> {
-    fs::write(SPEC, spec.to_string())?;
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["act", CONTAINER, SPEC]);
-    Ok(command)
-}
-
-/// The group of a pod's container.
-fn group(pod: &str, name: &str) -> String {
-    let id: String = name
-        .bytes()
-        .cycle()
-        .map(|byte| char::from(b"0123456789abcdef"[usize::from(byte & 15)]))
-        .take(64)
-        .collect();
-    format!("{GROUPS}/pod{pod}/{id}")
-}
-
-fn enter_group(group: &str) -> Result<()> {
-    fs::create_dir_all(group)?;
-    fs::write(format!("{group}/cgroup.procs"), "0").with_context(|| format!("cannot enter {group}"))
-}
-
-/// Becomes a container's process and runs `holdfast agent` there.
-pub(crate) fn contain(spec: &Path) -> Result<()> {
-    let spec: Value = serde_json::from_str(&fs::read_to_string(spec)?)?;
-    enter_group(spec["group"].as_str().context("no group")?)?;
-    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNET;
-    unshare(namespaces).context("cannot make namespaces")?;
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("private mounts")?;
-    for place in ["/mnt", "/etc", "/var", "/run"] {
-        mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none)
-            .with_context(|| format!("cannot mount at {place}"))?;
-    }
-    fs::copy(HOLDFAST, "/mnt/holdfast")?;
-    let arguments = spec["arguments"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut command = Command::new("/mnt/holdfast");
-    command.arg("agent").args(arguments);
-    if spec["pids"] == true {
-        unshare(CloneFlags::CLONE_NEWPID).context("process ids of its own")?;
-        let ended = command.status()?;
-        ensure!(ended.success(), "holdfast ended ({ended})");
-        return Ok(());
-    }
-    limit_capabilities(spec["without"].as_str())?;
-    Err(command.exec().into())
+/// The sensor's container.
+fn sensor<'a>(arguments: &'a [&'a str]) -> Sensor<'a> {
+    Sensor { pod: OWN, arguments, own_pids: false, without: None }
 }
 
 /// Asks the socket as a user in a control group, and prints the answer.
@@ -141,9 +81,7 @@ pub(crate) fn ask_as(spec: &Path) -> Result<()> {
     if let Some(group) = spec["group"].as_str() {
         enter_group(group)?;
     }
-    setgroups(&[])?;
-    setgid(Gid::from_raw(user))?;
-    setuid(Uid::from_raw(user))?;
+    become_user(user)?;
     let mut stream = UnixStream::connect(SOCKET).context("cannot connect")?;
     let field = |name: &str| spec[name].as_str().unwrap_or_default();
     let (path, body) = (field("path"), field("body"));
@@ -172,7 +110,7 @@ pub(super) fn request(spec: &Value) -> Result<String> {
 }
 
 fn without_host_pid() -> Result<String> {
-    let out = container(&["--enter-host"], true)?.output()?;
+    let out = Sensor { own_pids: true, ..sensor(&["--enter-host"]) }.command()?.output()?;
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     ensure!(!out.status.success() && error.contains("hostPID: true"), "{error}");
     Ok(error)

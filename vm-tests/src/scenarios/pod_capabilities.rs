@@ -4,13 +4,10 @@
 
 use std::process::Command;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use rustix::thread::{CapabilitySet, capability_is_in_bounding_set, remove_capability_from_bounding_set};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::guest::agent::RunningDaemon;
-
-/// The manifest with the list.
-const DAEMONSET: &str = include_str!("../../../deploy/kustomize/base/daemonset.yaml");
+use crate::guest::pod::listed;
 
 /// What the daemon says without a capability: a part of its output. In the list's order.
 const WITHOUT: &[(&str, &str)] = &[
@@ -23,26 +20,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("DAC_READ_SEARCH", "capability=\"CAP_DAC_READ_SEARCH\""),
     ("CHOWN", "cannot make the reporter's socket"),
 ];
-
-/// The names in the manifest.
-fn listed() -> impl Iterator<Item = &'static str> {
-    let list = DAEMONSET.lines().map(str::trim).skip_while(|line| *line != "add:").skip(1);
-    list.map_while(|line| line.strip_prefix("- ")).filter_map(|line| line.split(' ').next())
-}
-
-/// Leaves this process, and those that it becomes, the capabilities of the manifest but one.
-pub(super) fn limit_capabilities(without: Option<&str>) -> Result<()> {
-    let kept: Vec<&str> = listed().filter(|name| Some(*name) != without).collect();
-    ensure!(kept.len() > 5, "the manifest lists {kept:?}");
-    let bounding = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
-    // The kernel returns an error for the first number without a capability.
-    for capability in bounding.take_while(|capability| capability_is_in_bounding_set(*capability).is_ok()) {
-        if !capability.iter_names().any(|(name, _)| kept.contains(&name)) {
-            remove_capability_from_bounding_set(capability).context("cannot limit the capabilities")?;
-        }
-    }
-    Ok(())
-}
 
 /// Starts the container without each of the capabilities.
 pub(super) fn each_is_needed(

@@ -5,12 +5,12 @@
 //! the code and not on the machine.
 
 use std::fmt::Write as _;
-use std::fs;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::output::BenchFormat;
+use super::section::{self as page, COMPARE};
 use crate::dist;
 use crate::run::{cargo, output, say};
 
@@ -21,8 +21,6 @@ const BUDGET_FILES: u64 = 10_000;
 const GROWTH: f64 = 3.0;
 /// The case without a budget: contents that must be decoded to be compared.
 const DECODED: &str = "all are encoded otherwise, and the same";
-/// Where the section begins in the page.
-const HEADING: &str = "\n## What comparing two configs costs\n";
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,25 +51,13 @@ pub(crate) fn run(format: BenchFormat, write_docs: bool) -> Result<()> {
         BenchFormat::Table => print!("{}", table(&rows)),
     }
     if write_docs {
-        let place = dist::root().join("docs/performance.md");
-        let page = fs::read_to_string(&place).with_context(|| format!("cannot read {}", place.display()))?;
-        fs::write(&place, format!("{}{}", without(&page), section(&rows)))?;
-        say("bench", &format!("wrote {}", place.display()));
+        page::write(COMPARE, &section(&rows))?;
     }
     let missed = misses(&rows);
     if !missed.is_empty() {
         bail!("{}", missed.join("; "));
     }
     Ok(())
-}
-
-/// The section of a page, which stays when the rest is written again; empty if there is none.
-pub(super) fn kept(page: &str) -> &str {
-    page.find(HEADING).map_or("", |start| &page[start..])
-}
-
-fn without(page: &str) -> &str {
-    page.find(HEADING).map_or(page, |start| &page[..start])
 }
 
 fn parse(text: &str) -> Result<Vec<Measurement>> {
@@ -112,7 +98,7 @@ fn table(rows: &[Measurement]) -> String {
 
 fn section(rows: &[Measurement]) -> String {
     let mut out = format!(
-        "{HEADING}\nWritten by `cargo xtask bench --compare --write-docs`. Both rendered configs are in memory, with\n\
+        "{COMPARE}\nWritten by `cargo xtask bench --compare --write-docs`. Both rendered configs are in memory, with\n\
          files of 4 KiB. The figures are CPU time, the cheapest of 25 runs, so that other work of the machine has little\n\
          effect. The budget is {BUDGET_MILLISECONDS} ms for {BUDGET_FILES} files on each side. Twice the files may take at most {GROWTH} times\n\
          as long.\n\n\
@@ -174,13 +160,5 @@ mod tests {
             misses(&[row("a", 5_000, 1.0), row("a", 10_000, 4.0)]),
             ["a: 4.0 times as much for 10000 files"]
         );
-    }
-
-    #[test]
-    fn the_section_is_replaced_and_kept() {
-        let page = format!("# Page\n{}", section(&[row("identical", 10_000, 1.0)]));
-        assert_eq!(without(&page), "# Page\n");
-        assert_eq!(format!("{}{}", without(&page), kept(&page)), page);
-        assert_eq!((without("# Page\n"), kept("# Page\n")), ("# Page\n", ""));
     }
 }

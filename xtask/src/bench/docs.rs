@@ -58,11 +58,12 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 /// A number with thousands apart; its sign where it is a difference.
-fn number(value: f64, unit: MeasureUnit, difference: bool) -> String {
+pub(super) fn number(value: f64, unit: MeasureUnit, difference: bool) -> String {
     let text = match unit {
         MeasureUnit::Instructions => apart(&format!("{:.0}", value.abs().round())),
         MeasureUnit::Mebibytes => format!("{value:.1} MiB"),
         MeasureUnit::Milliseconds => format!("{value:.2} ms"),
+        MeasureUnit::AMinute => format!("{value:.1}"),
     };
     match difference {
         true if value.abs().round() == 0.0 => "0".to_owned(),
@@ -156,9 +157,8 @@ pub(super) fn write(report: &Report) -> Result<()> {
     );
     page.push_str(&over(&report.rows));
     let place = dist::root().join("docs/performance.md");
-    // That section is measured and written separately.
     let old = fs::read_to_string(&place).unwrap_or_default();
-    page.push_str(super::compare::kept(&old));
+    page.push_str(&super::section::kept(&old));
     fs::write(&place, page).with_context(|| format!("cannot write {}", place.display()))?;
     say("bench", &format!("wrote {}", place.display()));
     Ok(())

@@ -5,10 +5,12 @@
 //! so the numbers depend on the code and not on the machine. Rows that are compared with each other come from one boot.
 
 mod auditd;
+pub(crate) mod cluster;
 pub(crate) mod compare;
 mod docs;
 mod output;
 mod rows;
+mod section;
 
 use anyhow::{Context, Result, bail};
 use vm_tests::bench::{SCENARIO, many};

@@ -18,8 +18,13 @@ impl Measured {
         self.0.insert(name, data);
     }
 
-    fn number(&self, name: &str, field: &str) -> Result<f64> {
+    pub(super) fn number(&self, name: &str, field: &str) -> Result<f64> {
         self.optional(name, field).with_context(|| format!("the guest did not measure {name} {field}"))
+    }
+
+    /// A field of a measurement, or null.
+    pub(super) fn field(&self, name: &str, field: &str) -> Value {
+        self.0.get(name).and_then(|value| value.get(field)).cloned().unwrap_or_default()
     }
 
     fn optional(&self, name: &str, field: &str) -> Option<f64> {
@@ -38,6 +43,8 @@ pub(crate) enum MeasureUnit {
     Mebibytes,
     /// Milliseconds of a CPU with 10^9 instructions a second.
     Milliseconds,
+    /// How often in a minute.
+    AMinute,
 }
 
 /// One line of the table.
@@ -183,9 +190,9 @@ const OTHERS: [Quantity; 12] = [
     ),
 ];
 
-const KIB: f64 = 1024.0;
+pub(super) const KIB: f64 = 1024.0;
 /// Nanoseconds of a millisecond.
-const NS: f64 = 1e6;
+pub(super) const NS: f64 = 1e6;
 
 /// All rows, in the order of the table.
 pub(crate) fn rows(measured: &Measured) -> Result<Vec<Row>> {
@@ -211,6 +218,16 @@ pub(crate) fn rows(measured: &Measured) -> Result<Vec<Row>> {
         rows.push(Row { name, unit, base: None, ours, budget, pass, peers: BTreeMap::new() });
     }
     Ok(rows)
+}
+
+/// The rows of the operations in a boot with one base, with the sensor at a stage.
+pub(super) fn operations(measured: &Measured, stage: &str) -> Result<Vec<Row>> {
+    let row = |(name, field, ours, budget): (&'static str, &str, &str, f64)| {
+        let of = |stage: &str| measured.number(&format!("{stage} operations"), field);
+        let base = of("base")?;
+        Ok(added(name, [base, base], of(&ours.replacen("ours", stage, 1))?, Some(budget)))
+    };
+    OPERATIONS.into_iter().map(row).collect()
 }
 
 /// The rows with 100,000 inodes enrolled.

@@ -138,6 +138,11 @@ impl ControlPlane {
         self.path("admin.kubeconfig")
     }
 
+    /// Waits until something is so that the controllers bring about.
+    pub(crate) fn until(&self, limit: Duration, is_so: impl FnMut() -> Result<()>) -> Result<()> {
+        self.controller_manager.as_ref().context("no controller manager")?.until(limit, is_so)
+    }
+
     /// The file of the log of a part, or of a program that belongs to this cluster.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{name}.log"))
@@ -337,11 +342,6 @@ impl ControlPlane {
     pub(crate) fn restart_apiserver(&mut self) -> Result<()> {
         self.kill_apiserver();
         self.start_apiserver()
-    }
-
-    /// Waits until something is so that the controllers bring about.
-    pub(crate) fn until(&self, limit: Duration, is_so: impl FnMut() -> Result<()>) -> Result<()> {
-        self.controller_manager.as_ref().context("no controller manager")?.until(limit, is_so)
     }
 
     /// Fails with the end of its log if a part has ended that nobody killed.

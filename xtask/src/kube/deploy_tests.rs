@@ -1,6 +1,7 @@
 //! The objects in `deploy`, with the API server: what an admin applies, and what the command `remove` takes away again.
 
 use super::control_plane::{ControlPlane, Wanted};
+use super::installed::NAMESPACE;
 use super::{KubeAssets, NEWEST};
 use crate::cache::Cache;
 use crate::dist;
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 /// Longest time until the controllers have done something, on a machine that is busy with compilers.
 const LIMIT: Duration = Duration::from_mins(2);
-const NAMESPACE: &str = "holdfast-system";
+
 const MANAGER: &str = "--field-manager=holdfast-reporter";
 
 struct Cluster {

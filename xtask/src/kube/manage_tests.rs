@@ -3,8 +3,9 @@
 //! The test plays the controllers: it sets the desired config, and answers requests for a drain. The sensor is `played_sensor`, which
 //! takes configs and orders and applies nothing.
 
+use super::installed::NAMESPACE;
 use super::process::LoggedProcess;
-use super::reporter_tests::{Cluster, LIMIT, NAMESPACE, PlayedSensor, refused};
+use super::reporter_tests::{Cluster, LIMIT, PlayedSensor, refused};
 use crate::dist;
 use crate::run::output;
 use anyhow::{Context as _, Result, ensure};

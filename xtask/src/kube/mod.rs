@@ -10,6 +10,7 @@ pub(crate) mod control_plane;
 mod deploy_tests;
 mod go;
 pub(crate) mod image;
+pub(crate) mod installed;
 #[cfg(test)]
 mod manage_tests;
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! `daemonset` shows the commands that ask one.
 
 use super::control_plane::ClientPlace;
-use super::reporter_tests::{Cluster, LIMIT, NAMESPACE};
+use super::installed::NAMESPACE;
+use super::reporter_tests::{Cluster, LIMIT};
 use crate::dist;
 use crate::run::output;
 use anyhow::ensure;

@@ -6,6 +6,7 @@
 //! program runs on this machine.
 
 use super::control_plane::{ClientPlace, ControlPlane, Wanted};
+use super::installed::{self, NAMESPACE};
 use super::process::LoggedProcess;
 use super::{KubeAssets, NEWEST};
 use crate::cache::Cache;
@@ -23,7 +24,6 @@ use tempfile::TempDir;
 
 /// Longest time until a change is in the API, on a machine that is busy with compilers.
 pub(super) const LIMIT: Duration = Duration::from_mins(2);
-pub(super) const NAMESPACE: &str = "holdfast-system";
 
 /// The sensor: an example program of the daemon's crate.
 pub(super) struct PlayedSensor {
@@ -81,16 +81,9 @@ impl Cluster {
         let plane = ControlPlane::start(&assets, wanted).unwrap();
         let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
         for name in ["n1", "n2"] {
-            let room = json!({ "cpu": "2", "memory": "4Gi", "pods": "10" });
-            cluster.create(&json!({
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
-                "status": { "capacity": room, "allocatable": room },
-            }));
+            cluster.create(&installed::node(name));
         }
-        let base = dist::root().join("deploy/kustomize").join(manifests);
-        output(cluster.plane.kubectl().args(["apply", "-k"]).arg(base)).unwrap();
+        installed::apply(&cluster.plane, manifests).unwrap();
         cluster
     }
 
@@ -112,15 +105,8 @@ impl Cluster {
 
     /// The config of the reporter on a node: with the token that the kubelet would put into its pod.
     pub(super) fn reporter_config(&self, node: &str) -> Result<PathBuf> {
-        let pods =
-            self.get(&["pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/name=holdfast"])?;
-        let mut pods = pods["items"].as_array().context("no list of pods")?.iter();
-        let pod = pods.find(|pod| pod["spec"]["nodeName"] == node).context("no pod on the node yet")?;
-        let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;
-        let mut kubectl = self.plane.kubectl();
-        kubectl.args(["create", "token", "holdfast-reporter", "--namespace", NAMESPACE]);
-        let token = output(kubectl.args(["--bound-object-kind", "Pod", "--bound-object-name", name]))?;
-        let config = self.plane.config_with(node, token.trim(), ClientPlace::Host)?;
+        let token = installed::reporter_token(&self.plane, node)?;
+        let config = self.plane.config_with(node, &token, ClientPlace::Host)?;
         Ok(self.file(&format!("{node}.kubeconfig"), &config))
     }
 

@@ -8,10 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde_json::json;
 use tempfile::TempDir;
 use vm_tests::guest::kube::{ADDRESS, ADMIN, AUDIT, DEPLOY, IMAGES, KUBELET, KUBELET_PORT, NODE, PORT};
 use vm_tests::guest::prometheus;
 
+use super::audit::AuditLog;
 use super::egress::Egress;
 use super::payload::Payload;
 use super::prometheus::Prometheus;
@@ -42,6 +44,7 @@ pub(super) struct Cluster {
     _prometheus: Option<Prometheus>,
     _plane: ControlPlane,
     _egress: Egress,
+    _audit: AuditLog,
     /// The port of this machine that the emulator leads to the kubelet.
     kubelet: u16,
     /// The port of this machine that the emulator leads to the reporter, if Prometheus runs.
@@ -58,13 +61,17 @@ impl Cluster {
         let folder = tempfile::tempdir()?;
         let [kubelet] = free_ports()?;
         let egress = Egress::start(folder.path(), kubelet)?;
-        let flags: Vec<&str> = egress.flags.iter().map(String::as_str).collect();
+        // What gives a user a process in a pod.
+        let resources = ["pods/exec", "pods/attach", "pods/ephemeralcontainers"];
+        let recorded = json!({ "level": "Metadata", "resources": [{ "group": "", "resources": resources }] });
+        let audit = AuditLog::start(folder.path(), &recorded)?;
+        let flags: Vec<&str> = [&egress.flag].into_iter().chain(&audit.flags).map(String::as_str).collect();
         let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &flags })?;
         let mut contents = vec![
             (ADMIN, plane.kubeconfig(User::Admin, ClientPlace::Guest)?),
             (KUBELET, plane.kubeconfig(User::Node(NODE), ClientPlace::Guest)?),
             (PORT, plane.port().to_string()),
-            (AUDIT, egress.audit.to_string()),
+            (AUDIT, audit.port.to_string()),
         ];
         let (mut prometheus, mut reporter) = (None, None);
         if let Some(program) = program {
@@ -83,6 +90,7 @@ impl Cluster {
             _prometheus: prometheus,
             _plane: plane,
             _egress: egress,
+            _audit: audit,
             kubelet,
             reporter,
             _folder: folder,

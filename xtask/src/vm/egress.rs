@@ -1,12 +1,11 @@
-//! The way from the API server on this machine to the kubelet of a guest, and the audit log for the guest.
+//! The way from the API server on this machine to the kubelet of a guest.
 //!
 //! In: a port of the loopback that the emulator leads to the kubelet. Out: a proxy with which the API server connects instead of by the
-//! node's address, which exists in the guest alone; a file of audit events, and a port at which the guest reads it. `kubectl exec`
-//! and forwarded ports work with it. All of it ends with its value.
+//! node's address, which exists in the guest alone. `kubectl exec` and forwarded ports work with it. It ends with its value.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +19,15 @@ use serde_json::json;
 #[derive(Debug)]
 pub(super) struct Egress {
     socket: PathBuf,
-    /// The port at which the guest reads the audit log.
-    pub(super) audit: u16,
-    /// The API server's flags.
-    pub(super) flags: Vec<String>,
+    /// The API server's flag.
+    pub(super) flag: String,
     is_over: Arc<AtomicBool>,
 }
 
 impl Egress {
     /// Starts the proxy to the kubelet at `kubelet`, with its files in `folder`.
     pub(super) fn start(folder: &Path, kubelet: u16) -> Result<Self> {
-        let (socket, log) = (folder.join("egress.sock"), folder.join("audit.log"));
+        let socket = folder.join("egress.sock");
         let transport = json!({ "uds": { "udsName": socket } });
         let connection = json!({ "proxyProtocol": "HTTPConnect", "transport": transport });
         let selector = json!({
@@ -38,23 +35,10 @@ impl Egress {
             "kind": "EgressSelectorConfiguration",
             "egressSelections": [{ "name": "cluster", "connection": connection }],
         });
-        // What gives a user a process in a pod.
-        let resources = ["pods/exec", "pods/attach", "pods/ephemeralcontainers"];
-        let recorded = json!({ "level": "Metadata", "resources": [{ "group": "", "resources": resources }] });
-        let policy = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [recorded, { "level": "None" }],
-        });
-        let write = |name: &str, content: &serde_json::Value| -> Result<PathBuf> {
-            let path = folder.join(name);
-            fs::write(&path, content.to_string())
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(path)
-        };
-        let flags = vec![
-            format!("--egress-selector-config-file={}", write("egress.json", &selector)?.display()),
-            format!("--audit-policy-file={}", write("audit-policy.json", &policy)?.display()),
-            format!("--audit-log-path={}", log.display()),
-        ];
+        let config = folder.join("egress.json");
+        fs::write(&config, selector.to_string())
+            .with_context(|| format!("cannot write {}", config.display()))?;
+        let flag = format!("--egress-selector-config-file={}", config.display());
         let is_over = Arc::new(AtomicBool::new(false));
         let proxy =
             UnixListener::bind(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
@@ -64,25 +48,15 @@ impl Egress {
                 thread::spawn(move || lead(client, kubelet));
             }
         });
-        let reader = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the loopback has no free port")?;
-        let audit = reader.local_addr()?.port();
-        let over = Arc::clone(&is_over);
-        thread::spawn(move || {
-            for mut guest in reader.incoming().take_while(|_| !over.load(Ordering::SeqCst)).flatten() {
-                // Without a log the guest reads nothing, and its check fails.
-                let _ = File::open(&log).and_then(|mut log| io::copy(&mut log, &mut guest));
-            }
-        });
-        Ok(Self { socket, audit, flags, is_over })
+        Ok(Self { socket, flag, is_over })
     }
 }
 
 impl Drop for Egress {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // Wakes both threads.
+        // Wakes the thread.
         drop(UnixStream::connect(&self.socket));
-        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.audit)));
     }
 }
 
@@ -111,9 +85,10 @@ fn lead(client: UnixStream, kubelet: u16) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::io::Read as _;
+    use std::net::TcpListener;
 
     #[test]
-    fn a_connection_reaches_the_kubelet_and_the_guest_reads_the_audit_log() {
+    fn a_connection_reaches_the_kubelet() {
         let folder = tempfile::tempdir().unwrap();
         let kubelet = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let egress = Egress::start(folder.path(), kubelet.local_addr().unwrap().port()).unwrap();
@@ -128,10 +103,5 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert_eq!((heard.as_str(), answer.as_str()), ("hello", "HTTP/1.1 200 OK\r\n\r\nworld"));
-
-        fs::write(folder.path().join("audit.log"), "{}\n").unwrap();
-        let mut log = String::new();
-        TcpStream::connect((Ipv4Addr::LOCALHOST, egress.audit)).unwrap().read_to_string(&mut log).unwrap();
-        assert_eq!(log, "{}\n");
     }
 }

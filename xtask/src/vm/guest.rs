@@ -111,6 +111,9 @@ pub(crate) struct Vm {
     pub(crate) files: Vec<Payload>,
     /// Count instructions: one CPU, and the guest's nanoseconds are executed instructions.
     pub(crate) icount: bool,
+    /// Give the guest the emulator's own network, in which it reaches the loopback of this machine. A guest that counts instructions
+    /// then has the time of this machine while it waits, because those on whom it waits live in that time.
+    pub(crate) network: bool,
     /// Repeat every line on standard error.
     pub(crate) verbose: bool,
     /// Gets the scenario's notes as they come.
@@ -128,6 +131,7 @@ impl Vm {
             parameters: Vec::new(),
             files: Vec::new(),
             icount: false,
+            network: false,
             verbose: false,
             narrate: None,
             round: None,
@@ -158,7 +162,8 @@ impl Vm {
     pub(super) fn command(&self, parts: &GuestParts, archive: &Path, disk: Disk<'_>) -> Command {
         let mut command = parts.qemu.command();
         if self.icount {
-            command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
+            let sleep = if self.network { "on" } else { "off" };
+            command.args(["-accel", "tcg", "-icount", &format!("shift=0,sleep={sleep}")]);
         } else {
             command.args(["-accel", "tcg,thread=multi"]);
         }
@@ -168,6 +173,9 @@ impl Vm {
             .arg("-initrd")
             .arg(archive)
             .args(["-append", &self.command_line()]);
+        if self.network {
+            command.args(["-netdev", "user,id=network,ipv6=off", "-device", "virtio-net-pci,netdev=network"]);
+        }
         // A guest that reboots although its scenario does not ask for it has failed.
         if !self.scenario.reboots {
             command.arg("-no-reboot");

@@ -3,6 +3,7 @@
 //! In: a `Vm`. Out: the results of its scenario, or the failure; and a log of its output in `target/vm-logs`. Nothing that a
 //! guest writes remains after its end.
 
+mod audit;
 pub(crate) mod cluster;
 pub(crate) mod console;
 mod cpio;
@@ -20,6 +21,7 @@ mod runs;
 mod saved;
 mod selinux;
 
+pub(crate) use audit::AuditLog;
 pub(crate) use guest::{GuestParts, Vm};
 pub(crate) use runs::Outcome;
 pub(crate) use saved::Saved;
