@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use crate::dist::{self, Profile};
 use crate::matrix::Selection;
 use crate::parts::TestParts;
-use crate::run::{self, cargo, output, show};
+use crate::run::{self, cargo, output, say, show};
 use crate::{alerts, cache::Cache, fuzz, image, kernels, kube, reference, toolchain::EbpfToolchain, tools};
 
 /// The build feature for tests that makes an apply's system calls fail. It only adds code, so lints and tests run with it
@@ -66,10 +66,12 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
-        parts.run("programs of Kubernetes", kube_assets);
-        parts.run("control plane", control_plane);
+        parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
+        parts.run("control plane", || control_plane(kube::NEWEST));
     }
     if profile == Profile::Release {
+        parts.run("programs of the older Kubernetes", || kube_assets(kube::OLDER));
+        parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
         parts.run("image", image::check_reproducible);
     }
 }
@@ -98,13 +100,19 @@ fn all_kernels() -> Result<()> {
 }
 
 /// Builds what the next part needs.
-fn kube_assets() -> Result<()> {
-    kube::KubeAssets::ensure(&Cache::open()?, kube::NEWEST).map(drop)
+fn kube_assets(release: &str) -> Result<()> {
+    kube::KubeAssets::ensure(&Cache::open()?, release).map(drop)
 }
 
 /// Runs the tests that need the programs of Kubernetes, or Buildah. They are ignored elsewhere, since these take minutes to build. The
-/// options of Cargo are those of the other tests, so that nothing is built twice.
-fn control_plane() -> Result<()> {
+/// options of Cargo are those of the other tests, so that nothing is built twice. Tests that need more than the release has are named
+/// and left out.
+fn control_plane(release: &str) -> Result<()> {
+    let mut left_out = Vec::new();
+    for (test, what) in kube::beyond(release) {
+        say("skip", &format!("{test}: Kubernetes {release} has no {what}"));
+        left_out.extend(["--skip", test]);
+    }
     // What they run beside the cluster's own programs.
     show(
         cargo()
@@ -126,6 +134,8 @@ fn control_plane() -> Result<()> {
                 "kube::",
                 "image::",
             ])
+            .args(left_out)
+            .env(kube::RELEASE, release)
             .current_dir(dist::root()),
     )
 }

@@ -17,6 +17,33 @@ use crate::tools::PackageTree;
 /// The newest release of Kubernetes with pins.
 pub(crate) const NEWEST: &str = "1.37";
 
+/// An older release that Holdfast supports, for `cargo xtask test --full` alone.
+pub(crate) const OLDER: &str = "1.33";
+
+/// The variable with the release on which the tests of the control plane run.
+pub(crate) const RELEASE: &str = "HOLDFAST_KUBE_RELEASE";
+
+/// Tests of the control plane that need more than every release has: the test, the first release that passes it by default, and what
+/// it needs.
+const NEEDS: [(&str, [u32; 2], &str); 1] = [(
+    "policies_from_files_guard_nodes_although_the_api_has_no_policy",
+    [1, 37],
+    "admission policies from files",
+)];
+
+/// The tests that a release cannot pass, each with what it needs.
+pub(crate) fn beyond(release: &str) -> Vec<(&'static str, &'static str)> {
+    let numbers: Vec<u32> = release.split('.').filter_map(|number| number.parse().ok()).collect();
+    let missing = NEEDS.into_iter().filter(|(_, first, _)| numbers.as_slice() < &first[..]);
+    missing.map(|(test, _, what)| (test, what)).collect()
+}
+
+/// The release on which a test of the control plane runs: that of the variable, or the newest.
+#[cfg(test)]
+pub(super) fn tested() -> String {
+    std::env::var(RELEASE).unwrap_or_else(|_| NEWEST.to_owned())
+}
+
 /// The folder with one folder of pins for each release of Kubernetes, and one for containerd.
 const PINS: &str = "vm-tests/kube-assets";
 /// What envtest and its users call the folder with an API server, etcd and kubectl.
@@ -202,14 +229,25 @@ mod tests {
     use crate::dist;
 
     #[test]
-    fn the_newest_release_and_containerd_have_pins_with_sums() {
-        for source in sources(NEWEST) {
+    fn both_releases_and_containerd_have_pins_with_sums() {
+        for source in [NEWEST, OLDER].into_iter().flat_map(sources) {
             let folder = dist::root().join(&source.folder);
             for file in ["go.mod", "go.sum"] {
                 assert!(folder.join(file).is_file(), "{} has no {file}", source.folder);
             }
             assert!(source.needed().is_ok(), "{}", source.folder);
         }
+    }
+
+    #[test]
+    fn only_tests_that_exist_are_beyond_the_older_release_and_none_is_beyond_the_newest() {
+        let tests = include_str!("deploy_tests.rs");
+        let missing = beyond(OLDER);
+        assert!(!missing.is_empty());
+        for (test, _) in missing {
+            assert!(tests.contains(&format!("fn {test}()")), "{test}");
+        }
+        assert_eq!(beyond(NEWEST), []);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::KubeAssets;
 use super::process::LoggedProcess;
+use super::{KubeAssets, RELEASE};
 use crate::dist;
 use crate::run::output;
 
@@ -72,7 +72,7 @@ pub(crate) enum ClientPlace {
 /// What a control plane is to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// The folder of its logs in `target/kube-logs`.
+    /// The folder of its logs in `target/kube-logs`, or in the folder of the tested release there.
     pub(crate) name: &'a str,
     /// Nodes whose kubelets get a token. The API server reads the tokens once.
     pub(crate) nodes: &'a [&'a str],
@@ -100,7 +100,8 @@ pub(crate) struct ControlPlane {
 impl ControlPlane {
     /// Starts all four and waits until the API server is ready.
     pub(crate) fn start(assets: &KubeAssets, wanted: Wanted<'_>) -> Result<Self> {
-        let logs = dist::root().join("target/kube-logs").join(wanted.name);
+        let release = std::env::var(RELEASE).unwrap_or_default();
+        let logs = dist::root().join("target/kube-logs").join(release).join(wanted.name);
         crate::cache::remove_tree(&logs)?;
         fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
         let mut plane = Self {
@@ -355,7 +356,7 @@ impl ControlPlane {
 mod tests {
     use super::*;
     use crate::cache::Cache;
-    use crate::kube::NEWEST;
+    use crate::kube::assets::tested;
 
     #[test]
     fn ports_that_are_chosen_together_differ() {
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     #[ignore = "needs the programs of `cargo xtask kube-assets`"]
     fn a_control_plane_keeps_its_objects_and_its_controllers_work_on_when_the_api_server_is_killed() {
-        let assets = KubeAssets::cached(&Cache::open().unwrap(), NEWEST).unwrap();
+        let assets = KubeAssets::cached(&Cache::open().unwrap(), &tested()).unwrap();
         let wanted = Wanted { name: "test", nodes: &["n1"], apiserver: &[] };
         let mut plane = ControlPlane::start(&assets, wanted).unwrap();
         let folder = plane.folder.path().to_owned();

@@ -1,8 +1,9 @@
 //! The objects in `deploy`, with the API server: what an admin applies, and what the command `remove` takes away again.
 
+use super::KubeAssets;
+use super::assets::tested;
 use super::control_plane::{ControlPlane, Wanted};
 use super::installed::NAMESPACE;
-use super::{KubeAssets, NEWEST};
 use crate::cache::Cache;
 use crate::dist;
 use crate::run::output;
@@ -26,7 +27,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(name: &str, apiserver: &[&str]) -> Self {
-        let assets = KubeAssets::cached(&Cache::open().unwrap(), NEWEST).unwrap();
+        let assets = KubeAssets::cached(&Cache::open().unwrap(), &tested()).unwrap();
         let wanted = Wanted { name, nodes: &[], apiserver };
         let plane = ControlPlane::start(&assets, wanted).unwrap();
         Self { plane, folder: tempfile::tempdir().unwrap() }

@@ -62,7 +62,7 @@ impl Managed {
             .args(["--probes", "127.0.0.1:0", "--socket"])
             .arg(self.cluster.folder.path().join("run/manage.sock"))
             .env("KUBECONFIG", &self.config);
-        let log = dist::root().join("target/kube-logs/manage/reporter.log");
+        let log = self.cluster.plane.log("reporter");
         self.reporter = Some(LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap());
     }
 

@@ -22,6 +22,6 @@ mod process;
 mod reporter_tests;
 pub(crate) mod tar;
 
-pub(crate) use assets::{KubeAssets, NEWEST};
+pub(crate) use assets::{KubeAssets, NEWEST, OLDER, RELEASE, beyond};
 pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted, free_ports};
 pub(crate) use process::LoggedProcess;

@@ -5,10 +5,11 @@
 //! The reporter has the token of such a pod. The sensor's socket is the daemon's own, with a picture that the test makes: no kernel
 //! program runs on this machine.
 
+use super::KubeAssets;
+use super::assets::tested;
 use super::control_plane::{ClientPlace, ControlPlane, Wanted};
 use super::installed::{self, NAMESPACE};
 use super::process::LoggedProcess;
-use super::{KubeAssets, NEWEST};
 use crate::cache::Cache;
 use crate::dist;
 use crate::run::output;
@@ -76,7 +77,7 @@ pub(super) struct Cluster {
 impl Cluster {
     /// With this folder of `deploy/kustomize`. Its logs have this name.
     pub(super) fn start(name: &str, manifests: &str) -> Self {
-        let assets = KubeAssets::cached(&Cache::open().unwrap(), NEWEST).unwrap();
+        let assets = KubeAssets::cached(&Cache::open().unwrap(), &tested()).unwrap();
         let wanted = Wanted { name, nodes: &[], apiserver: &[] };
         let plane = ControlPlane::start(&assets, wanted).unwrap();
         let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
@@ -195,7 +196,7 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
         .args(["--secure", "127.0.0.1:0", "--socket"])
         .arg(&socket)
         .env("KUBECONFIG", &config);
-    let log = dist::root().join("target/kube-logs/reporter/reporter.log");
+    let log = cluster.plane.log("reporter");
     let reporter = LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap();
 
     // Nothing differs.
