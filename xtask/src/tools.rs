@@ -53,12 +53,18 @@ impl PackageTree {
     /// The tree of just these packages of a suite, without what they depend on: for a machine of another release, or for
     /// programs that need nothing. It is made anew when the list changes.
     pub(crate) fn of_packages(cache: &Cache, name: &str, suite: &str, packages: &[&str]) -> Result<Self> {
+        Self::of_suites(cache, name, &[suite], packages)
+    }
+
+    /// The same, with the newest version that any of the suites has.
+    pub(crate) fn of_suites(cache: &Cache, name: &str, suites: &[&str], packages: &[&str]) -> Result<Self> {
+        let suite = suites.join(", ");
         let version = format!("{suite}: {}", packages.join(" "));
         let root = cache.path(name);
         if cache.stamp(name).is_some_and(|stamp| stamp.version == version) {
             return Ok(Self { root });
         }
-        let apt = Apt::with_suites(cache, &[suite])?;
+        let apt = Apt::with_suites(cache, suites)?;
         cache.make(name, |folder| {
             let mut stamp = CacheStamp::of_version(&version);
             for package in packages {

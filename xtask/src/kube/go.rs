@@ -2,7 +2,8 @@
 //!
 //! In: a folder with `go.mod` and `go.sum`, and which programs of its module are wanted. Out: a folder of the cache
 //! with these programs, linked statically and stripped. An interrupted build continues from Go's own caches, which are
-//! below the Holdfast cache. The caller removes them when everything is built, since they take gigabytes.
+//! below the Holdfast cache. The caller removes them when everything is built, since they take gigabytes. A machine without Go gets
+//! Debian's, unpacked into the cache, and an older Go than the pins need fetches the needed one as a module.
 
 use std::fmt;
 use std::fs;
@@ -10,15 +11,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::apt::{self, Apt};
+use crate::apt::Apt;
 use crate::cache::{Cache, CacheStamp, remove_tree};
 use crate::dist;
 use crate::run::{find_program, output, say};
+use crate::tools::PackageTree;
 
-/// Debian's package.
-const PACKAGE: &str = "golang-go";
+/// Debian's packages, one for each version of Go.
+const PACKAGES: &str = "golang-1.*-go";
+/// The suites with them. Their programs run on Debian 12 too.
+const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+/// The folder in the cache.
+const UNPACKED: &str = "kube/go";
 /// How often a download of modules is tried. A module is downloaded once, so each try continues the one before.
 const TRIES: usize = 3;
 /// Packages that Go compiles at once.
@@ -141,35 +147,29 @@ fn version<'a>(pins: &'a str, module: &str) -> Option<&'a str> {
 #[derive(Debug)]
 pub(super) struct Go {
     program: PathBuf,
+    /// The value of `GOTOOLCHAIN`.
+    toolchain: String,
     caches: PathBuf,
 }
 
 impl Go {
-    /// Finds a Go of this version or later. A machine without any gets Debian's, if that is new enough.
+    /// Finds a Go of this version or later. A machine whose own one is missing or cannot fetch another gets Debian's.
     pub(super) fn find(cache: &Cache, needed: &GoVersion) -> Result<Self> {
-        let caches = cache.path(CACHES);
-        let present =
-            find_program("go").and_then(|program| GoVersion::of(&program).map(|version| (program, version)));
-        if let Some((program, version)) = &present
-            && version >= needed
-        {
-            return Ok(Self { program: program.clone(), caches });
+        let present = find_program("go").and_then(|program| Self::from(cache, program, needed));
+        if let Some(go) = present {
+            return Ok(go);
         }
-        let release = apt::codename()?;
-        let offer = Apt::with_suites(cache, &[&release])?.newest(PACKAGE)?;
-        let offered = offer.as_ref().and_then(|offer| GoVersion::of_package(&offer.version));
-        if present.is_none() && offered.as_ref().is_some_and(|offered| offered >= needed) {
-            apt::install(&[("go", PACKAGE)])?;
-            let program = find_program("go").with_context(|| format!("{PACKAGE} holds no go"))?;
-            return Ok(Self { program, caches });
+        Self::from(cache, debian(cache)?, needed)
+            .context("the Go of Debian does not run, or is older than 1.21")
+    }
+
+    /// The program as it is if it is new enough. If it is older, it fetches the needed version.
+    fn from(cache: &Cache, program: PathBuf, needed: &GoVersion) -> Option<Self> {
+        let toolchain = GoVersion::of(&program)?.toolchain(needed)?;
+        if toolchain != LOCAL {
+            say("go", &format!("fetch {toolchain} through the module proxy"));
         }
-        let has = |version: Option<&GoVersion>| version.map_or("none".to_owned(), ToString::to_string);
-        bail!(
-            "Kubernetes is built with Go {needed} or later: this machine has {}, Debian {release} has {}\n    \
-             install Go {needed} or later and put its folder `bin` on the search path (PATH)",
-            has(present.as_ref().map(|(_, version)| version)),
-            has(offered.as_ref()),
-        )
+        Some(Self { program, toolchain, caches: cache.path(CACHES) })
     }
 
     /// A command in a folder of the working tree. Where modules come from is the machine's own setting.
@@ -181,7 +181,7 @@ impl Go {
             .env("GOMODCACHE", self.caches.join("modules"))
             // The caches are removed as any folder is. The working tree's commit is no part of the programs.
             .env("GOFLAGS", "-modcacherw -mod=readonly -buildvcs=false")
-            .env("GOTOOLCHAIN", "local")
+            .env("GOTOOLCHAIN", &self.toolchain)
             .env("GOWORK", "off")
             .env("GOOS", "linux")
             .env("GOARCH", "amd64")
@@ -190,10 +190,32 @@ impl Go {
     }
 }
 
+/// The `go` of Debian's newest package, unpacked into the cache.
+fn debian(cache: &Cache) -> Result<PathBuf> {
+    let tree = match PackageTree::cached(cache, UNPACKED) {
+        Some(tree) => tree,
+        None => {
+            let offer = Apt::with_suites(cache, &SUITES)?.newest(PACKAGES)?;
+            let package = offer.with_context(|| format!("Debian has no package {PACKAGES}"))?.package;
+            // The second one has the library's sources, to which the first one's tree links.
+            let sources = package.replace("-go", "-src");
+            PackageTree::of_suites(cache, UNPACKED, &SUITES, &[&package, &sources])?
+        }
+    };
+    let versions = fs::read_dir(tree.path("usr/lib")).context("the packages of Go hold no usr/lib")?;
+    let mut programs = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin/go")));
+    programs.find(|program| program.is_file()).context("the packages of Go hold no go")
+}
+
 /// Removes what was downloaded and compiled.
 pub(super) fn clean(cache: &Cache) -> Result<()> {
     remove_tree(&cache.path(CACHES))
 }
+
+/// The `GOTOOLCHAIN` of a program that is used as it is.
+const LOCAL: &str = "local";
+/// The first version that fetches others.
+const FIRST_THAT_FETCHES: [u32; 2] = [1, 21];
 
 /// A version of Go.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -216,9 +238,14 @@ impl GoVersion {
         Self::parse(text.trim().strip_prefix("go")?)
     }
 
-    /// The version in that of Debian's package, `2:1.24~1`.
-    fn of_package(version: &str) -> Option<Self> {
-        Self::parse(version.split_once(':').map_or(version, |(_, version)| version))
+    /// The `GOTOOLCHAIN` with which a program of this version is at least the needed one; `None` if it is too old to fetch it.
+    fn toolchain(&self, needed: &Self) -> Option<String> {
+        if self >= needed {
+            return Some(LOCAL.to_owned());
+        }
+        // Toolchains have three numbers.
+        let patch = if needed.0.len() < 3 { ".0" } else { "" };
+        (self.0.as_slice() >= &FIRST_THAT_FETCHES[..]).then(|| format!("go{needed}{patch}"))
     }
 }
 
@@ -239,9 +266,18 @@ mod tests {
         assert!(version("1.26.8") > version("1.26.0"));
         assert!(version("1.26.0") > version("1.9"));
         assert_eq!(version("1.27rc1"), version("1.27"));
-        assert_eq!(GoVersion::of_package("2:1.19~1"), Some(version("1.19")));
         assert_eq!(version("1.26.8").to_string(), "1.26.8");
         assert_eq!(GoVersion::parse("devel"), None);
+    }
+
+    #[test]
+    fn an_older_go_fetches_the_needed_one_if_it_can() {
+        let toolchain =
+            |own, needed| GoVersion::parse(own).unwrap().toolchain(&GoVersion::parse(needed).unwrap());
+        assert_eq!(toolchain("1.26.8", "1.26.6").as_deref(), Some("local"));
+        assert_eq!(toolchain("1.24.4", "1.26.6").as_deref(), Some("go1.26.6"));
+        assert_eq!(toolchain("1.21.0", "1.26").as_deref(), Some("go1.26.0"));
+        assert_eq!(toolchain("1.19", "1.26.6"), None);
     }
 
     #[test]
