@@ -192,15 +192,14 @@ impl Go {
 
 /// The `go` of Debian's newest package, unpacked into the cache.
 fn debian(cache: &Cache) -> Result<PathBuf> {
-    let tree = match PackageTree::cached(cache, UNPACKED) {
-        Some(tree) => tree,
-        None => {
-            let offer = Apt::with_suites(cache, &SUITES)?.newest(PACKAGES)?;
-            let package = offer.with_context(|| format!("Debian has no package {PACKAGES}"))?.package;
-            // The second one has the library's sources, to which the first one's tree links.
-            let sources = package.replace("-go", "-src");
-            PackageTree::of_suites(cache, UNPACKED, &SUITES, &[&package, &sources])?
-        }
+    let tree = if let Some(tree) = PackageTree::cached(cache, UNPACKED) {
+        tree
+    } else {
+        let offer = Apt::with_suites(cache, &SUITES)?.newest(PACKAGES)?;
+        let package = offer.with_context(|| format!("Debian has no package {PACKAGES}"))?.package;
+        // The second one has the library's sources, to which the first one's tree links.
+        let sources = package.replace("-go", "-src");
+        PackageTree::of_suites(cache, UNPACKED, &SUITES, &[&package, &sources])?
     };
     let versions = fs::read_dir(tree.path("usr/lib")).context("the packages of Go hold no usr/lib")?;
     let mut programs = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin/go")));

@@ -1,7 +1,8 @@
 //! `DriftPolicies`, with the API server: which ones it accepts, which nodes take them, and what reporters may do with them.
 
+use super::installed::NAMESPACE;
 use super::process::LoggedProcess;
-use super::reporter_tests::{Cluster, LIMIT, NAMESPACE, PlayedSensor, refused};
+use super::reporter_tests::{Cluster, LIMIT, PlayedSensor, refused};
 use crate::dist;
 use crate::run::output;
 use anyhow::{Context as _, Result, ensure};
