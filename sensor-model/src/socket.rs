@@ -176,8 +176,8 @@ pub struct ClusterPolicies {
 pub struct TakenPolicies {
     /// Always [`TAKEN_POLICIES_SCHEMA`].
     pub schema: String,
-    /// Policies with rules whose action this node limits: `ignore` becomes `observe`, and in the mode `observe` each of `revert` and
-    /// `deny` becomes `degrade`.
+    /// Policies with rules that this node limits: `ignore` becomes `observe`, contents are secret, and in the mode `observe` each of
+    /// `revert` and `deny` becomes `degrade`.
     pub limited: Vec<crate::drift_policy::LimitedPolicy>,
 }
 

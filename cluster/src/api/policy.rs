@@ -1,7 +1,7 @@
 //! `DriftPolicy`: what the nodes do about drift.
 //!
-//! The rules have the form of the policy files of a node, without the action `ignore`: whoever takes over a reporter could hide any
-//! drift with it.
+//! The rules have the form of the policy files of a node, without the action `ignore` and the field `secret`: whoever takes over a
+//! reporter could hide any drift with the one, and read contents with the other.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::CustomResource;
@@ -131,9 +131,6 @@ pub struct PolicyRule {
     /// Changes by these actors are observed at most.
     #[serde(default, skip_serializing_if = "ActorNames::is_empty")]
     pub allowed_actors: ActorNames,
-    /// Whether the content is hidden from records and outputs. The default is `true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<bool>,
     /// Whether SELinux labels are compared. The default is `compare`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelRule>,

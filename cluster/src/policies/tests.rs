@@ -31,7 +31,7 @@ fn the_sensor_gets_the_policies_that_select_the_node_in_the_form_of_its_files() 
         policy(
             "taints",
             &json!({"taintDriftedNodes": true, "rules": [
-                {"path": "/etc/b", "action": "revert", "secret": false, "labels": "ignore", "reason": "x",
+                {"path": "/etc/b", "action": "revert", "labels": "ignore", "reason": "x",
                  "allowedActors": {"units": ["a.service"], "users": ["ann"]}},
             ]}),
         ),
@@ -45,7 +45,7 @@ fn the_sensor_gets_the_policies_that_select_the_node_in_the_form_of_its_files() 
     let actors = json!({"units": ["a.service"], "exes": [], "users": ["ann"], "pods": []});
     assert_eq!(
         handed[1]["spec"]["rules"][0],
-        json!({"path": "/etc/b", "action": "revert", "secret": false, "labels": "ignore", "reason": "x",
+        json!({"path": "/etc/b", "action": "revert", "labels": "ignore", "reason": "x",
                "allowedActors": actors})
     );
 }

@@ -1,7 +1,8 @@
 //! What a policy of the cluster may ask of a node.
 //!
 //! In: a checked policy, and the limits of the daemon's mode. Out: the policy with each action within the limits. The policy comes from
-//! the node's reporter, which is on the network. So it can neither hide drift from the log, nor write to a node that is only observed.
+//! the node's reporter, which is on the network and reads the log. So it can neither hide drift from the log, nor write to a node that
+//! is only observed, nor have contents written to the log.
 
 use super::{
     DriftAction,
@@ -48,11 +49,16 @@ impl ActionLimits {
         (json!({ "apiVersion": API_VERSION, "kind": LIST_KIND, "items": items }), limited)
     }
 
-    /// Puts each action of a policy within the limits. Gives the number of rules that changed.
+    /// Puts each action of a policy within the limits, and hides contents. Gives the number of rules that changed.
     fn limit(self, policy: &mut Value) -> usize {
         let rules = policy.pointer_mut("/spec/rules").and_then(Value::as_array_mut);
-        let actions = rules.into_iter().flatten().filter_map(|rule| rule.get_mut("action"));
-        actions.map(|action| usize::from(self.limit_action(action))).sum()
+        let rules = rules.into_iter().flatten().filter_map(Value::as_object_mut);
+        let limited = rules.map(|rule| {
+            // Without the field contents are secret.
+            let shows = rule.remove("secret") == Some(Value::Bool(false));
+            rule.get_mut("action").is_some_and(|action| self.limit_action(action)) || shows
+        });
+        limited.map(usize::from).sum()
     }
 
     fn limit_action(self, action: &mut Value) -> bool {
@@ -101,6 +107,16 @@ mod tests {
                 assert_eq!(changed, usize::from(expected.as_str() != wanted), "{wanted}");
             }
         }
+    }
+
+    #[test]
+    fn no_policy_of_the_cluster_has_contents_shown() {
+        let mut shows = policy("degrade");
+        shows["spec"]["rules"][0]["secret"] = false.into();
+        let (list, limited) = ActionLimits::MANAGE.list(&[shows]);
+        assert_eq!(limited, [LimitedPolicy { policy: "one".to_owned(), rules: 1 }]);
+        let files = DriftPolicyFile::parse_all("list", list.to_string().as_bytes()).unwrap();
+        assert!(DriftPolicy::merge(&files).unwrap().decide(Path::new("/etc/a"), None).secret);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{kube_alerts, kube_people, kube_remove};
+use super::{kube_alerts, kube_people, kube_policy, kube_remove};
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, run, wait};
@@ -69,6 +69,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         shown(&["get", "driftreports"])?
     ));
     context.check("an_edit_from_another_pod_names_its_namespace_and_name", drifted);
+    kube_policy::allowed(context, FILE);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
     context.check("an_edit_by_kubectl_exec_matches_its_user_in_the_audit_log", kube_people::exec(FILE));

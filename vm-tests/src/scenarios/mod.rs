@@ -24,6 +24,7 @@ mod hanging;
 mod kube;
 mod kube_alerts;
 mod kube_people;
+mod kube_policy;
 mod kube_remove;
 mod manage;
 mod node;
