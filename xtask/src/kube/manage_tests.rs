@@ -203,6 +203,6 @@ fn only_the_own_annotations(node: &Managed) {
             .unwrap();
     }
     let cordon = ["patch", "node", "n2", "--patch", r#"{"spec":{"unschedulable":true}}"#];
-    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon, taint or other field")
+    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon or other field")
         .unwrap();
 }
