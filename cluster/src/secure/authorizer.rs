@@ -20,9 +20,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-/// How long a permission is believed. The kubelet believes a token for the same time. A scraper then causes one pair of requests in
-/// two minutes.
-const ALLOWED_FOR: Duration = Duration::from_mins(2);
+/// How long a permission is believed: between the two minutes for which the kubelet believes a token, and its five minutes for a
+/// permission. A scraper then causes one pair of requests in this time.
+const ALLOWED_FOR: Duration = Duration::from_mins(3);
 /// How long a refusal is believed.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// Most decisions of each kind that are kept. Refusals cannot displace permissions.

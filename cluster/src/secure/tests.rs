@@ -97,20 +97,20 @@ async fn a_caller_gets_what_the_api_server_allows_and_is_asked_about_once_in_a_w
     ask(&pages, "GET", "/metrics", Some("bad")).await;
     ask(&pages, "GET", "/metrics", Some("good")).await;
     assert_eq!(log.take().len(), 1, "a refusal is believed for 10 s, a permission for longer");
-    tokio::time::advance(Duration::from_mins(2)).await;
+    tokio::time::advance(Duration::from_mins(3)).await;
     ask(&pages, "GET", "/metrics", Some("good")).await;
     assert_eq!(log.take().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scrape_every_30_s_causes_at_most_one_request_a_minute() {
+async fn a_scrape_every_30_s_causes_at_most_two_requests_in_three_minutes() {
     let (pages, log) = pages(Path::new("/nonexistent"), Access::Metrics);
     for _ in 0..120 {
         assert_eq!(ask(&pages, "GET", "/metrics", Some("good")).await.0, 200);
         tokio::time::advance(Duration::from_secs(30)).await;
     }
     let requests = log.take().len();
-    assert!((2..=60).contains(&requests), "{requests} requests in an hour");
+    assert!((2..=40).contains(&requests), "{requests} requests in an hour");
 }
 
 #[tokio::test]

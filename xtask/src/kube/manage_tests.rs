@@ -203,6 +203,5 @@ fn only_the_own_annotations(node: &Managed) {
             .unwrap();
     }
     let cordon = ["patch", "node", "n2", "--patch", r#"{"spec":{"unschedulable":true}}"#];
-    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon or other field")
-        .unwrap();
+    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon or other field").unwrap();
 }
