@@ -31,6 +31,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 const REPEAT: Duration = Duration::from_mins(1);
 /// The Node's labels are asked for again after this time, without a change of the policies.
 const NODE_REFRESH: Duration = Duration::from_mins(10);
+/// The wait for the pods after which the report shows it, as a number of attempts.
+const SHOWN_WAIT: u32 = 3;
+/// Why a policy that names pods is not in force.
+const NO_PODS: &str = "not handed to the sensor: the API server has not listed this node's pods yet";
 /// Why a policy without a fault of its own is not in force.
 const OTHERS: &str =
     "not handed to the sensor: another policy that selects this node has a fault or a conflict";
@@ -51,6 +55,8 @@ pub struct PolicyFollower {
     is_known: bool,
     facts: Option<(NodeFacts, Instant)>,
     pods: NodePods,
+    /// How often the policies waited for the pods.
+    waits_for_pods: u32,
     standing: watch::Sender<Option<PolicyStanding>>,
 }
 
@@ -79,6 +85,7 @@ impl PolicyFollower {
             is_known: false,
             facts: None,
             pods: NodePods::default(),
+            waits_for_pods: 0,
             standing,
         }
     }
@@ -151,23 +158,33 @@ impl PolicyFollower {
     /// Hands the policies to the sensor. Gives the time until the next attempt.
     async fn hand_in(&mut self) -> Duration {
         let Some(facts) = self.node_facts().await else { return AGAIN };
+        let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
         if names_pods(self.policies.values()) && !self.pods.is_known() {
+            self.waits_for_pods += 1;
+            // A list takes a moment after each start.
+            if self.waits_for_pods >= SHOWN_WAIT {
+                self.stand(evaluated.answered(PolicyState::Waiting, Some(NO_PODS)), false);
+            }
             return AGAIN;
         }
-        let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
+        self.waits_for_pods = 0;
         let (policies, again) = match &evaluated.handed {
             Some(policies) => self.put(policies, &evaluated).await,
             None => (evaluated.answered(PolicyState::Waiting, Some(OTHERS)), REPEAT),
         };
         let is_taken =
             policies.iter().all(|policy| matches!(policy.state, PolicyState::InForce | PolicyState::Limited));
-        let standing = PolicyStanding { taints: evaluated.taints && is_taken, policies };
+        self.stand(policies, evaluated.taints && is_taken);
+        again
+    }
+
+    fn stand(&self, policies: Vec<ReportedPolicy>, taints: bool) {
+        let standing = PolicyStanding { policies, taints };
         self.standing.send_if_modified(|known| {
             let is_other = known.as_ref() != Some(&standing);
             *known = Some(standing);
             is_other
         });
-        again
     }
 
     async fn put(
