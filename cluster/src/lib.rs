@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`text`] | texts that fit into objects of the cluster |
 //! | [`backoff`] | pauses between attempts that fail |
+//! | `watching` | watches that pause between attempts that fail |
 //! | [`socket`] | the client of the sensor's socket |
 //! | [`api`] | the objects that Holdfast defines in the API |
 //! | [`reports`] | what the sensor found, as the cluster sees it |
@@ -48,3 +49,4 @@ pub mod reports;
 pub mod secure;
 pub mod socket;
 pub mod text;
+mod watching;

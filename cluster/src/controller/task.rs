@@ -4,12 +4,12 @@ use super::status::status;
 use crate::api::{DriftPolicy, DriftPolicyStatus, DriftReport, ReportedPolicy};
 use crate::probes;
 use crate::publish::{PublishError, limited};
+use crate::watching::watched;
 use futures_util::stream::StreamExt as _;
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config as WatchConfig, Event, watcher};
+use kube::runtime::watcher::{Config as WatchConfig, Event};
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::json;
@@ -17,7 +17,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -183,19 +182,13 @@ impl Controller {
     async fn follow(mut self, not_ready: watch::Sender<Option<&'static str>>) {
         let policies: Api<DriftPolicy> = Api::all(self.client.clone());
         let reports: Api<Report> = Api::all(self.client.clone());
-        let mut policies = pin!(watcher(policies, WatchConfig::default()).default_backoff());
-        let mut reports = pin!(watcher(reports, WatchConfig::default()).default_backoff());
+        let mut policies = watched(policies, WatchConfig::default(), "DriftPolicies");
+        let mut reports = watched(reports, WatchConfig::default(), "DriftReports");
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
-                Some(event) = policies.next() => match event {
-                    Ok(event) => self.policies.take(event, |policy| policy),
-                    Err(error) => tracing::warn!(%error, "The watch on DriftPolicies failed; trying again."),
-                },
-                Some(event) = reports.next() => match event {
-                    Ok(event) => self.reported.take(event, |report| report.status.policies),
-                    Err(error) => tracing::warn!(%error, "The watch on DriftReports failed; trying again."),
-                },
+                Some(event) = policies.next() => self.policies.take(event, |policy| policy),
+                Some(event) = reports.next() => self.reported.take(event, |report| report.status.policies),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     let is_done = self.write().await;
                     due = (!is_done).then(|| Instant::now() + AGAIN);

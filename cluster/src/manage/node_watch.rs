@@ -1,14 +1,14 @@
 //! The watch on the own Node.
 //!
 //! In: the API server. Out: the annotations that lead an update, whenever they change. It is one list and one watch of metadata,
-//! each for this Node alone. After a failure it pauses, up to half a minute.
+//! each for this Node alone.
 
 use crate::publish::NodeMetadata;
+use crate::watching::watched;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use tokio::sync::watch;
 
 /// Hands on each change of the Node's metadata. Ends when nothing takes it any more.
@@ -18,15 +18,13 @@ pub(crate) async fn follow(
     newest: watch::Sender<Option<NodeMetadata>>,
 ) {
     let here = Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = std::pin::pin!(watcher(nodes, here).default_backoff());
-    let mut is_failing = false;
+    let mut events = watched(nodes, here, "the own Node");
     while let Some(event) = events.next().await {
         if newest.is_closed() {
             return;
         }
         match event {
-            Ok(Event::Apply(node) | Event::InitApply(node)) => {
-                is_failing = false;
+            Event::Apply(node) | Event::InitApply(node) => {
                 let node = NodeMetadata::of(&node.metadata);
                 newest.send_if_modified(|known| {
                     let is_other = known.as_ref().is_none_or(|known| known.annotations != node.annotations);
@@ -34,15 +32,10 @@ pub(crate) async fn follow(
                     is_other
                 });
             }
-            Ok(Event::Delete(_)) => {
+            Event::Delete(_) => {
                 newest.send_replace(None);
             }
-            Ok(Event::Init | Event::InitDone) => {}
-            Err(error) if is_failing => tracing::debug!(%error, "the watch on the Node fails again"),
-            Err(error) => {
-                is_failing = true;
-                tracing::warn!(%error, "The watch on the Node failed; trying again.");
-            }
+            Event::Init | Event::InitDone => {}
         }
     }
 }

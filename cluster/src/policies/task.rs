@@ -10,11 +10,11 @@ use super::pods::{AccountPod, NodePods, resource};
 use crate::api::{DriftPolicy, PolicyState, ReportedPolicy};
 use crate::publish::{PolicyStanding, limited};
 use crate::socket::{SensorError, SensorSocket};
+use crate::watching::watched;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Client, ResourceExt as _};
 use sensor_model::socket::{ClusterPolicies, SocketErrorReason};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const NO_PODS: &str = "not handed to the sensor: the API server has not listed t
 const OTHERS: &str =
     "not handed to the sensor: another policy that selects this node has a fault or a conflict";
 
-type PodEvents = BoxStream<'static, watcher::Result<Event<AccountPod>>>;
+type PodEvents = BoxStream<'static, Event<AccountPod>>;
 
 /// Follows the policies for one node.
 pub struct PolicyFollower {
@@ -93,22 +93,19 @@ impl PolicyFollower {
     /// Follows them until nothing takes the standing any more.
     pub async fn run(mut self) {
         let policies: Api<DriftPolicy> = Api::all(self.watching.clone());
-        let mut events = watcher(policies, Config::default()).default_backoff().boxed();
+        let mut events = watched(policies, Config::default(), "DriftPolicies");
         let mut pods: Option<PodEvents> = None;
-        let mut failing = Failing::default();
         // Nothing is due before the first whole list.
         let mut due: Option<Instant> = None;
         while !self.standing.is_closed() {
             let soon = |due: &mut Option<Instant>| *due = Some(Instant::now() + TOGETHER);
             tokio::select! {
-                Some(event) = events.next() => if let Some(event) = failing.noted("DriftPolicies", event)
-                    && self.take(event) {
+                Some(event) = events.next() => if self.take(event) {
                     self.facts = None;
                     pods = self.pods_wanted(pods);
                     soon(&mut due);
                 },
-                Some(event) = next(&mut pods) => if let Some(event) = failing.noted("this node's pods", event)
-                    && self.pods.take(event) && self.is_known {
+                Some(event) = next(&mut pods) => if self.pods.take(event) && self.is_known {
                     soon(&mut due);
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
@@ -151,7 +148,7 @@ impl PolicyFollower {
         present.or_else(|| {
             let api: Api<AccountPod> = Api::all_with(self.watching.clone(), &resource());
             let here = Config::default().fields(&format!("spec.nodeName={}", self.node));
-            Some(watcher(api, here).default_backoff().boxed())
+            Some(watched(api, here, "this node's pods"))
         })
     }
 
@@ -258,35 +255,9 @@ fn is_same(one: &BTreeMap<String, DriftPolicy>, other: &BTreeMap<String, DriftPo
 }
 
 /// The next event of a stream that may not exist. Without one it waits for ever.
-async fn next(pods: &mut Option<PodEvents>) -> Option<watcher::Result<Event<AccountPod>>> {
+async fn next(pods: &mut Option<PodEvents>) -> Option<Event<AccountPod>> {
     match pods {
         Some(pods) => pods.next().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Logs the first of the failures that follow each other.
-#[derive(Debug, Default)]
-struct Failing {
-    is_failing: bool,
-}
-
-impl Failing {
-    fn noted<T>(&mut self, what: &str, event: watcher::Result<T>) -> Option<T> {
-        match event {
-            Ok(event) => {
-                self.is_failing = false;
-                Some(event)
-            }
-            Err(error) => {
-                if self.is_failing {
-                    tracing::debug!(%error, what, "a watch fails again");
-                } else {
-                    tracing::warn!(%error, what, "A watch failed; trying again.");
-                }
-                self.is_failing = true;
-                None
-            }
-        }
     }
 }

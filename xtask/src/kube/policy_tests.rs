@@ -105,7 +105,7 @@ fn controller(cluster: &Cluster) -> LoggedProcess {
     let config = cluster.file("controller.kubeconfig", &config);
     let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
     command.args(["controller", "--probes", "127.0.0.1:0"]).env("KUBECONFIG", config);
-    let log = dist::root().join("target/kube-logs/policies/controller.log");
+    let log = cluster.plane.log("controller");
     LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap()
 }
 
@@ -146,7 +146,7 @@ fn a_node_takes_the_policies_that_select_it_and_shows_conflicts_and_the_taint_go
         .args(["--secure", "127.0.0.1:0", "--socket"])
         .arg(&socket)
         .env("KUBECONFIG", &config);
-    let log = dist::root().join("target/kube-logs/policies/reporter.log");
+    let log = cluster.plane.log("reporter");
     let reporter = LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap();
     let controller = controller(&cluster);
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
