@@ -3,7 +3,7 @@
 //! In: a guest with systemd, without a kubelet. The scenario plays the kubelet, which starts the sensor again, and the reporter. Out:
 //! a check for each step. The apply restarts a unit that waits for a reader of a pipe, so it works for as long as the scenario wants.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
@@ -49,7 +49,8 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     status::wait_for("compliant", LIMIT)?;
     run("mkfifo", &[HOLD])?;
     order()?;
-    let works = works()?;
+    // The unit waits as long as the pipe is open for writing.
+    let (works, mut pipe) = works()?;
     context.check("in_mid_apply", running(&works).and_then(|_| patient()));
     sensor.stop()?;
     let sensor = self::sensor()?;
@@ -57,7 +58,6 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     sensor.kill()?;
     let sensor = self::sensor()?;
     context.check("a_sensor_killed_in_mid_apply", running(&works));
-    let mut pipe = OpenOptions::new().write(true).open(HOLD)?;
     fs::remove_file(HOLD)?;
     writeln!(pipe, "continue")?;
     drop(pipe);
@@ -111,15 +111,15 @@ fn order() -> Result<()> {
     ask("POST", "/v1/apply", &json!({ "id": planned["id"] })).map(drop)
 }
 
-/// Waits until the apply restarts the unit, and the unit waits for the pipe. Gives the process that applies.
-fn works() -> Result<String> {
+/// Waits until the apply restarts the unit, and the unit waits for the pipe. Gives the process that applies, and the pipe.
+fn works() -> Result<(String, File)> {
     let nonblocking = OFlag::O_NONBLOCK.bits();
     let reader = wait::until("the unit to be restarted", LIMIT, || {
         // Without a reader of the pipe this fails.
         Ok(OpenOptions::new().write(true).custom_flags(nonblocking).open(HOLD).ok())
     });
     match reader {
-        Ok(_) => process(),
+        Ok(pipe) => Ok((process()?, pipe)),
         Err(error) => bail!(
             "{error:#}\n{}\n{}",
             ask("GET", "/v1/apply", &Value::Null).unwrap_or_default(),
