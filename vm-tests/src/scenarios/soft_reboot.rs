@@ -242,7 +242,7 @@ fn nothing_else(before: usize) -> Result<String> {
 
 /// The declared state comes back, and the log is one chain over both userspaces.
 fn recovered() -> Result<String> {
-    holdfast(0, &["repair", "--all"])?;
+    holdfast(0, &["repair", "--all", "--yes"])?;
     status::wait_for("compliant", LIMIT)?;
     holdfast(0, &["log", "verify"]).map(|(printed, _)| printed.trim().to_owned())
 }
@@ -256,7 +256,8 @@ fn reboot_by_apply() -> Result<()> {
     )?;
     run("systemctl", &["daemon-reload"])?;
     fs::write("/root/new.yaml", manifest("two"))?;
-    let (printed, _) = holdfast(0, &["apply", "/root/new.yaml", "--current", CONFIGS, "-o", "json"])?;
+    let (printed, _) =
+        holdfast(0, &["apply", "/root/new.yaml", "--current", CONFIGS, "-o", "json", "--yes", "--reboot"])?;
     result(&serde_json::from_str(&printed)?, "rebooting")
 }
 
