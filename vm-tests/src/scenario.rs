@@ -11,7 +11,7 @@ pub enum Guest {
     Bare,
     /// Debian with systemd, D-Bus, sudo and sshd, and a user `alice` who may use sudo.
     Systemd,
-    /// A newer Debian, whose systemd has soft reboots; nobody logs in.
+    /// A newer Debian, whose systemd has soft reboots, without logins.
     Trixie,
     /// That of `Systemd` as an ostree host: two versions in the disk's repository, the first one deployed.
     Ostree,

@@ -1,7 +1,7 @@
 //! `DriftPolicy`: what the nodes do about drift.
 //!
-//! The rules have the form of the policy files of a node, without the action `ignore` and the field `secret`: whoever takes over a
-//! reporter could hide any drift with the one, and read contents with the other.
+//! The rules have the form of the policy files of a node, without the action `ignore` and the field `secret`. An attacker with
+//! a reporter could hide any drift with the one, and read contents with the other.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::CustomResource;

@@ -27,7 +27,7 @@ pub(super) const EDITED: &str = "/etc/soft/edited";
 pub(super) const SWAPPED: &str = "/etc/soft/swapped";
 /// A file that a unit edits in the new userspace before the daemon starts.
 pub(super) const EARLY: &str = "/etc/soft/early";
-/// A file that nobody edits.
+/// A file without an edit.
 pub(super) const SPARED: &str = "/etc/soft/spared";
 /// A file that a deny rule protects.
 pub(super) const DENIED: &str = "/etc/soft/denied";
