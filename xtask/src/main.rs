@@ -143,7 +143,7 @@ enum Command {
         /// All kernel series.
         #[arg(long, conflicts_with = "kernel")]
         all_kernels: bool,
-        /// Each scenario on the kernels on which the tests boot it.
+        /// Each scenario on the kernels on which the tests boot it, with their build of holdfast.
         #[arg(long, conflicts_with_all = ["kernel", "all_kernels"])]
         as_tests: bool,
         /// Only this kind of guest: bare, systemd, trixie, ostree, selinux or kube.
@@ -232,7 +232,7 @@ fn work(command: Command) -> Result<()> {
             verbose,
         } => {
             let kernels = if all_kernels || as_tests { Vec::new() } else { kernel };
-            let profile = profile(debug);
+            let profile = if as_tests && !debug { dist::Profile::Merge } else { profile(debug) };
             Selection {
                 kernels,
                 guest,

@@ -137,7 +137,8 @@ impl Selection {
         let workers = self.at_once.clamp(1, runs.len().max(1));
         say("vm", &format!("{} to run, {workers} at a time", runs.len()));
         let tally = Mutex::new(Tally::default());
-        let queue = Queue::new(runs);
+        // Kubelet, containerd and the API server on the host keep two cores busy.
+        let queue = Queue::new(runs, |vm: &Vm| vm.scenario.guest == Guest::Kube);
         let log = run::log();
         std::thread::scope(|scope| {
             for _ in 0..workers {
@@ -176,6 +177,7 @@ fn step(
         }
         Next::Run(vm, saved) => {
             let outcome = vm.run(parts, saved.as_deref());
+            queue.ended(&vm);
             tally().count(&vm.name(), outcome, detail);
         }
     }

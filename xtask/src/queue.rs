@@ -2,7 +2,7 @@
 //!
 //! In: runs, each with the name of its boot. Out: the next task of each worker. The first worker that needs a shared boot makes
 //! it, once. Meanwhile the others take runs of other boots. If only one run needs a boot, that run boots for itself, and
-//! nothing is saved.
+//! nothing is saved. Of the heavy runs there is one at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,10 @@ struct State<R, S> {
     /// Runs with the names of their boots.
     waiting: VecDeque<(String, R)>,
     boots: HashMap<String, BootState<S>>,
+    /// Whether a run would keep the other workers from their work.
+    is_heavy: fn(&R) -> bool,
+    /// A heavy run has a worker.
+    has_heavy: bool,
 }
 
 /// The queue; workers share it.
@@ -44,16 +48,19 @@ pub(crate) struct Queue<R, S> {
 }
 
 impl<R: Clone, S> Queue<R, S> {
-    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot.
-    pub(crate) fn new(runs: Vec<(String, R)>) -> Self {
+    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot, or for the end of
+    /// another heavy one.
+    pub(crate) fn new(runs: Vec<(String, R)>, is_heavy: fn(&R) -> bool) -> Self {
         let mut boots = HashMap::new();
         for (name, _) in &runs {
             boots.entry(name.clone()).and_modify(|boot| *boot = BootState::Shared).or_insert(BootState::Own);
         }
-        Self { state: Mutex::new(State { waiting: runs.into(), boots }), changed: Condvar::new() }
+        let state = State { waiting: runs.into(), boots, is_heavy, has_heavy: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The next task; `None` when every run has a worker. Waits while every remaining run needs a boot that a worker makes.
+    /// The next task; `None` when every run has a worker. Waits while every remaining run needs a boot that a worker makes, or is
+    /// heavy beside another heavy one.
     pub(crate) fn next(&self) -> Option<Next<R, S>> {
         let mut state = self.lock();
         loop {
@@ -74,6 +81,15 @@ impl<R: Clone, S> Queue<R, S> {
         self.changed.notify_all();
     }
 
+    /// A run has ended.
+    pub(crate) fn ended(&self, run: &R) {
+        let mut state = self.lock();
+        if (state.is_heavy)(run) {
+            state.has_heavy = false;
+            self.changed.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<R, S>> {
         // It is changed in single steps, so a worker that panicked left it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,7 +99,8 @@ impl<R: Clone, S> Queue<R, S> {
 impl<R: Clone, S> State<R, S> {
     fn next(&mut self) -> Option<Next<R, S>> {
         let ready = |boot: Option<&BootState<S>>| !matches!(boot, Some(BootState::Making));
-        let at = self.waiting.iter().position(|(name, _)| ready(self.boots.get(name)))?;
+        let fits = |run: &R| !(self.has_heavy && (self.is_heavy)(run));
+        let at = self.waiting.iter().position(|(name, run)| ready(self.boots.get(name)) && fits(run))?;
         let name = self.waiting[at].0.clone();
         let saved = match self.boots.get_mut(&name) {
             Some(boot @ BootState::Shared) => {
@@ -94,6 +111,7 @@ impl<R: Clone, S> State<R, S> {
             _ => None,
         };
         let (_, run) = self.waiting.remove(at)?;
+        self.has_heavy |= (self.is_heavy)(&run);
         if self.waiting.iter().all(|(other, _)| *other != name) {
             // The last run of a saved boot removes its files.
             self.boots.remove(&name);
@@ -106,8 +124,10 @@ impl<R: Clone, S> State<R, S> {
 mod tests {
     use super::*;
 
+    /// Runs from 100 on are heavy.
     fn queue(runs: &[(&str, u8)]) -> Queue<u8, &'static str> {
-        Queue::new(runs.iter().map(|(boot, run)| ((*boot).to_owned(), *run)).collect())
+        let runs = runs.iter().map(|(boot, run)| ((*boot).to_owned(), *run)).collect();
+        Queue::new(runs, |run| *run >= 100)
     }
 
     #[test]
@@ -135,6 +155,20 @@ mod tests {
             queue.made("bare", Some("state"));
             assert!(matches!(other.join(), Ok(Some(Next::Run(1, Some(_))))));
         });
+    }
+
+    #[test]
+    fn a_heavy_run_waits_for_the_end_of_another_and_lets_others_pass() {
+        let queue = queue(&[("kube", 100), ("kubelet", 101), ("bare", 1)]);
+        assert_eq!(queue.next(), Some(Next::Run(100, None)));
+        assert_eq!(queue.next(), Some(Next::Run(1, None)));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.next());
+            queue.ended(&1);
+            queue.ended(&100);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(101, None)))));
+        });
+        assert_eq!(queue.next(), None);
     }
 
     #[test]

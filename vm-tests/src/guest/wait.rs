@@ -1,7 +1,8 @@
 //! Waiting for conditions that other processes fulfil.
 //!
 //! In: a condition and a limit. Out: the value that the condition gave, or an error that names the condition. Only this module tests
-//! again after a pause, and scenarios use it for every wait.
+//! again after a pause, and scenarios use it for every wait. A long wait prints lines, because the host takes a silent guest for one
+//! that stands still.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +11,27 @@ use anyhow::{Result, bail};
 /// The pause between two tests. It is short compared with a test in an emulated guest.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `look` until it gives a value, for `limit` at most. `what` completes "gave up waiting for ...".
+/// A limit is for a host that has nothing else to do. One that emulates three guests on two cores, and builds a program beside them,
+/// was seen to need this many times as long.
+const PATIENCE: u32 = 3;
+/// The time between two lines of a long wait.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+
+/// Calls `look` until it gives a value, for [`PATIENCE`] times `limit` at most. `what` completes "gave up waiting for ...".
 pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let limit = limit * PATIENCE;
     let start = Instant::now();
+    let mut said = start;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
         if start.elapsed() > limit {
             bail!("gave up waiting for {what} after {} s", limit.as_secs());
+        }
+        if said.elapsed() > SAY_EVERY {
+            eprintln!("waiting for {what} since {} s", start.elapsed().as_secs());
+            said = Instant::now();
         }
         pause(PAUSE);
     }

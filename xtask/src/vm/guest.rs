@@ -22,8 +22,9 @@ use crate::kube::{self, KubeAssets};
 use crate::qemu::Qemu;
 use crate::tools::PackageTree;
 
-/// Longest time without a line before a guest counts as stuck.
-pub(super) const SILENCE: Duration = Duration::from_mins(2);
+/// Longest time without a line before a guest counts as stuck. An update of a layered image prints nothing for up to a minute on a
+/// host that has nothing else to do.
+pub(super) const SILENCE: Duration = Duration::from_mins(4);
 /// All features of the emulator but a fifth level of page tables. A guest of a gigabyte does not need it, and each walk through
 /// the tables costs the emulator time.
 const CPU: &str = "max,la57=off";

@@ -16,6 +16,9 @@ use super::machine::Emulator;
 use super::saved::Saved;
 use crate::run::say;
 
+/// A scenario's limit is for a host that has nothing else to do. One that also runs other guests gets this many times as long.
+const PATIENCE: u32 = 2;
+
 /// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -71,7 +74,10 @@ impl Vm {
         }
         let name = self.name();
         let watch = ConsoleWatch {
-            limits: Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) },
+            limits: Limits {
+                silence: SILENCE,
+                total: Duration::from_secs(self.scenario.limit) * PATIENCE,
+            },
             log: &mut log,
             mirror: self.verbose.then_some(name.as_str()),
             narrate: self.narrate,
