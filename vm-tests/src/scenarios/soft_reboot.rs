@@ -249,15 +249,16 @@ fn recovered() -> Result<String> {
 
 /// A change without an entry in the policy needs a reboot. A link makes systemd take a soft reboot for it.
 fn reboot_by_apply() -> Result<()> {
+    // This userspace can write neither `/` nor `/root`.
+    const NEW: &str = "/run/new.yaml";
     fs::create_dir_all("/run/systemd/system")?;
     std::os::unix::fs::symlink(
         "/usr/lib/systemd/system/soft-reboot.target",
         "/run/systemd/system/reboot.target",
     )?;
     run("systemctl", &["daemon-reload"])?;
-    fs::write("/root/new.yaml", manifest("two"))?;
-    let (printed, _) =
-        holdfast(0, &["apply", "/root/new.yaml", "--current", CONFIGS, "-o", "json", "--yes", "--reboot"])?;
+    fs::write(NEW, manifest("two"))?;
+    let (printed, _) = holdfast(0, &["apply", NEW, "--current", CONFIGS, "-o", "json", "--yes", "--reboot"])?;
     result(&serde_json::from_str(&printed)?, "rebooting")
 }
 

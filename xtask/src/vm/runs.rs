@@ -74,10 +74,7 @@ impl Vm {
         }
         let name = self.name();
         let watch = ConsoleWatch {
-            limits: Limits {
-                silence: SILENCE,
-                total: Duration::from_secs(self.scenario.limit) * PATIENCE,
-            },
+            limits: Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) * PATIENCE },
             log: &mut log,
             mirror: self.verbose.then_some(name.as_str()),
             narrate: self.narrate,

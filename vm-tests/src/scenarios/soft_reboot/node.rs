@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 
 use crate::guest::files::load_module;
-use crate::guest::{run, shell};
+use crate::guest::run;
 
 /// The units, as installed.
 const UNITS: &[(&str, &str)] = &[
@@ -95,37 +95,40 @@ pub(super) fn configure() -> Result<()> {
     run("systemctl", &["start", "late-writer.service"]).map(drop)
 }
 
-/// Prepares the root directory of the next userspace: an overlay over the present one. An image has files of its own, so the
-/// managed files are written there. `/var` is that of all userspaces.
+/// Prepares the root directory of the next userspace as an image-mode host has it: an overlay that nobody can write, with an `/etc`
+/// of its own. An image has files of its own, so the managed files are written there. `/var` is that of all userspaces.
 pub(super) fn another_root() -> Result<()> {
     load_module("overlay")?;
     for folder in [NEXT_ROOT, LAYERS] {
         fs::create_dir_all(folder)?;
     }
     mount(Some("tmpfs"), LAYERS, Some("tmpfs"), MsFlags::empty(), None::<&str>).context("the layers")?;
-    for folder in ["upper", "work"] {
-        fs::create_dir_all(format!("{LAYERS}/{folder}"))?;
-    }
-    let options = format!("lowerdir=/,upperdir={LAYERS}/upper,workdir={LAYERS}/work");
-    mount(Some("overlay"), NEXT_ROOT, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
+    fs::create_dir_all(format!("{LAYERS}/top"))?;
+    let options = format!("lowerdir={LAYERS}/top:/");
+    mount(Some("overlay"), NEXT_ROOT, Some("overlay"), MsFlags::MS_RDONLY, Some(options.as_str()))
         .context("the overlay")?;
-    for (from, to) in [("/var", "/var"), ("/", OLD_ROOT)] {
+    let etc = format!("{LAYERS}/etc");
+    run("cp", &["-a", "/etc", &etc])?;
+    fs::remove_dir_all(format!("{etc}/soft"))?;
+    fs::create_dir(format!("{etc}/soft"))?;
+    for (path, name) in FILES.iter().filter_map(|path| Some((path, path.strip_prefix("/etc/")?))) {
+        let content = if *path == SWAPPED { "another\n" } else { "one\n" };
+        fs::write(format!("{etc}/{name}"), content)?;
+    }
+    // A soft reboot into the same root directory unmounts the other two, and the next userspace mounts them again. systemd would wait
+    // for udev, which this guest does not have, before it mounts a path in `/dev`.
+    let disk = run("findmnt", &["-n", "-o", "SOURCE", "/"])?;
+    std::os::unix::fs::symlink(disk.trim(), format!("{etc}/soft-disk"))?;
+    let table = format!(
+        "/etc/soft-disk {OLD_ROOT} ext4 defaults 0 0\n\
+         {OLD_ROOT}/var /var none bind,x-systemd.requires-mounts-for={OLD_ROOT} 0 0\n"
+    );
+    fs::write(format!("{etc}/fstab"), table)?;
+    for (from, to) in [(&*etc, "/etc"), ("/var", "/var"), ("/", OLD_ROOT)] {
         let to = format!("{NEXT_ROOT}{to}");
         mount(Some(from), to.as_str(), None::<&str>, MsFlags::MS_BIND, None::<&str>)
             .with_context(|| to.clone())?;
     }
-    shell(&format!("rm -r {NEXT_ROOT}/etc/soft && mkdir {NEXT_ROOT}/etc/soft"))?;
-    for path in FILES.iter().filter(|path| path.starts_with("/etc/")) {
-        let content = if *path == SWAPPED { "another\n" } else { "one\n" };
-        fs::write(format!("{NEXT_ROOT}{path}"), content)?;
-    }
-    // A soft reboot into the same root directory unmounts both, and the next userspace mounts them again.
-    let disk = run("findmnt", &["-n", "-o", "SOURCE", "/"])?;
-    let table = format!(
-        "{} {OLD_ROOT} ext4 defaults 0 0\n{OLD_ROOT}/var /var none bind,x-systemd.requires-mounts-for={OLD_ROOT} 0 0\n",
-        disk.trim()
-    );
-    fs::write(format!("{NEXT_ROOT}/etc/fstab"), table)?;
     Ok(())
 }
 
