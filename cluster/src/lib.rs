@@ -16,6 +16,8 @@
 //! | [`socket`] | the client of the sensor's socket |
 //! | [`api`] | the objects that Holdfast defines in the API |
 //! | [`reports`] | what the sensor found, as the cluster sees it |
+//! | [`client`] | connections to the API server |
+//! | [`reads`] | reads of the own Node and its pods, in the node's name |
 //! | [`pods`] | names of pods by their uids |
 //! | [`metrics`] | the reporter's own metrics |
 //! | [`publish`] | the writes to the API server |
@@ -33,6 +35,7 @@
 pub mod api;
 pub mod backoff;
 pub mod cli;
+pub mod client;
 pub mod controller;
 pub mod manage;
 pub mod metrics;
@@ -44,6 +47,7 @@ pub mod pods;
 pub mod policies;
 pub mod probes;
 pub mod publish;
+pub mod reads;
 pub mod remove;
 pub mod reports;
 pub mod secure;

@@ -4,10 +4,11 @@
 //! Only an unknown uid causes a request. Without an answer a pod keeps its uid, and nothing else is delayed for long.
 
 use crate::backoff::Backoff;
+use crate::reads::Reads;
 use crate::reports::{PodName, PodNames};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PartialObjectMeta};
-use kube::{Client, ResourceExt as _};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -33,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 /// The pods of the node.
 #[derive(Debug)]
 pub struct Pods {
-    api: Api<Pod>,
+    reads: Reads,
     node: String,
     names: PodNames,
     /// The unknown uids of the last request.
@@ -45,9 +46,9 @@ pub struct Pods {
 
 impl Pods {
     /// The pods of this node. Nothing is asked yet.
-    pub fn new(client: Client, node: &str) -> Self {
+    pub fn new(reads: Reads, node: &str) -> Self {
         Self {
-            api: Api::all(client),
+            reads,
             node: node.to_owned(),
             names: PodNames::new(),
             unknown: BTreeSet::new(),
@@ -93,7 +94,9 @@ impl Pods {
 
     async fn ask(&mut self, wanted: &BTreeSet<String>) {
         let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).limit(PODS);
-        match timeout(ANSWER_TIMEOUT, self.api.list_metadata(&here)).await {
+        let here = &here;
+        let list = self.reads.read(|client| async move { Api::<Pod>::all(client).list_metadata(here).await });
+        match timeout(ANSWER_TIMEOUT, list).await {
             Ok(Ok(pods)) => {
                 if self.names.len() > NAMES {
                     self.names.retain(|uid, _| wanted.contains(uid));
@@ -137,7 +140,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unknown_uid_causes_one_request_for_the_pods_of_this_node() {
         let (client, asked) = played(|_| PlayedAnswer::Json(list()));
-        let mut pods = Pods::new(client, "n1");
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         assert!(pods.names(&BTreeSet::new()).await.is_empty());
         let names = pods.names(&uids(["u-1", "00ff"])).await.clone();
         assert_eq!((names["u-1"].namespace.as_str(), names["u-1"].name.as_str()), ("default", "debugger"));
@@ -152,20 +155,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_is_asked_less_and_less_and_the_uid_stays() {
         let (client, asked) = played(|_| PlayedAnswer::Code(403));
-        let mut pods = Pods::new(client, "n1");
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         for _ in 0..600 {
             assert!(pods.names(&uids(["u-1"])).await.is_empty());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let requests = asked.take().len();
-        assert!((4..=12).contains(&requests), "{requests} requests in ten minutes");
+        assert!((8..=24).contains(&requests), "{requests} requests of both readers in ten minutes");
         assert!(pods.again_at().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_does_not_answer_delays_by_its_time_limit() {
         let (client, _asked) = played(|_| PlayedAnswer::Never);
-        let mut pods = Pods::new(client, "n1");
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         let start = Instant::now();
         assert!(pods.names(&uids(["u-1"])).await.is_empty());
         assert!(start.elapsed() <= ANSWER_TIMEOUT + Duration::from_millis(10));

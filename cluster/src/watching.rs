@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A watch and its pauses.
 struct Watching<K: Resource + 'static> {
-    api: Api<K>,
+    api: Box<dyn Fn() -> Api<K> + Send>,
     config: Config,
     /// What is watched, for the log.
     what: &'static str,
@@ -30,14 +30,18 @@ struct Watching<K: Resource + 'static> {
     is_failing: bool,
 }
 
-/// The events of these objects, for ever. The first of failures that follow each other is logged.
-pub(crate) fn watched<K>(api: Api<K>, config: Config, what: &'static str) -> BoxStream<'static, Event<K>>
+/// The events of these objects, for ever. After a failure `api` gives the client anew, which may be another one. The first of failures that follow each other is logged.
+pub(crate) fn watched<K>(
+    api: impl Fn() -> Api<K> + Send + 'static,
+    config: Config,
+    what: &'static str,
+) -> BoxStream<'static, Event<K>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Clone + Send,
 {
     let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    let watching = Watching { api, config, what, events: None, backoff, is_failing: false };
+    let watching = Watching { api: Box::new(api), config, what, events: None, backoff, is_failing: false };
     stream::unfold(watching, |mut watching| async move {
         let event = watching.next().await;
         Some((event, watching))
@@ -53,7 +57,7 @@ where
     async fn next(&mut self) -> Event<K> {
         loop {
             let (api, config) = (&self.api, &self.config);
-            let events = self.events.get_or_insert_with(|| watcher(api.clone(), config.clone()).boxed());
+            let events = self.events.get_or_insert_with(|| watcher(api(), config.clone()).boxed());
             match events.next().await {
                 Some(Ok(event)) => {
                     if !matches!(event, Event::Init) {
@@ -93,7 +97,7 @@ mod tests {
     async fn a_server_that_refuses_each_list_is_asked_less_and_less() {
         for code in [401, 403, 404, 429, 500] {
             let (client, log) = played(move |_| PlayedAnswer::Code(code));
-            let mut events = watched(Api::<Node>::all(client), Config::default(), "nodes");
+            let mut events = watched(move || Api::<Node>::all(client.clone()), Config::default(), "nodes");
             let all = async { while events.next().await.is_some() {} };
             assert!(timeout(Duration::from_mins(30), all).await.is_err(), "it never ends");
             let requests = log.take().len();
@@ -112,7 +116,7 @@ mod tests {
                 PlayedAnswer::Json(list.clone())
             }
         });
-        let mut events = watched(Api::<Node>::all(client), Config::default(), "nodes");
+        let mut events = watched(move || Api::<Node>::all(client.clone()), Config::default(), "nodes");
         assert!(matches!(events.next().await, Some(Event::Init)));
         assert!(matches!(events.next().await, Some(Event::InitApply(_))));
         assert!(matches!(events.next().await, Some(Event::InitDone)));

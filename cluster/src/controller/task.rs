@@ -180,8 +180,9 @@ impl Controller {
 
     /// Follows policies and reports for ever.
     async fn follow(mut self, not_ready: watch::Sender<Option<&'static str>>) {
-        let policies: Api<DriftPolicy> = Api::all(self.client.clone());
-        let reports: Api<Report> = Api::all(self.client.clone());
+        let [one, other] = [(); 2].map(|()| self.client.clone());
+        let policies = move || Api::<DriftPolicy>::all(one.clone());
+        let reports = move || Api::<Report>::all(other.clone());
         let mut policies = watched(policies, WatchConfig::default(), "DriftPolicies");
         let mut reports = watched(reports, WatchConfig::default(), "DriftReports");
         let mut due: Option<Instant> = None;

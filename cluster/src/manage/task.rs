@@ -9,6 +9,7 @@ use super::{annotations, progress};
 use crate::api::DriftState;
 use crate::backoff::Backoff;
 use crate::publish::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode, limited};
+use crate::reads::Reads;
 use crate::reports::{NodeFinding, SensorState};
 use crate::socket::{SensorError, SensorSocket};
 use k8s_openapi::api::core::v1::Node;
@@ -47,7 +48,7 @@ pub struct ManageChannels {
 #[derive(Debug)]
 pub struct Manager {
     name: String,
-    nodes: Api<Node>,
+    reads: Reads,
     configs: Configs,
     socket: SensorSocket,
     channels: ManageChannels,
@@ -64,10 +65,16 @@ pub struct Manager {
 
 impl Manager {
     /// The task of a node. Nothing is asked or written yet.
-    pub fn new(client: &Client, name: String, socket: SensorSocket, channels: ManageChannels) -> Self {
+    pub fn new(
+        client: &Client,
+        reads: Reads,
+        name: String,
+        socket: SensorSocket,
+        channels: ManageChannels,
+    ) -> Self {
         Self {
             name,
-            nodes: Api::all(client.clone()),
+            reads,
             configs: Configs::new(client),
             socket,
             channels,
@@ -284,7 +291,9 @@ impl Manager {
     }
 
     async fn look_at_cordon(&mut self) {
-        match limited("Node", self.nodes.get(&self.name)).await {
+        let name = &self.name;
+        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
+        match limited("Node", read).await {
             Ok(node) => {
                 let spec = node.spec.unwrap_or_default();
                 self.is_cordoned = Some(spec.unschedulable.unwrap_or_default());

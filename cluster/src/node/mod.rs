@@ -8,16 +8,17 @@ mod sensor;
 mod tests;
 mod writer;
 
+use crate::client::{ClientError, client};
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
 use crate::pods::Pods;
 use crate::policies::PolicyFollower;
 use crate::probes;
 use crate::publish::{ManagedNode, Publisher, ReporterPlace, WrittenNode};
+use crate::reads::Reads;
 use crate::reports::NodeFinding;
 use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, SecureError};
 use crate::socket::SensorSocket;
-use kube::api::Api;
 use kube::{Client, Config};
 use std::io;
 use std::net::SocketAddr;
@@ -73,9 +74,9 @@ pub enum NodeError {
     /// The reporter does not know how to reach the API server.
     #[error("cannot find the API server: neither a service account's token nor a kubeconfig can be used")]
     Config(#[source] Box<kube::config::InferConfigError>),
-    /// No client can be made.
-    #[error("cannot make a client of the API server")]
-    Client(#[source] Box<kube::Error>),
+    /// There is no client of the API server.
+    #[error("cannot begin without the API server's client")]
+    Client(#[from] ClientError),
     /// The address of the health pages or of the pages over TLS cannot be used.
     #[error("cannot listen on {address} for the {pages}")]
     Listen {
@@ -106,10 +107,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     config.reset_reader_on_write = true;
     // A failed write is tried again with the state of then, so a repetition of the old request would be too late.
     config.default_retry = false;
-    // A watch is silent for longer than any answer. It has a limit of its own.
-    let mut watching = config.clone();
-    watching.read_timeout = None;
-    let client = Client::try_from(config).map_err(|error| NodeError::Client(Box::new(error)))?;
+    let reads = Reads::new(&config, &options.place.node)?;
+    let client = client(config)?;
     let listener = listen(options.probes, "health pages").await?;
     let secure_listener = listen(options.secure, "pages over TLS").await?;
     let certificates = match options.certificate {
@@ -121,20 +120,14 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(NodeError::Signals)?;
 
     let (findings, newest) = watch::channel(None);
-    let (not_ready, ready) = watch::channel(Some("the sensor has not answered yet"));
+    let (not_ready, readiness) = watch::channel(Some("the sensor has not answered yet"));
     let (stop, stopped) = watch::channel(false);
     let (managed, wanted) = watch::channel(None);
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
-    let watching = Client::try_from(watching).map_err(|error| NodeError::Client(Box::new(error)))?;
     let (policies, standing) = watch::channel(None);
-    let follower = PolicyFollower::new(
-        client.clone(),
-        watching.clone(),
-        &options.place.node,
-        SensorSocket::new(&*options.socket),
-        policies,
-    );
+    let socket = SensorSocket::new(&*options.socket);
+    let follower = PolicyFollower::new(reads.clone(), &options.place.node, socket, policies);
     managing.spawn(follower.run());
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
@@ -144,7 +137,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
         }
         Mode::Manage => {
             let update = Update { written: seen, managed, findings: newest.clone() };
-            manage_node(&mut managing, &client, watching, &options.place.node, &options.socket, update);
+            manage_node(&mut managing, &client, &reads, &options.place.node, &options.socket, update);
             None
         }
     };
@@ -153,9 +146,9 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let socket = SensorSocket::new(options.socket);
     let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready, metrics.clone()));
     let serving = tokio::spawn(secure::serve(secure_listener, certificates, secure_pages));
-    let pages = tokio::spawn(probes::serve(listener, ready));
-    let pods = Pods::new(client.clone(), &options.place.node);
-    let publisher = Publisher::new(&client, options.place).counting(metrics);
+    let pages = tokio::spawn(probes::serve(listener, readiness));
+    let pods = Pods::new(reads.clone(), &options.place.node);
+    let publisher = Publisher::new(&client, reads, options.place).counting(metrics);
     let update = ManagedChannels { managed: wanted, written };
     let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
     tracing::info!(mode = ?options.mode, "The reporter runs.");
@@ -187,18 +180,18 @@ struct Update {
 fn manage_node(
     tasks: &mut JoinSet<()>,
     client: &Client,
-    watching: Client,
+    reads: &Reads,
     name: &str,
     socket: &Path,
     update: Update,
 ) {
     let (seen, node) = watch::channel(None);
     let (newest, progress) = watch::channel(None);
-    tasks.spawn(manage::follow_node(Api::all(watching), name.to_owned(), seen));
+    tasks.spawn(manage::follow_node(reads.clone(), name.to_owned(), seen));
     tasks.spawn(manage::follow_progress(SensorSocket::new(socket), newest));
     let Update { written, managed, findings } = update;
     let channels = ManageChannels { node, progress, findings, written, managed };
-    let manager = Manager::new(client, name.to_owned(), SensorSocket::new(socket), channels);
+    let manager = Manager::new(client, reads.clone(), name.to_owned(), SensorSocket::new(socket), channels);
     tasks.spawn(manager.run());
 }
 

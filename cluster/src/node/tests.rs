@@ -198,9 +198,11 @@ impl Writing {
         let (observe, managed) = watch::channel(None);
         let (written, _) = watch::channel(WrittenNode::default());
         let update = writer::ManagedChannels { managed, written };
-        let publisher = Publisher::new(&client, place);
+        let publisher_client = client.clone();
+        let reads = Reads::with(client.clone(), client);
+        let publisher = Publisher::new(&publisher_client, reads.clone(), place);
         let (policies, standing) = watch::channel(None);
-        let pods = Pods::new(client, "n1");
+        let pods = Pods::new(reads, "n1");
         let task = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
         Self { findings, stop, _managed: observe, _policies: policies, task }
     }

@@ -9,13 +9,14 @@ use super::node::NodeFacts;
 use super::pods::{AccountPod, NodePods, resource};
 use crate::api::{DriftPolicy, PolicyState, ReportedPolicy};
 use crate::publish::{PolicyStanding, limited};
+use crate::reads::Reads;
 use crate::socket::{SensorError, SensorSocket};
 use crate::watching::watched;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
 use kube::api::Api;
 use kube::runtime::watcher::{Config, Event};
-use kube::{Client, ResourceExt as _};
 use sensor_model::socket::{ClusterPolicies, SocketErrorReason};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,10 +45,7 @@ type PodEvents = BoxStream<'static, Event<AccountPod>>;
 /// Follows the policies for one node.
 pub struct PolicyFollower {
     node: String,
-    /// For requests with an answer of limited time.
-    client: Client,
-    /// For watches.
-    watching: Client,
+    reads: Reads,
     socket: SensorSocket,
     policies: BTreeMap<String, DriftPolicy>,
     /// Those of the list that has not ended yet.
@@ -67,18 +65,16 @@ impl fmt::Debug for PolicyFollower {
 }
 
 impl PolicyFollower {
-    /// Nothing is asked yet. `client` limits the time of each answer, and `watching` does not.
+    /// Nothing is asked yet.
     pub fn new(
-        client: Client,
-        watching: Client,
+        reads: Reads,
         node: &str,
         socket: SensorSocket,
         standing: watch::Sender<Option<PolicyStanding>>,
     ) -> Self {
         Self {
             node: node.to_owned(),
-            client,
-            watching,
+            reads,
             socket,
             policies: BTreeMap::new(),
             listed: None,
@@ -92,7 +88,8 @@ impl PolicyFollower {
 
     /// Follows them until nothing takes the standing any more.
     pub async fn run(mut self) {
-        let policies: Api<DriftPolicy> = Api::all(self.watching.clone());
+        let reads = self.reads.clone();
+        let policies = move || Api::<DriftPolicy>::all(reads.account());
         let mut events = watched(policies, Config::default(), "DriftPolicies");
         let mut pods: Option<PodEvents> = None;
         // Nothing is due before the first whole list.
@@ -102,6 +99,8 @@ impl PolicyFollower {
             tokio::select! {
                 Some(event) = events.next() => if self.take(event) {
                     self.facts = None;
+                    // It also finds out in whose name the pods can be read.
+                    self.node_facts().await;
                     pods = self.pods_wanted(pods);
                     soon(&mut due);
                 },
@@ -146,9 +145,10 @@ impl PolicyFollower {
             return None;
         }
         present.or_else(|| {
-            let api: Api<AccountPod> = Api::all_with(self.watching.clone(), &resource());
+            let reads = self.reads.clone();
+            let pods = move || Api::<AccountPod>::all_with(reads.reading(), &resource());
             let here = Config::default().fields(&format!("spec.nodeName={}", self.node));
-            Some(watched(api, here, "this node's pods"))
+            Some(watched(pods, here, "this node's pods"))
         })
     }
 
@@ -228,8 +228,9 @@ impl PolicyFollower {
         {
             return Some(facts.clone());
         }
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        match limited("Node", nodes.get_metadata(&self.node)).await {
+        let name = &self.node;
+        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get_metadata(name).await });
+        match limited("Node", read).await {
             Ok(node) => {
                 let facts = NodeFacts::of(&node.metadata);
                 self.facts = Some((facts.clone(), Instant::now()));

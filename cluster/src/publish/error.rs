@@ -7,6 +7,12 @@ use thiserror::Error;
 
 /// The status code of an object or a kind that does not exist.
 const NOT_FOUND: u16 = 404;
+/// The status code of an object that exists already, or that another writer owns.
+const CONFLICT: u16 = 409;
+/// Status codes of answers that another attempt may change, below those of the server's own errors.
+const TEMPORARY: [u16; 3] = [401, 408, 429];
+/// The first status code of the server's own errors.
+const SERVER_ERRORS: u16 = 500;
 
 /// Why an object was not written or read.
 #[derive(Debug, Error)]
@@ -41,7 +47,7 @@ pub enum PublishError {
 
 impl PublishError {
     /// The error of a request about this object.
-    pub(super) fn of(object: &'static str, error: kube::Error) -> Self {
+    pub(crate) fn of(object: &'static str, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused { object, status },
             error => Self::Unanswered { object, error: Box::new(error) },
@@ -61,7 +67,30 @@ impl PublishError {
     /// Whether the object, or its kind, does not exist.
     pub fn is_missing(&self) -> bool {
         // By the code: the API server's answer about an unknown kind is no Status, so it has no reason.
-        matches!(self, Self::Refused { status, .. } if status.code == NOT_FOUND)
+        self.code() == Some(NOT_FOUND)
+    }
+
+    /// Whether the object exists already.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(CONFLICT)
+    }
+
+    /// Whether another attempt may have another result.
+    pub fn is_temporary(&self) -> bool {
+        self.code().is_none_or(|code| TEMPORARY.contains(&code) || code >= SERVER_ERRORS)
+    }
+
+    /// Whether the API server may have done what was asked.
+    pub fn may_have_happened(&self) -> bool {
+        self.code().is_none_or(|code| code >= SERVER_ERRORS)
+    }
+
+    /// The status code of the API server's answer.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(status.code),
+            Self::Unanswered { .. } | Self::TimedOut { .. } | Self::NoUid => None,
+        }
     }
 
     /// How long the API server asks to wait.

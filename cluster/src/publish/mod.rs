@@ -11,6 +11,8 @@ mod managed;
 mod objects;
 mod place;
 mod policies;
+#[cfg(test)]
+mod repetition_tests;
 mod taint;
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,8 @@ pub use policies::PolicyStanding;
 
 use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
-use crate::reports::{Condition, ConditionStatus, NodeEvent, NodeFinding, conditions, event};
+use crate::reads::Reads;
+use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, event};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
@@ -46,6 +49,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Publisher {
     place: ReporterPlace,
+    reads: Reads,
     nodes: Api<Node>,
     reports: Api<DriftReport>,
     leases: Api<Lease>,
@@ -56,6 +60,10 @@ pub struct Publisher {
     is_owned: bool,
     /// The report that the last Event led to.
     reported: Option<DriftReportStatus>,
+    /// Whether the report of an earlier reporter is known, or cannot be. Before, an Event could repeat one of that reporter.
+    is_last_known: bool,
+    /// An Event whose creation got no answer, and the report that it led to.
+    uncertain: Option<(Box<Event>, DriftReportStatus)>,
     /// Status of each condition, and since when.
     since: BTreeMap<&'static str, (ConditionStatus, Timestamp)>,
     node: WriteAttempts<()>,
@@ -69,6 +77,7 @@ pub struct Publisher {
     announced: Option<BTreeMap<&'static str, String>>,
     /// The plan of the report, of an earlier reporter until mode `manage` has decided about it.
     plan: Option<ReportedPlan>,
+    is_plan_decided: bool,
     /// The policies of the cluster; `None` until they are known.
     policies: Option<PolicyStanding>,
     /// The policies of the report of an earlier reporter.
@@ -82,8 +91,9 @@ pub struct Publisher {
 
 impl Publisher {
     /// A publisher for this place. Nothing is asked or written yet.
-    pub fn new(client: &Client, place: ReporterPlace) -> Self {
+    pub fn new(client: &Client, reads: Reads, place: ReporterPlace) -> Self {
         Self {
+            reads,
             nodes: Api::all(client.clone()),
             reports: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), &place.namespace),
@@ -92,6 +102,8 @@ impl Publisher {
             uid: None,
             is_owned: false,
             reported: None,
+            is_last_known: false,
+            uncertain: None,
             since: BTreeMap::new(),
             // Never refreshed: it is asked for again if the Node is another one.
             node: WriteAttempts::new(Duration::ZERO),
@@ -103,6 +115,7 @@ impl Publisher {
             annotations: WriteAttempts::new(REFRESH),
             announced: None,
             plan: None,
+            is_plan_decided: false,
             policies: None,
             reported_policies: Vec::new(),
             taint: WriteAttempts::new(Duration::ZERO),
@@ -137,15 +150,10 @@ impl Publisher {
         let mut again = Instant::now() + REFRESH;
         if let Some(managed) = managed {
             self.plan.clone_from(&managed.plan);
+            self.is_plan_decided = true;
         }
         if let Some(finding) = finding {
-            let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
-            let status = DriftReportStatus {
-                plan: self.plan.clone(),
-                policies: policies.clone(),
-                ..finding.status.clone()
-            };
-            again = again.min(self.write_report(&uid, &status).await);
+            again = again.min(self.write_report(&uid, &finding.status).await);
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
             again = again.min(self.write_annotations(&uid, write).await);
@@ -162,66 +170,88 @@ impl Publisher {
         again.min(self.renew_lease(&uid).await)
     }
 
-    /// Learns the Node's uid and what an earlier reporter wrote, so that nothing is reported twice after a restart.
+    /// Learns the Node's uid, and the conditions that an earlier reporter wrote.
     async fn learn(&mut self) -> Result<String, Instant> {
         if let Some(later) = self.node.later(&()) {
             return Err(later);
         }
-        match self.ask().await {
-            Ok((uid, node, reported)) => {
+        let name = &self.place.node;
+        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
+        let learnt = limited("Node", read).await.and_then(|node| {
+            let uid = node.uid().ok_or(PublishError::NoUid)?;
+            Ok((uid, node))
+        });
+        match learnt {
+            Ok((uid, node)) => {
                 self.node.done((), Ok(()));
                 self.uid = Some(uid.clone());
                 self.since = known_conditions(&node);
                 self.seen_taints = Some(SeenTaints::of(&node));
-                if let Some(last) = &reported {
-                    self.reported_policies.clone_from(&last.policies);
-                }
-                self.plan = self.plan.take().or_else(|| reported.as_ref().and_then(|last| last.plan.clone()));
-                self.reported = self.reported.take().or(reported);
                 Ok(uid)
             }
             Err(error) => Err(self.node.done((), Err(error))),
         }
     }
 
-    async fn ask(&self) -> Result<(String, Node, Option<DriftReportStatus>), PublishError> {
-        let node = limited("Node", self.nodes.get(&self.place.node)).await?;
-        let uid = node.uid().ok_or(PublishError::NoUid)?;
-        let report = match limited("DriftReport", self.reports.get_opt(&self.place.node)).await {
-            // Without the report, an Event may be repeated. Conditions are written all the same.
-            Err(PublishError::Refused { .. }) => None,
-            report => report?,
-        };
-        Ok((uid, node, report.and_then(|report| report.status)))
-    }
-
-    async fn write_report(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
+    async fn write_report(&mut self, uid: &str, found: &DriftReportStatus) -> Instant {
         // The time and the log's newest entry change all the time. They go with other changes.
-        let compared = DriftReportStatus { observed_at: None, log: None, ..status.clone() };
-        if let Some(later) = self.report.later(&compared) {
+        let compared = DriftReportStatus { observed_at: None, log: None, ..found.clone() };
+        let wanted = self.completed(&compared);
+        if let Some(later) = self.report.later(&wanted) {
             return later;
         }
-        let result = self.apply_report(uid, status).await;
+        let result = self.apply_report(uid, found).await;
         self.metrics.wrote(WrittenObject::Report, PublishError::write_result(&result));
         if result.as_ref().is_err_and(PublishError::is_missing) {
             self.is_owned = false;
         }
         if result.is_ok() {
-            self.written.plan.clone_from(&status.plan);
+            self.written.plan.clone_from(&self.plan);
         }
-        self.report.done(compared, result)
+        self.report.done(self.completed(&compared), result)
     }
 
-    async fn apply_report(&mut self, uid: &str, status: &DriftReportStatus) -> Result<(), PublishError> {
-        let name = &self.place.node;
+    /// The report with what the sensor does not know.
+    fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
+        let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
+        DriftReportStatus { plan: self.plan.clone(), policies: policies.clone(), ..found.clone() }
+    }
+
+    async fn apply_report(&mut self, uid: &str, found: &DriftReportStatus) -> Result<(), PublishError> {
         if !self.is_owned {
             let report = Patch::Apply(objects::report(&self.place, uid));
-            limited("DriftReport", self.reports.patch(name, &ours(), &report)).await?;
+            let answer = limited("DriftReport", self.reports.patch(&self.place.node, &ours(), &report)).await;
+            self.learn_report(&answer);
+            answer?;
             self.is_owned = true;
         }
-        let status = Patch::Apply(objects::report_status(&self.place, status));
-        limited("DriftReport's status", self.reports.patch_status(name, &ours(), &status)).await?;
+        let status = self.completed(found);
+        let status = Patch::Apply(objects::report_status(&self.place, &status));
+        limited("DriftReport's status", self.reports.patch_status(&self.place.node, &ours(), &status))
+            .await?;
         Ok(())
+    }
+
+    /// Learns what an earlier reporter reported, so that nothing is reported twice after a restart. The answer to a write has it, so
+    /// the reporter needs no right to read reports.
+    fn learn_report(&mut self, answer: &Result<DriftReport, PublishError>) {
+        if self.is_last_known {
+            return;
+        }
+        let last = match answer {
+            Ok(report) => report.status.clone(),
+            Err(error) if error.is_temporary() => return,
+            // There is no report that could be read.
+            Err(_) => None,
+        };
+        self.is_last_known = true;
+        if !self.is_plan_decided {
+            self.plan = last.as_ref().and_then(|last| last.plan.clone());
+        }
+        if let Some(last) = &last {
+            self.reported_policies.clone_from(&last.policies);
+        }
+        self.reported = self.reported.take().or(last);
     }
 
     /// What was written last.
@@ -240,7 +270,8 @@ impl Publisher {
                     break;
                 }
                 // The annotations have the reason, too, so a refused Event does not delay them.
-                if let Err(error) = self.send_event(uid, event).await {
+                let event = objects::event(&self.place, uid, event, Timestamp::now());
+                if let Err(error) = self.send_event(&event).await {
                     tracing::debug!(%error, "the Event of an update was not created");
                 }
                 self.announced = Some(write.annotations.clone());
@@ -256,9 +287,8 @@ impl Publisher {
         self.annotations.done(write.clone(), answer.map(drop))
     }
 
-    async fn send_event(&mut self, uid: &str, event: &NodeEvent) -> Result<(), PublishError> {
-        let event = objects::event(&self.place, uid, event, Timestamp::now());
-        let result = limited("Event", self.events.create(&PostParams::default(), &event)).await;
+    async fn send_event(&mut self, event: &Event) -> Result<(), PublishError> {
+        let result = limited("Event", self.events.create(&PostParams::default(), event)).await;
         self.metrics.wrote(WrittenObject::Event, PublishError::write_result(&result));
         result?;
         self.event_budget.spend();
@@ -319,7 +349,10 @@ impl Publisher {
         let seen = if let Some(seen) = &self.seen_taints {
             seen.clone()
         } else {
-            let node = limited("Node", self.nodes.get(name)).await?;
+            let node = {
+                let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
+                limited("Node", read).await?
+            };
             let seen = SeenTaints::of(&node);
             if seen.has_ours() == wanted {
                 return Ok(node);
@@ -342,6 +375,13 @@ impl Publisher {
 
     async fn write_event(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
         let idle = Instant::now() + REFRESH;
+        if !self.is_last_known {
+            // The next attempt to write the report is soon.
+            return idle;
+        }
+        if let Err(again) = self.look_for_uncertain().await {
+            return again;
+        }
         let Some(event) = event(self.reported.as_ref(), status) else {
             // An unknown state ends no drift, so it must not hide the recovery.
             if status.state != DriftState::Unknown {
@@ -352,14 +392,42 @@ impl Publisher {
         if let Some(later) = self.event.later(&()).or_else(|| self.event_budget.later()) {
             return later;
         }
-        let result = self.send_event(uid, &event).await;
+        let event = objects::event(&self.place, uid, &event, Timestamp::now());
+        let result = self.send_event(&event).await;
         let is_created = result.is_ok();
         if is_created {
             self.reported = Some(status.clone());
+        } else if result.as_ref().is_err_and(PublishError::may_have_happened) {
+            self.uncertain = Some((Box::new(event), status.clone()));
         }
         let again = self.event.done((), result);
         self.event.forget();
         if is_created { idle } else { again }
+    }
+
+    /// Asks whether the Event whose creation got no answer exists: creating it without effect is a conflict then. Gives the time of the
+    /// next attempt if there is no answer again.
+    async fn look_for_uncertain(&mut self) -> Result<(), Instant> {
+        let Some((event, led_to)) = &self.uncertain else { return Ok(()) };
+        if let Some(later) = self.event.later(&()) {
+            return Err(later);
+        }
+        let without_effect = PostParams { dry_run: true, ..PostParams::default() };
+        match limited("Event", self.events.create(&without_effect, event)).await {
+            Err(error) if error.is_conflict() => {
+                self.reported = Some(led_to.clone());
+                self.event_budget.spend();
+            }
+            Err(error) if error.is_temporary() => {
+                let again = self.event.done((), Err(error));
+                self.event.forget();
+                return Err(again);
+            }
+            // It does not exist, or nobody can know.
+            Ok(_) | Err(_) => {}
+        }
+        self.uncertain = None;
+        Ok(())
     }
 
     async fn renew_lease(&mut self, uid: &str) -> Instant {

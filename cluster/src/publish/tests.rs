@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
-const REPORT: &str = "/apis/holdfast.dev/v1alpha1/driftreports/n1";
-const NODE: &str = "/api/v1/nodes/n1";
+pub(super) const REPORT: &str = "/apis/holdfast.dev/v1alpha1/driftreports/n1";
+pub(super) const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
-const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+pub(super) const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 fn place() -> ReporterPlace {
     ReporterPlace {
@@ -25,7 +25,7 @@ fn drift(path: &str) -> Drift {
     Drift { path: path.to_owned(), differences: vec!["content".to_owned()], ..Drift::default() }
 }
 
-fn finding(paths: &[&str]) -> NodeFinding {
+pub(super) fn finding(paths: &[&str]) -> NodeFinding {
     let drifts: Vec<Drift> = paths.iter().map(|path| drift(path)).collect();
     NodeFinding {
         status: DriftReportStatus {
@@ -46,17 +46,18 @@ fn node(uid: &str) -> Value {
 }
 
 /// The answer of a server on which nothing goes wrong.
-fn good(asked: &PlayedRequest) -> PlayedAnswer {
+pub(super) fn good(asked: &PlayedRequest) -> PlayedAnswer {
     match (asked.method.as_str(), asked.line().split_once(' ').unwrap().1) {
         (_, path) if path.starts_with(NODE) => PlayedAnswer::Json(node("node-uid")),
-        ("GET", REPORT) => PlayedAnswer::Code(404),
         _ => PlayedAnswer::Echo,
     }
 }
 
-fn publisher(answer: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static) -> (Publisher, PlayedLog) {
+pub(super) fn publisher(
+    answer: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static,
+) -> (Publisher, PlayedLog) {
     let (client, log) = played(answer);
-    (Publisher::new(&client, place()), log)
+    (Publisher::new(&client, Reads::with(client.clone(), client.clone()), place()), log)
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +70,6 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
         lines,
         [
             format!("GET {NODE}"),
-            format!("GET {REPORT}"),
             format!("PATCH {REPORT}"),
             format!("PATCH {REPORT}/status"),
             format!("PATCH {NODE}/status"),
@@ -81,17 +81,17 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
         assert!(patch.uri.contains("fieldManager=holdfast-reporter"), "{}", patch.uri);
         assert!(patch.uri.contains("force=true"), "{}", patch.uri);
     }
-    let owner = &asked[2].body["metadata"]["ownerReferences"][0];
+    let owner = &asked[1].body["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), &json!("node-uid")));
-    assert_eq!(asked[3].body["status"]["drifts"][0]["path"], "/etc/a");
-    let conditions = asked[4].body["status"]["conditions"].as_array().unwrap();
+    assert_eq!(asked[2].body["status"]["drifts"][0]["path"], "/etc/a");
+    let conditions = asked[3].body["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions.len(), 2);
     assert_eq!(conditions[0]["type"], "ConfigDrift");
     assert_eq!(conditions[0]["status"], "True");
-    assert_eq!(asked[4].body.as_object().unwrap().len(), 4, "nothing else of the Node: {}", asked[4].body);
-    assert_eq!(asked[5].body["regarding"]["uid"], "node-uid");
-    assert_eq!(asked[5].body["reason"], "ConfigDriftDetected");
-    assert_eq!(asked[6].body["spec"]["holderIdentity"], "pod-1");
+    assert_eq!(asked[3].body.as_object().unwrap().len(), 4, "nothing else of the Node: {}", asked[3].body);
+    assert_eq!(asked[4].body["regarding"]["uid"], "node-uid");
+    assert_eq!(asked[4].body["reason"], "ConfigDriftDetected");
+    assert_eq!(asked[5].body["spec"]["holderIdentity"], "pod-1");
 
     let again = publisher.round(Some(&finding(&["/etc/a"])), None).await;
     assert_eq!(log.lines(), Vec::<String>::new());
@@ -147,7 +147,7 @@ async fn a_new_reporter_repeats_neither_event_nor_time_of_the_change() {
                 {"type": "ConfigDrift", "status": "True", "lastTransitionTime": "2025-05-05T05:05:05Z"}]});
             PlayedAnswer::Json(node)
         }
-        "GET /apis/holdfast.dev/v1alpha1/driftreports/n1" => PlayedAnswer::Json(json!({
+        "PATCH /apis/holdfast.dev/v1alpha1/driftreports/n1" => PlayedAnswer::Json(json!({
             "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": {"name": "n1"},
             "status": finding(&["/etc/a"]).status,
         })),
@@ -382,7 +382,7 @@ async fn annotations_that_are_refused_are_tried_again_without_another_event() {
 #[tokio::test(start_paused = true)]
 async fn a_new_reporter_keeps_the_plan_until_mode_manage_has_decided() {
     let (mut publisher, log) = publisher(|asked| match asked.line() {
-        line if line == format!("GET {REPORT}") => {
+        line if line == format!("PATCH {REPORT}") => {
             let status = DriftReportStatus { plan: managed("").plan, ..finding(&[]).status };
             PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
                 "metadata": {"name": "n1"}, "status": status}))

@@ -25,17 +25,37 @@ pub(crate) const RELEASE: &str = "HOLDFAST_KUBE_RELEASE";
 
 /// Tests of the control plane that need more than every release has: the test, the first release that passes it by default, and what
 /// it needs.
-const NEEDS: [(&str, [u32; 2], &str); 1] = [(
-    "policies_from_files_guard_nodes_although_the_api_has_no_policy",
-    [1, 37],
-    "admission policies from files",
-)];
+const NEEDS: [(&str, [u32; 2], &str); 2] = [
+    (
+        "policies_from_files_guard_nodes_although_the_api_has_no_policy",
+        [1, 37],
+        "admission policies from files",
+    ),
+    (
+        "an_api_server_without_constrained_impersonation_is_read_with_the_rights_of_the_component_plain_reads",
+        IMPERSONATION,
+        "constrained impersonation to switch off",
+    ),
+];
+
+/// The first release in which a token may read in the name of its node. Clusters of older ones have the component `plain-reads`.
+pub(super) const IMPERSONATION: [u32; 2] = [1, 36];
 
 /// The tests that a release cannot pass, each with what it needs.
 pub(crate) fn beyond(release: &str) -> Vec<(&'static str, &'static str)> {
-    let numbers: Vec<u32> = release.split('.').filter_map(|number| number.parse().ok()).collect();
-    let missing = NEEDS.into_iter().filter(|(_, first, _)| numbers.as_slice() < &first[..]);
+    let missing = NEEDS.into_iter().filter(|(_, first, _)| is_before(release, *first));
     missing.map(|(test, _, what)| (test, what)).collect()
+}
+
+fn is_before(release: &str, first: [u32; 2]) -> bool {
+    let numbers: Vec<u32> = release.split('.').filter_map(|number| number.parse().ok()).collect();
+    numbers.as_slice() < &first[..]
+}
+
+/// Whether the tests run on a release before this one.
+#[cfg(test)]
+pub(super) fn is_tested_before(first: [u32; 2]) -> bool {
+    is_before(&tested(), first)
 }
 
 /// The release on which a test of the control plane runs: that of the variable, or the newest.
@@ -241,7 +261,7 @@ mod tests {
 
     #[test]
     fn only_tests_that_exist_are_beyond_the_older_release_and_none_is_beyond_the_newest() {
-        let tests = include_str!("deploy_tests.rs");
+        let tests = [include_str!("deploy_tests.rs"), include_str!("rights_tests.rs")].concat();
         let missing = beyond(OLDER);
         assert!(!missing.is_empty());
         for (test, _) in missing {

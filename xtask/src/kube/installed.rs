@@ -32,6 +32,11 @@ pub(crate) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
 
 /// The token of the reporter on a node, once the controllers have made its pod.
 pub(crate) fn reporter_token(plane: &ControlPlane, node: &str) -> Result<String> {
+    pod_and_token(plane, node).map(|(_, token)| token)
+}
+
+/// The same, after the name of the pod.
+pub(crate) fn pod_and_token(plane: &ControlPlane, node: &str) -> Result<(String, String)> {
     // The controller's pod has another label.
     let mut kubectl = plane.kubectl();
     kubectl.args(["get", "pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/name=holdfast"]);
@@ -43,5 +48,5 @@ pub(crate) fn reporter_token(plane: &ControlPlane, node: &str) -> Result<String>
     let mut kubectl = plane.kubectl();
     kubectl.args(["create", "token", "holdfast-reporter", "--namespace", NAMESPACE]);
     let token = output(kubectl.args(["--bound-object-kind", "Pod", "--bound-object-name", name]))?;
-    Ok(token.trim().to_owned())
+    Ok((name.to_owned(), token.trim().to_owned()))
 }

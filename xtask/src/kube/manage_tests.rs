@@ -6,6 +6,7 @@
 use super::installed::NAMESPACE;
 use super::process::LoggedProcess;
 use super::reporter_tests::{Cluster, LIMIT, PlayedSensor, refused};
+use super::rights_tests::{MANAGE, no_other_right, only_the_own_watch};
 use crate::dist;
 use crate::run::output;
 use anyhow::{Context as _, Result, ensure};
@@ -41,15 +42,8 @@ impl Managed {
         }
         let mut sensor = PlayedSensor::start(cluster.folder.path());
         sensor.turn("current rendered-a");
-        let mut config = None;
-        cluster
-            .plane
-            .until(LIMIT, || {
-                config = Some(cluster.reporter_config("n1")?);
-                Ok(())
-            })
-            .unwrap();
-        let mut managed = Self { cluster, sensor, config: config.unwrap(), reporter: None };
+        let config = cluster.until_reporter_config("n1");
+        let mut managed = Self { cluster, sensor, config, reporter: None };
         managed.annotate("n1", &[("currentConfig", "rendered-a"), ("desiredConfig", "rendered-a")]).unwrap();
         managed.start_reporter();
         managed
@@ -75,11 +69,12 @@ impl Managed {
     }
 
     /// With the token of a reporter.
-    fn apply_as(&self, config: &Path, node: &str, annotations: &Value) -> Result<String> {
+    fn apply_as(&self, config: &Path, node: &str, annotations: &Value, spec: &Value) -> Result<String> {
         let object = json!({
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": { "name": node, "annotations": annotations },
+            "spec": spec,
         });
         let file = self.cluster.file("annotations.json", &object.to_string());
         let mut arguments = vec!["apply", "--server-side", "--force-conflicts"];
@@ -186,6 +181,8 @@ fn a_managed_node_follows_its_desired_config_through_drain_drift_and_a_reporter_
     node.until(&[("state", "Done"), ("reason", ""), ("currentConfig", "rendered-d")]);
 
     only_the_own_annotations(&node);
+    only_the_own_watch(&node.cluster, &node.config);
+    no_other_right(&node.cluster, &node.config, &MANAGE);
     node.cluster.plane.check().unwrap();
     node.reporter.unwrap().check().unwrap();
 }
@@ -194,14 +191,20 @@ fn a_managed_node_follows_its_desired_config_through_drain_drift_and_a_reporter_
 fn only_the_own_annotations(node: &Managed) {
     let other = node.cluster.reporter_config("n2").unwrap();
     let ours = json!({ "machineconfiguration.openshift.io/state": "Done", "holdfast.dev/plan": "{}" });
-    node.apply_as(&other, "n2", &ours).unwrap();
-    refused(node.apply_as(&other, "n1", &ours), "the reporter of n2 may not change the Node n1").unwrap();
+    let no_spec = json!({});
+    node.apply_as(&other, "n2", &ours, &no_spec).unwrap();
+    refused(node.apply_as(&other, "n1", &ours, &no_spec), "the reporter of n2 may not change the Node n1")
+        .unwrap();
     for foreign in ["machineconfiguration.openshift.io/desiredConfig", "example.com/x"] {
         let mut more = ours.clone();
         more[foreign] = json!("x");
-        refused(node.apply_as(&other, "n2", &more), "a reporter changes no annotation of a Node but")
-            .unwrap();
+        refused(
+            node.apply_as(&other, "n2", &more, &no_spec),
+            "a reporter changes no annotation of a Node but",
+        )
+        .unwrap();
     }
-    let cordon = ["patch", "node", "n2", "--patch", r#"{"spec":{"unschedulable":true}}"#];
-    refused(node.cluster.kubectl_as(&other, &cordon), "a reporter changes no cordon or other field").unwrap();
+    let cordon = json!({ "unschedulable": true });
+    refused(node.apply_as(&other, "n2", &ours, &cordon), "a reporter changes no cordon or other field")
+        .unwrap();
 }

@@ -8,6 +8,10 @@ mod assets;
 pub(crate) mod control_plane;
 #[cfg(test)]
 mod deploy_tests;
+#[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
+mod faulty_server;
 mod go;
 pub(crate) mod image;
 pub(crate) mod installed;
@@ -20,6 +24,8 @@ mod policy_tests;
 mod process;
 #[cfg(test)]
 mod reporter_tests;
+#[cfg(test)]
+mod rights_tests;
 pub(crate) mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST, OLDER, RELEASE, beyond};

@@ -6,10 +6,11 @@
 //! program runs on this machine.
 
 use super::KubeAssets;
-use super::assets::tested;
+use super::assets::{IMPERSONATION, is_tested_before, tested};
 use super::control_plane::{ClientPlace, ControlPlane, Wanted};
 use super::installed::{self, NAMESPACE};
 use super::process::LoggedProcess;
+use super::rights_tests::{no_other_right, only_the_own_reads};
 use crate::cache::Cache;
 use crate::dist;
 use crate::run::output;
@@ -77,14 +78,23 @@ pub(super) struct Cluster {
 impl Cluster {
     /// With this folder of `deploy/kustomize`. Its logs have this name.
     pub(super) fn start(name: &str, manifests: &str) -> Self {
+        Self::start_with(name, manifests, &[])
+    }
+
+    /// With these flags of the API server.
+    pub(super) fn start_with(name: &str, manifests: &str, apiserver: &[&str]) -> Self {
         let assets = KubeAssets::cached(&Cache::open().unwrap(), &tested()).unwrap();
-        let wanted = Wanted { name, nodes: &[], apiserver: &[] };
+        let wanted = Wanted { name, nodes: &[], apiserver };
         let plane = ControlPlane::start(&assets, wanted).unwrap();
         let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
         for name in ["n1", "n2"] {
             cluster.create(&installed::node(name));
         }
         installed::apply(&cluster.plane, manifests).unwrap();
+        if is_tested_before(IMPERSONATION) {
+            let rights = dist::root().join("deploy/kustomize/components/plain-reads/rbac.yaml");
+            output(cluster.plane.kubectl().args(["apply", "-f"]).arg(rights)).unwrap();
+        }
         cluster
     }
 
@@ -104,11 +114,53 @@ impl Cluster {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The config of the reporter on a node: with the token that the kubelet would put into its pod.
+    /// A pod of the `DaemonSet` on a node, and the token that the kubelet would put into it.
+    pub(super) fn reporter_token(&self, node: &str) -> Result<(String, String)> {
+        installed::pod_and_token(&self.plane, node)
+    }
+
+    /// The config of the reporter on a node.
     pub(super) fn reporter_config(&self, node: &str) -> Result<PathBuf> {
-        let token = installed::reporter_token(&self.plane, node)?;
+        let (_, token) = self.reporter_token(node)?;
         let config = self.plane.config_with(node, &token, ClientPlace::Host)?;
         Ok(self.file(&format!("{node}.kubeconfig"), &config))
+    }
+
+    /// The same once the controllers have made the pod.
+    pub(super) fn until_reporter_config(&self, node: &str) -> PathBuf {
+        let mut config = None;
+        self.plane
+            .until(LIMIT, || {
+                config = Some(self.reporter_config(node)?);
+                Ok(())
+            })
+            .unwrap();
+        config.unwrap()
+    }
+
+    /// Starts the reporter of n1, once the sensor has this socket.
+    pub(super) fn start_reporter(
+        &self,
+        socket: &str,
+        config: &Path,
+        more: &[&str],
+        log: &Path,
+    ) -> LoggedProcess {
+        let socket = self.folder.path().join("run").join(socket);
+        self.plane
+            .until(LIMIT, || {
+                ensure!(socket.exists(), "the sensor has no socket yet");
+                Ok(())
+            })
+            .unwrap();
+        let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
+        command
+            .args(["node", "--node-name", "n1", "--namespace", NAMESPACE, "--probes", "127.0.0.1:0"])
+            .args(["--secure", "127.0.0.1:0", "--socket"])
+            .arg(&socket)
+            .args(more)
+            .env("KUBECONFIG", config);
+        LoggedProcess::start("holdfast-cluster", &mut command, log).unwrap()
     }
 
     /// `kubectl` with the token of a node's reporter.
@@ -178,26 +230,9 @@ fn node(name: &str, condition: &str) -> Value {
 fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_server_was_away() {
     let mut cluster = Cluster::start("reporter", "base");
     let mut sensor = PlayedSensor::start(cluster.folder.path());
-    let socket = cluster.folder.path().join("run/reporter.sock");
-    let mut config = None;
-    // The controllers make the pods.
-    cluster
-        .plane
-        .until(LIMIT, || {
-            config = Some(cluster.reporter_config("n1")?);
-            ensure!(socket.exists(), "the sensor has no socket yet");
-            Ok(())
-        })
-        .unwrap();
-    let config = config.unwrap();
-    let mut command = Command::new(dist::target_dir().join("debug/holdfast-cluster"));
-    command
-        .args(["node", "--node-name", "n1", "--namespace", NAMESPACE, "--probes", "127.0.0.1:0"])
-        .args(["--secure", "127.0.0.1:0", "--socket"])
-        .arg(&socket)
-        .env("KUBECONFIG", &config);
+    let config = cluster.until_reporter_config("n1");
     let log = cluster.plane.log("reporter");
-    let reporter = LoggedProcess::start("holdfast-cluster", &mut command, &log).unwrap();
+    let reporter = cluster.start_reporter("reporter.sock", &config, &[], &log);
 
     // Nothing differs.
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
@@ -254,6 +289,8 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     assert_eq!(cluster.requests(&["resource=\"nodes\"", status, "verb=\"APPLY\""]), 1);
 
     only_the_own_node(&cluster, &config);
+    only_the_own_reads(&cluster, &config);
+    no_other_right(&cluster, &config, &[]);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();
 }
@@ -303,7 +340,7 @@ fn only_the_own_node(cluster: &Cluster, own: &Path) {
     annotated["metadata"]["annotations"] = json!({ "machineconfiguration.openshift.io/state": "Done" });
     refused(apply(own, &annotated), "a reporter changes no annotation of a Node").unwrap();
     let annotate = ["annotate", "node", "n1", "machineconfiguration.openshift.io/state=Done"];
-    refused(cluster.kubectl_as(own, &annotate), "cannot patch resource \"nodes\"").unwrap();
+    refused(cluster.kubectl_as(own, &annotate), "nodes \"n1\" is forbidden").unwrap();
     let mut labelled = node("n1", "ConfigDrift");
     labelled["metadata"]["labels"] = json!({ "x": "y" });
     refused(apply(own, &labelled), "a reporter changes no label of a Node").unwrap();

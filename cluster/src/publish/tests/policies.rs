@@ -98,7 +98,7 @@ async fn a_taint_that_conflicts_is_read_again_and_a_refused_one_delays_nothing_e
 #[tokio::test(start_paused = true)]
 async fn a_report_has_the_policies_and_until_they_are_known_those_of_the_report_before() {
     let (mut publisher, log) = publisher(|asked| match asked.line() {
-        line if line == format!("GET {REPORT}") => {
+        line if line == format!("PATCH {REPORT}") => {
             let status = DriftReportStatus { policies: asks_for_the_taint().policies, ..finding(&[]).status };
             PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
                 "metadata": {"name": "n1"}, "status": status}))

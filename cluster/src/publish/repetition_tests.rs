@@ -1,0 +1,148 @@
+//! Nothing is told twice, whatever the API server answers.
+
+use super::tests::{EVENTS, NODE, REPORT, finding, good, publisher};
+use super::*;
+use crate::played_server::{PlayedAnswer, PlayedRequest};
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rounds with this finding until nothing is due for a while.
+async fn settle(publisher: &mut Publisher, finding: &NodeFinding) {
+    for _ in 0..9 {
+        let next = publisher.round(Some(finding), None).await;
+        if next > Instant::now() + Duration::from_secs(90) {
+            return;
+        }
+        tokio::time::sleep_until(next).await;
+    }
+    panic!("a round is always due");
+}
+
+/// The notes of the Events that requests create, those without effect left out.
+fn notes(asked: &[PlayedRequest]) -> Vec<&str> {
+    asked
+        .iter()
+        .filter(|asked| asked.method == "POST" && !asked.uri.contains("dryRun=All"))
+        .filter_map(|asked| asked.body["note"].as_str())
+        .collect()
+}
+
+/// A server that does not answer the first creation of an Event. `is_created`: it creates it all the same.
+fn forgetful(is_created: bool) -> impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static {
+    let mut unanswered = None;
+    move |asked| {
+        if asked.line() != format!("POST {EVENTS}") {
+            return good(asked);
+        }
+        let name = asked.body["metadata"]["name"].clone();
+        match &unanswered {
+            None => {
+                unanswered = Some(name);
+                PlayedAnswer::Never
+            }
+            Some(known) if *known == name && is_created => PlayedAnswer::Code(409),
+            Some(_) => PlayedAnswer::Echo,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_was_created_without_an_answer_is_not_created_again() {
+    let (mut publisher, log) = publisher(forgetful(true));
+    settle(&mut publisher, &finding(&["/etc/a"])).await;
+    settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
+    let asked = log.take();
+    let notes = notes(&asked);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("/etc/a"), "{notes:?}");
+    assert!(notes[1].contains("/etc/b") && !notes[1].contains("/etc/a"), "{notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_was_not_created_and_got_no_answer_is_created_with_the_state_of_then() {
+    let (mut publisher, log) = publisher(forgetful(false));
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
+    settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
+    let asked = log.take();
+    let notes = notes(&asked);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[1].contains("/etc/b") && notes[1].contains("/etc/a"), "{notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_refuses_requests_without_effect_gets_events_all_the_same() {
+    let mut is_first = true;
+    let (mut publisher, log) = publisher(move |asked| {
+        if asked.line() != format!("POST {EVENTS}") {
+            return good(asked);
+        }
+        if std::mem::take(&mut is_first) {
+            return PlayedAnswer::Code(500);
+        }
+        if asked.uri.contains("dryRun=All") { PlayedAnswer::Code(400) } else { PlayedAnswer::Echo }
+    });
+    settle(&mut publisher, &finding(&["/etc/a"])).await;
+    assert_eq!(notes(&log.take()).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_report_of_an_earlier_reporter_no_event_is_created_and_conditions_are_written() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let now = Arc::clone(&is_away);
+    let (mut publisher, log) = publisher(move |asked| {
+        if asked.line() != format!("PATCH {REPORT}") {
+            return good(asked);
+        }
+        if now.load(Ordering::Relaxed) {
+            return PlayedAnswer::Code(503);
+        }
+        PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+            "metadata": {"name": "n1"}, "status": finding(&["/etc/a"]).status}))
+    });
+    publisher.round(Some(&finding(&["/etc/a"])), None).await;
+    let lines = log.lines();
+    assert!(lines.contains(&format!("PATCH {NODE}/status")), "{lines:?}");
+    assert!(!lines.contains(&format!("POST {EVENTS}")), "{lines:?}");
+    is_away.store(false, Ordering::Relaxed);
+    settle(&mut publisher, &finding(&["/etc/a"])).await;
+    assert_eq!(notes(&log.take()), Vec::<&str>::new(), "the earlier reporter has told it");
+    settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
+    assert_eq!(notes(&log.take()).len(), 1);
+}
+
+/// The requests of a reporter to which the API server and the sensor tell this time.
+async fn requests_at(time: &'static str) -> Vec<String> {
+    let at = move |paths: &[&str]| {
+        let mut finding = finding(paths);
+        finding.status.observed_at = Some(time.to_owned());
+        finding
+    };
+    let (mut publisher, log) = publisher(move |asked| {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time, "lastHeartbeatTime": time});
+        match asked.line() {
+            line if line == format!("GET {NODE}") => {
+                let conditions = crate::reports::CONDITIONS.map(condition);
+                PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "Node",
+                    "metadata": {"name": "n1", "uid": "node-uid"}, "status": {"conditions": conditions}}))
+            }
+            line if line == format!("PATCH {REPORT}") => PlayedAnswer::Json(json!({
+                "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": {"name": "n1"},
+                "status": at(&["/etc/a"]).status})),
+            _ => good(asked),
+        }
+    });
+    for paths in [&["/etc/a"][..], &["/etc/b", "/etc/a"], &[]] {
+        settle(&mut publisher, &at(paths)).await;
+    }
+    tokio::time::sleep(REFRESH).await;
+    settle(&mut publisher, &at(&[])).await;
+    log.lines()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_changes_neither_what_is_written_nor_when() {
+    let past = requests_at("1971-01-01T00:00:00Z").await;
+    assert!(past.len() > 9, "{past:?}");
+    assert_eq!(past, requests_at("2099-01-01T00:00:00Z").await);
+}

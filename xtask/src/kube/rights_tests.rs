@@ -1,0 +1,225 @@
+//! What a token of a node's reporter can read, with the API server.
+//!
+//! In: clusters of other tests, and the tokens of two nodes. Out: failures, if a token reads too little or too much.
+
+use super::assets::{IMPERSONATION, is_tested_before};
+use super::control_plane::ClientPlace;
+use super::installed::NAMESPACE;
+use super::reporter_tests::{Cluster, LIMIT, PlayedSensor, refused};
+use crate::dist;
+use crate::run::output;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What the reporter may do, in each namespace.
+const REPORTER: [&str; 12] = [
+    "impersonate:associated-node authentication.k8s.io/nodes",
+    "impersonate-on:associated-node:get /nodes",
+    "impersonate-on:associated-node:list /pods",
+    "impersonate-on:associated-node:watch /pods",
+    "list holdfast.dev/driftpolicies",
+    "watch holdfast.dev/driftpolicies",
+    "patch /nodes/status",
+    "create holdfast.dev/driftreports",
+    "patch holdfast.dev/driftreports",
+    "patch holdfast.dev/driftreports/status",
+    "create authentication.k8s.io/tokenreviews",
+    "create authorization.k8s.io/subjectaccessreviews",
+];
+/// What the reporter of the mode `manage` may do besides.
+pub(super) const MANAGE: [&str; 4] = [
+    "impersonate-on:associated-node:watch /nodes",
+    "patch /nodes",
+    "get machineconfiguration.openshift.io/machineconfigs",
+    "get operator.openshift.io/machineconfigurations",
+];
+/// Namespaces, and what the reporter may do in each alone.
+const NAMESPACES: [(&str, &[&str]); 3] = [
+    (NAMESPACE, &["create coordination.k8s.io/leases", "patch coordination.k8s.io/leases"]),
+    ("default", &["create events.k8s.io/events"]),
+    ("kube-system", &[]),
+];
+
+/// The texts of an array.
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The API server's list of everything that the owner of a token may do in a namespace.
+fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> BTreeSet<String> {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": { "namespace": namespace },
+    });
+    let file = cluster.file("review.json", &review.to_string());
+    // A token of the cluster reads no schemas of the API, which kubectl would compare the object with.
+    let create = ["create", "--validate=false", "--output", "json", "-f", file.to_str().unwrap()];
+    let answer: Value = serde_json::from_str(&cluster.kubectl_as(config, &create).unwrap()).unwrap();
+    let mut all = BTreeSet::new();
+    for rule in answer["status"]["resourceRules"].as_array().unwrap() {
+        for verb in texts(&rule["verbs"]) {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    all.insert(format!("{verb} {group}/{resource}"));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// A token has the rights of the lists above and these, those that every account has, and no others.
+pub(super) fn no_other_right(cluster: &Cluster, config: &Path, more: &[&str]) {
+    if is_tested_before(IMPERSONATION) {
+        return;
+    }
+    let mut kubectl = cluster.plane.kubectl();
+    let token = output(kubectl.args(["create", "token", "default", "--namespace", NAMESPACE])).unwrap();
+    let any = cluster.plane.config_with("any", token.trim(), ClientPlace::Host).unwrap();
+    let any = cluster.file("any.kubeconfig", &any);
+    for (namespace, own) in NAMESPACES {
+        let ours = REPORTER.iter().chain(own).chain(more);
+        let mut wanted: BTreeSet<String> = ours.map(|&right| right.to_owned()).collect();
+        wanted.extend(allowed(cluster, &any, namespace));
+        assert_eq!(allowed(cluster, config, namespace), wanted, "in the namespace {namespace}");
+    }
+}
+
+/// Reads a path of the API with a token, in the name of a node if there is one.
+pub(super) fn read(cluster: &Cluster, config: &Path, node: Option<&str>, path: &str) -> Result<Value> {
+    let mut arguments = vec!["get".to_owned(), "--raw".to_owned(), path.to_owned()];
+    arguments.extend(node.map(|node| format!("--as=system:node:{node}")));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let text = cluster.kubectl_as(config, &arguments)?;
+    serde_json::from_str(&text).with_context(|| format!("{path} is no object: {text}"))
+}
+
+/// Whether the API server refuses a read for want of a right.
+fn no_read(cluster: &Cluster, config: &Path, node: Option<&str>, path: &str) {
+    let answer = read(cluster, config, node, path).map(|answer| answer.to_string());
+    refused(answer, "(Forbidden)").with_context(|| format!("{path} in the name of {node:?}")).unwrap();
+}
+
+/// The token of the reporter of n1 reads its Node and its pods in the name of n1, and nothing of n2 or of the rest of the cluster.
+pub(super) fn only_the_own_reads(cluster: &Cluster, n1: &Path) {
+    if is_tested_before(IMPERSONATION) {
+        return;
+    }
+    let pods = |node: &str| format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
+    let own = read(cluster, n1, Some("n1"), &pods("n1")).unwrap();
+    let own = own["items"].as_array().unwrap();
+    assert!(!own.is_empty() && own.iter().all(|pod| pod["spec"]["nodeName"] == "n1"), "{own:?}");
+    let node = read(cluster, n1, Some("n1"), "/api/v1/nodes/n1").unwrap();
+    assert_eq!(node["metadata"]["name"], "n1");
+
+    let pod = own[0]["metadata"]["name"].as_str().unwrap();
+    let pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
+    let secrets = format!("/api/v1/namespaces/{NAMESPACE}/secrets");
+    for path in [
+        &pods("n2"),
+        "/api/v1/pods",
+        "/api/v1/nodes",
+        "/api/v1/nodes/n2",
+        // Node and pods have other parts, and the kubelet may read more.
+        &pod,
+        &format!("{pod}/log"),
+        "/api/v1/nodes/n1/status",
+        &secrets,
+        &format!("{secrets}/x"),
+        "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt",
+        "/api/v1/services",
+        "/api/v1/persistentvolumes",
+        "/apis/holdfast.dev/v1alpha1/driftreports/n1",
+    ] {
+        no_read(cluster, n1, Some("n1"), path);
+    }
+    for path in [&pods("n1"), "/api/v1/nodes/n1", "/apis/holdfast.dev/v1alpha1/driftreports/n1", &secrets] {
+        no_read(cluster, n1, None, path);
+        no_read(cluster, n1, Some("n2"), path);
+    }
+    no_read(cluster, n1, Some("n2"), &pods("n2"));
+    no_read(cluster, n1, Some("n2"), "/api/v1/nodes/n2");
+    no_write_in_the_name_of_the_node(cluster, n1);
+}
+
+/// The kubelet may do all of this, and the admission policies would not see it.
+fn no_write_in_the_name_of_the_node(cluster: &Cluster, n1: &Path) {
+    let node = cluster.get(&["node", "n1"]).unwrap();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "n1", "namespace": "kube-node-lease" },
+    });
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": { "name": "n1.x", "namespace": "default" },
+        "involvedObject": { "kind": "Node", "name": "n1", "namespace": "default" },
+    });
+    let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "audiences": [] } });
+    let accounts = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+    for (verb, path, object) in [
+        ("replace", "/api/v1/nodes/n1", &node),
+        ("replace", "/api/v1/nodes/n1/status", &node),
+        ("create", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", &lease),
+        ("create", "/api/v1/namespaces/default/events", &event),
+        ("create", &format!("{accounts}/holdfast-reporter/token"), &token),
+    ] {
+        let file = cluster.file("object.json", &object.to_string());
+        let arguments = [verb, "--raw", path, "--as=system:node:n1", "-f", file.to_str().unwrap()];
+        refused(cluster.kubectl_as(n1, &arguments), "(Forbidden)")
+            .with_context(|| format!("{verb} {path}"))
+            .unwrap();
+    }
+}
+
+/// The token of the reporter of n1 watches its Node in the name of n1, and no other one.
+pub(super) fn only_the_own_watch(cluster: &Cluster, n1: &Path) {
+    if is_tested_before(IMPERSONATION) {
+        return;
+    }
+    let watch = |node: &str| {
+        format!("/api/v1/nodes?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3D{node}")
+    };
+    let mut first = String::new();
+    // The API server answers 504 while its cache is behind its storage.
+    cluster
+        .plane
+        .until(LIMIT, || {
+            first = cluster.kubectl_as(n1, &["get", "--raw", &watch("n1"), "--as=system:node:n1"])?;
+            Ok(())
+        })
+        .unwrap();
+    assert!(first.contains("\"type\":\"ADDED\"") && first.contains("\"name\":\"n1\""), "{first}");
+    for (node, path) in [(Some("n1"), watch("n2")), (None, watch("n1")), (Some("n2"), watch("n2"))] {
+        no_read(cluster, n1, node, &path);
+    }
+    no_read(cluster, n1, Some("n1"), "/api/v1/nodes?watch=true&timeoutSeconds=1");
+}
+
+/// `cargo xtask test` builds the programs first, and then runs this.
+#[test]
+#[ignore = "needs the programs of `cargo xtask kube-assets`"]
+fn an_api_server_without_constrained_impersonation_is_read_with_the_rights_of_the_component_plain_reads() {
+    let gate = ["--feature-gates=ConstrainedImpersonation=false"];
+    let cluster = Cluster::start_with("plain-reads", "base", &gate);
+    let _sensor = PlayedSensor::start(cluster.folder.path());
+    let config = cluster.until_reporter_config("n1");
+    no_read(&cluster, &config, Some("n1"), "/api/v1/nodes/n1");
+    let log = cluster.plane.log("reporter");
+    let reporter = cluster.start_reporter("reporter.sock", &config, &[], &log);
+    let logged = |text: &str| -> Result<usize> {
+        let found = std::fs::read_to_string(&log)?.matches(text).count();
+        ensure!(found > 0, "the reporter has not logged `{text}` yet");
+        Ok(found)
+    };
+    reporter.until(LIMIT, || logged("components/plain-reads").map(drop)).unwrap();
+    assert!(cluster.get(&["driftreport", "n1"]).is_err(), "without the Node's uid nothing is reported");
+
+    let rights = dist::root().join("deploy/kustomize/components/plain-reads/rbac.yaml");
+    output(cluster.plane.kubectl().args(["apply", "-f"]).arg(rights)).unwrap();
+    reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
+    assert_eq!(logged("Node and pods are read with the rights").unwrap(), 1, "a note is enough");
+    cluster.plane.check().unwrap();
+    reporter.check().unwrap();
+}
