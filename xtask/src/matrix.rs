@@ -137,8 +137,7 @@ impl Selection {
         let workers = self.at_once.clamp(1, runs.len().max(1));
         say("vm", &format!("{} to run, {workers} at a time", runs.len()));
         let tally = Mutex::new(Tally::default());
-        // Kubelet, containerd and the API server on the host keep two cores busy.
-        let queue = Queue::new(runs, |vm: &Vm| vm.scenario.guest == Guest::Kube);
+        let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario.guest));
         let log = run::log();
         std::thread::scope(|scope| {
             for _ in 0..workers {
@@ -152,6 +151,15 @@ impl Selection {
             }
         });
         tally.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+    }
+}
+
+/// The places of a guest. A kubelet and an update of an image use both CPUs of their guest. Beside two other guests they take three
+/// times as long, and a kubelet then also uses half as much processor time again, because much of its work is by the clock.
+fn weight(guest: Guest) -> usize {
+    match guest {
+        Guest::Kube | Guest::Ostree => 2,
+        _ => 1,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: runs, each with the name of its boot. Out: the next task of each worker. The first worker that needs a shared boot makes
 //! it, once. Meanwhile the others take runs of other boots. If only one run needs a boot, that run boots for itself, and
-//! nothing is saved. Of the heavy runs there is one at a time.
+//! nothing is saved. A heavy run takes the places of several.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,10 +34,11 @@ struct State<R, S> {
     /// Runs with the names of their boots.
     waiting: VecDeque<(String, R)>,
     boots: HashMap<String, BootState<S>>,
-    /// Whether a run would keep the other workers from their work.
-    is_heavy: fn(&R) -> bool,
-    /// A heavy run has a worker.
-    has_heavy: bool,
+    /// How many places a run takes.
+    weigh: fn(&R) -> usize,
+    /// The places, and how many of them boots and runs take now.
+    places: usize,
+    taken: usize,
 }
 
 /// The queue; workers share it.
@@ -48,19 +49,19 @@ pub(crate) struct Queue<R, S> {
 }
 
 impl<R: Clone, S> Queue<R, S> {
-    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot, or for the end of
-    /// another heavy one.
-    pub(crate) fn new(runs: Vec<(String, R)>, is_heavy: fn(&R) -> bool) -> Self {
+    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot or for a place. A boot
+    /// takes one place, and a run as many as `weigh` says. A run that needs more than there are takes all.
+    pub(crate) fn new(runs: Vec<(String, R)>, places: usize, weigh: fn(&R) -> usize) -> Self {
         let mut boots = HashMap::new();
         for (name, _) in &runs {
             boots.entry(name.clone()).and_modify(|boot| *boot = BootState::Shared).or_insert(BootState::Own);
         }
-        let state = State { waiting: runs.into(), boots, is_heavy, has_heavy: false };
+        let state = State { waiting: runs.into(), boots, weigh, places, taken: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The next task; `None` when every run has a worker. Waits while every remaining run needs a boot that a worker makes, or is
-    /// heavy beside another heavy one.
+    /// The next task; `None` when every run has a worker. Waits while every remaining run needs a boot that a worker makes, or
+    /// more places than are free.
     pub(crate) fn next(&self) -> Option<Next<R, S>> {
         let mut state = self.lock();
         loop {
@@ -77,17 +78,19 @@ impl<R: Clone, S> Queue<R, S> {
     /// A boot was made. Without one each run that needs it boots for itself.
     pub(crate) fn made(&self, name: &str, saved: Option<S>) {
         let boot = saved.map_or(BootState::Own, |saved| BootState::Saved(Arc::new(saved)));
-        self.lock().boots.insert(name.to_owned(), boot);
+        let mut state = self.lock();
+        state.boots.insert(name.to_owned(), boot);
+        state.taken = state.taken.saturating_sub(1);
+        drop(state);
         self.changed.notify_all();
     }
 
     /// A run has ended.
     pub(crate) fn ended(&self, run: &R) {
         let mut state = self.lock();
-        if (state.is_heavy)(run) {
-            state.has_heavy = false;
-            self.changed.notify_all();
-        }
+        state.taken = state.taken.saturating_sub(state.weight(run));
+        drop(state);
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State<R, S>> {
@@ -97,21 +100,29 @@ impl<R: Clone, S> Queue<R, S> {
 }
 
 impl<R: Clone, S> State<R, S> {
+    fn weight(&self, run: &R) -> usize {
+        (self.weigh)(run).min(self.places)
+    }
+
     fn next(&mut self) -> Option<Next<R, S>> {
         let ready = |boot: Option<&BootState<S>>| !matches!(boot, Some(BootState::Making));
-        let fits = |run: &R| !(self.has_heavy && (self.is_heavy)(run));
-        let at = self.waiting.iter().position(|(name, run)| ready(self.boots.get(name)) && fits(run))?;
+        let free = self.places.saturating_sub(self.taken);
+        let at = self.waiting.iter().position(|(name, run)| match self.boots.get(name) {
+            Some(BootState::Shared) => free > 0,
+            boot => ready(boot) && self.weight(run) <= free,
+        })?;
         let name = self.waiting[at].0.clone();
         let saved = match self.boots.get_mut(&name) {
             Some(boot @ BootState::Shared) => {
                 *boot = BootState::Making;
+                self.taken += 1;
                 return Some(Next::Boot(self.waiting[at].1.clone()));
             }
             Some(BootState::Saved(saved)) => Some(Arc::clone(saved)),
             _ => None,
         };
         let (_, run) = self.waiting.remove(at)?;
-        self.has_heavy |= (self.is_heavy)(&run);
+        self.taken += self.weight(&run);
         if self.waiting.iter().all(|(other, _)| *other != name) {
             // The last run of a saved boot removes its files.
             self.boots.remove(&name);
@@ -124,10 +135,10 @@ impl<R: Clone, S> State<R, S> {
 mod tests {
     use super::*;
 
-    /// Runs from 100 on are heavy.
+    /// Three places. Runs from 100 on take two.
     fn queue(runs: &[(&str, u8)]) -> Queue<u8, &'static str> {
         let runs = runs.iter().map(|(boot, run)| ((*boot).to_owned(), *run)).collect();
-        Queue::new(runs, |run| *run >= 100)
+        Queue::new(runs, 3, |run| if *run >= 100 { 2 } else { 1 })
     }
 
     #[test]
@@ -158,17 +169,30 @@ mod tests {
     }
 
     #[test]
-    fn a_heavy_run_waits_for_the_end_of_another_and_lets_others_pass() {
-        let queue = queue(&[("kube", 100), ("kubelet", 101), ("bare", 1)]);
+    fn a_heavy_run_waits_for_its_places_and_lets_others_pass() {
+        let queue = queue(&[("kube", 100), ("kubelet", 101), ("bare", 1), ("other", 2)]);
         assert_eq!(queue.next(), Some(Next::Run(100, None)));
         assert_eq!(queue.next(), Some(Next::Run(1, None)));
         std::thread::scope(|scope| {
             let other = scope.spawn(|| queue.next());
-            queue.ended(&1);
             queue.ended(&100);
             assert!(matches!(other.join(), Ok(Some(Next::Run(101, None)))));
+            let other = scope.spawn(|| queue.next());
+            queue.ended(&1);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
         });
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn a_run_that_needs_more_places_than_there_are_runs_alone() {
+        let queue: Queue<u8, ()> = Queue::new(vec![("kube".to_owned(), 1), ("bare".to_owned(), 2)], 1, |_| 2);
+        assert_eq!(queue.next(), Some(Next::Run(1, None)));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.next());
+            queue.ended(&1);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
+        });
     }
 
     #[test]

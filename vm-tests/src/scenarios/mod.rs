@@ -138,7 +138,7 @@ pub static SCENARIOS: &[Scenario] = &[
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),
         needs_prometheus: true,
-        limit: 700,
+        limit: 900,
         run: kube::kubelet,
         ..Scenario::USUAL
     },
@@ -149,7 +149,7 @@ pub static SCENARIOS: &[Scenario] = &[
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd and kubelet are the same on all")),
         reboots: true,
-        limit: 700,
+        limit: 900,
         run: manage::kubelet,
         ..Scenario::USUAL
     },
