@@ -40,17 +40,19 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts a watch on the objects at a path of the API. The objects that are there come first.
-    pub(super) fn start(what: &'static str, path: &str) -> Result<Self> {
-        let mut stream = connect(PROXY)?;
-        // An answer in HTTP/1.0 is not in chunks.
-        write!(stream, "GET {path}?watch=true HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut lines = BufReader::new(stream);
-        let mut status = String::new();
-        lines.read_line(&mut status)?;
-        ensure!(status.contains(" 200 "), "{path}: {status}");
+    /// Starts a watch on the objects at a path of the API. The objects that are there come first. A watch that ends begins anew.
+    pub(super) fn start(what: &'static str, path: &'static str) -> Result<Self> {
+        let mut lines = watch(path)?;
         let (sender, objects) = channel();
-        thread::spawn(move || forward(lines, &sender));
+        thread::spawn(move || {
+            while let Some(why) = forward(lines, &sender) {
+                eprintln!("the watch on {what} ended: {why}");
+                lines = match watch(path) {
+                    Ok(lines) => lines,
+                    Err(error) => return eprintln!("{error:#}"),
+                };
+            }
+        });
         Ok(Self { what, objects })
     }
 
@@ -69,16 +71,36 @@ impl Watch {
     }
 }
 
-/// Sends on the object of each line, until the watch ends.
-fn forward(lines: BufReader<TcpStream>, objects: &Sender<(Instant, Value)>) {
-    let bodies = lines.lines().map_while(Result::ok).skip_while(|line| !line.is_empty()).skip(1);
-    for line in bodies {
+/// A watch on the objects at a path of the API, after the first line of the answer.
+fn watch(path: &str) -> Result<BufReader<TcpStream>> {
+    let mut stream = connect(PROXY)?;
+    // An answer in HTTP/1.0 is not in chunks.
+    write!(stream, "GET {path}?watch=true HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut lines = BufReader::new(stream);
+    let mut status = String::new();
+    lines.read_line(&mut status)?;
+    ensure!(status.contains(" 200 "), "{path}: {status}");
+    Ok(lines)
+}
+
+/// Sends on the object of each line, and gives why the watch ended; `None` if nothing takes the objects any more.
+fn forward(lines: BufReader<TcpStream>, objects: &Sender<(Instant, Value)>) -> Option<String> {
+    for line in lines.lines().skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())).skip(1) {
         let at = Instant::now();
-        let Ok(mut event) = serde_json::from_str::<Value>(&line) else { return };
+        let event = line.map_err(|error| error.to_string());
+        let event = event.and_then(|line| {
+            serde_json::from_str::<Value>(&line).map_err(|error| format!("{error}: {line}"))
+        });
+        let mut event = match event {
+            Ok(event) if event["type"] == "ERROR" => return Some(event.to_string()),
+            Ok(event) => event,
+            Err(error) => return Some(error),
+        };
         if objects.send((at, event["object"].take())).is_err() {
-            return;
+            return None;
         }
     }
+    Some("its connection was closed".to_owned())
 }
 
 /// The requests that the API server has received so far, by verb and resource. Its audit policy records those of the reporter alone.
