@@ -6,9 +6,9 @@
 
 mod source;
 
-pub use source::{ExpectationSource, ImageLayer, Source};
+pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source};
 
-use crate::{authorized_keys::SshKey, names::names};
+use crate::{authorized_keys::SshKey, name_patterns::NamePatterns, names::names};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -267,13 +267,19 @@ pub struct ClosedDirectoryExpectation {
     pub suffix: Option<Cow<'static, str>>,
     /// Whether an undeclared name is reported as an undeclared ssh key rather than a file.
     pub ssh_keys: bool,
+    /// Names that may be there besides, as globs.
+    #[serde(default, skip_serializing_if = "NamePatterns::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub except: NamePatterns,
 }
 
 impl ClosedDirectoryExpectation {
     /// Whether a name must not be in the directory.
     pub fn is_unexpected(&self, name: &str) -> bool {
         let is_compared = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
-        is_compared && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
+        is_compared
+            && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
+            && !self.except.matches(name)
     }
 }
 
@@ -383,7 +389,11 @@ impl Expected {
             Self::ClosedDirectory(closed) => {
                 let names = list(&closed.names);
                 let of = closed.suffix.as_deref().map(|suffix| format!(" (of those in *{suffix})"));
-                vec![("names", names + &of.unwrap_or_default())]
+                let mut details = vec![("names", names + &of.unwrap_or_default())];
+                if !closed.except.is_empty() {
+                    details.push(("and names like", list(closed.except.patterns())));
+                }
+                details
             }
             Self::AuthorizedKeys(keys) => {
                 vec![("keys", list(&keys.keys.iter().map(ToString::to_string).collect::<Vec<_>>()))]

@@ -93,6 +93,7 @@ mod tests {
     use crate::expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Source, UnitExpectation,
     };
+    use crate::name_patterns::NamePatterns;
 
     fn expectation(thing: Thing, expected: Expected) -> Expectation {
         let source = Source::new("99-a", "a.yaml").into();
@@ -123,6 +124,7 @@ mod tests {
                 names: Vec::new(),
                 suffix: None,
                 ssh_keys: false,
+                except: NamePatterns::default(),
             }),
         );
         assert_eq!(lines(&watches(&closed, &[])), ["Ancestor /", "Directory /etc", "Directory /etc/a.d"]);

@@ -11,6 +11,7 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`name_patterns`] | patterns of single names |
 //! | `names` | enums whose values have names |
 //! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
 //! | [`path`] | the form that declared paths and names must have |
@@ -41,6 +42,7 @@
 //! | [`fit`] | a record cut to the size limit of an entry |
 //! | [`chain`] | the hash chain of the log's entries |
 //! | [`drift_policy`] | what to do about the drift of a path |
+//! | [`closed`] | the directories that a drift policy closes, and what may be in them |
 //! | [`reconcile`] | why a running node cannot be brought from one config to another |
 //! | [`changes`] | what differs between two rendered configs |
 //! | [`registries`] | whether a change of `registries.conf` needs a drain |
@@ -62,6 +64,7 @@ pub mod authorized_keys;
 pub mod cgroup;
 pub mod chain;
 pub mod changes;
+pub mod closed;
 pub mod compare;
 pub mod data_url;
 pub mod difference;
@@ -78,6 +81,7 @@ pub mod ignition;
 pub mod journal;
 pub mod machine_config;
 pub mod merge;
+pub mod name_patterns;
 mod names;
 pub mod node_disruption;
 pub mod node_state;

@@ -23,6 +23,7 @@
 //! | [`event`] | decodes and checks a ring record |
 //! | [`attribution`] | finds the actor of a change: process, login, unit, pod |
 //! | [`observation`] | observes the things of a host |
+//! | [`packages`] | finds the directories that a policy closes, and what packages put there |
 //! | [`labels`] | finds the SELinux label that a path should have |
 //! | [`agent`] | runs the detection protocol in one loop |
 //! | [`diagnosis`] | tests which backend works on a host, and what it cannot see |
@@ -59,6 +60,8 @@ pub mod event;
 pub mod attribution;
 
 pub mod observation;
+
+pub mod packages;
 
 pub mod labels;
 

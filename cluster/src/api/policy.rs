@@ -50,8 +50,8 @@ pub struct DriftPolicySpec {
     /// component `taint` for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taint_drifted_nodes: bool,
-    /// The rules, one for each path.
-    #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"]))]
+    /// The rules, for each path one of each kind: about what is declared, and about what is not (`closed`).
+    #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path", "closed"]))]
     pub rules: Vec<PolicyRule>,
 }
 
@@ -115,6 +115,13 @@ impl From<NodeSelector> for LabelSelector {
 /// What nodes do about drift of the paths that a pattern matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "!self.closed || (self.path != '/' && !self.path.contains('**') && (self.path.endsWith('/') || self.path.matches('[*?{\\\\[]')))",
+        "message": "a closed path is a directory, with / at the end, or a glob of directories without **"
+    },
+    {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"}
+]))]
 pub struct PolicyRule {
     /// A path, a directory that ends with `/`, or a glob in which `*` stays within a name and `**` does not.
     #[schemars(
@@ -131,6 +138,18 @@ pub struct PolicyRule {
     /// Changes by these actors are observed at most.
     #[serde(default, skip_serializing_if = "ActorNames::is_empty")]
     pub allowed_actors: ActorNames,
+    /// Whatever is in the directory `path`, or in each directory that the glob `path` names, and neither a config nor a package declares is
+    /// drift of kind `unexpected` with this action. Declared things have the action of another rule.
+    #[serde(default)]
+    pub closed: bool,
+    /// Names, also as globs, that may be in a closed directory at any depth.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 64),
+        inner(length(min = 1, max = 255), regex(pattern = "^[^/]+$")),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub except: Vec<String>,
     /// Whether SELinux labels are compared. The default is `compare`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelRule>,

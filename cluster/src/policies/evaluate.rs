@@ -109,6 +109,10 @@ fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
         .map(|rule| {
             // Types with texts and numbers always have a JSON.
             let mut value = serde_json::to_value(rule).unwrap_or_default();
+            // A sensor of an earlier version knows no closed directories, and refuses the key.
+            if let (false, Some(fields)) = (rule.closed, value.as_object_mut()) {
+                fields.remove("closed");
+            }
             let actors = &rule.allowed_actors;
             if !actors.is_empty() {
                 value["allowedActors"] = json!({

@@ -4,6 +4,7 @@
 
 use crate::{
     fields::{FieldError, FieldFault},
+    name_patterns::NamePatternFault,
     path::PathError,
 };
 use std::str::Utf8Error;
@@ -96,6 +97,17 @@ pub enum DriftPolicyFault {
     /// A glob with a slash at its end matches nothing.
     #[error("a glob fits names, end {0:?} with ** for everything below a directory")]
     GlobOfDirectory(String),
+    /// The name of an exception is none.
+    #[error(transparent)]
+    Except(#[from] NamePatternFault),
+    /// Only a closed directory has exceptions.
+    #[error("only a rule with closed: true has exceptions")]
+    NotClosed,
+    /// The path of a closed directory names no certain directories.
+    #[error(
+        "{0:?} cannot be closed: name a directory, with / at the end, or a glob of directories without **"
+    )]
+    ClosedPath(String),
     /// The path of an executable is relative.
     #[error("must be an absolute path, not {0:?}")]
     Relative(String),

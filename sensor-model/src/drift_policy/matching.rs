@@ -42,6 +42,10 @@ impl DriftPolicy {
         let mut policy = Self { rules, ..Self::default() };
         let mut globs = GlobSetBuilder::new();
         for (number, (rule, _)) in policy.rules.iter().enumerate() {
+            if rule.closed {
+                policy.closed.insert(rule.path.clone(), number);
+                continue;
+            }
             match Pattern::of(&rule.path) {
                 Pattern::Exact => {
                     policy.exact.insert(rule.path.clone(), number);
@@ -86,6 +90,14 @@ impl DriftPolicy {
         glob.chain(directory)
             .max_by_key(|(rank, number)| (*rank, std::cmp::Reverse(*number)))
             .map(|(_, number)| number)
+    }
+}
+
+impl Rule {
+    /// The directory that the path names; `None` for a glob, and for a path without `/` at its end.
+    pub fn directory(&self) -> Option<&Path> {
+        (Pattern::of(&self.path) == Pattern::Directory)
+            .then(|| Path::new(self.path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or("/")))
     }
 }
 

@@ -12,6 +12,9 @@
 //!
 //! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
 //! at the same precedence are refused.
+//!
+//! A rule with `closed` decides about what is in a directory and nothing declares. It stands beside the rules for declared things: a
+//! path may have one of each.
 
 mod error;
 mod limits;
@@ -24,7 +27,12 @@ pub use error::{DriftPolicyError, DriftPolicyFault};
 pub use limits::{ActionLimits, LimitedPolicy};
 pub use parse::LIST_KIND;
 
-use crate::{names::names, record::Actor};
+use crate::{
+    expectation::{Expectation, ExpectationSource},
+    name_patterns::NamePatterns,
+    names::names,
+    record::Actor,
+};
 use globset::GlobSet;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -84,6 +92,13 @@ pub struct Rule {
     /// Whether labels are compared.
     #[serde(default)]
     pub labels: LabelComparison,
+    /// The path is a directory, or a glob of directories, that may hold only what something declares. The action is that about
+    /// everything else in it, and about nothing that is declared.
+    #[serde(default)]
+    pub closed: bool,
+    /// The names that may be in a closed directory besides, at any depth.
+    #[serde(default)]
+    pub except: NamePatterns,
     /// Why the rule is there, for people.
     pub reason: Option<String>,
 }
@@ -154,6 +169,8 @@ pub struct DriftPolicy {
     exact: BTreeMap<String, usize>,
     /// Directory rules, the longest first.
     directories: Vec<usize>,
+    /// Rules of closed directories.
+    closed: BTreeMap<String, usize>,
     globs: GlobSet,
     /// The rule of each glob in `globs`.
     glob_rules: Vec<usize>,
@@ -184,10 +201,10 @@ impl DriftPolicy {
     /// # Errors
     /// Two files of the same precedence with different rules for one path.
     pub fn merge(files: &[DriftPolicyFile]) -> Result<Self, DriftPolicyError> {
-        let mut chosen: BTreeMap<&str, (&Rule, &DriftPolicyFile)> = BTreeMap::new();
+        let mut chosen: BTreeMap<(&str, bool), (&Rule, &DriftPolicyFile)> = BTreeMap::new();
         for file in files {
             for (number, rule) in file.rules.iter().enumerate() {
-                match chosen.get(rule.path.as_str()) {
+                match chosen.get(&(rule.path.as_str(), rule.closed)) {
                     Some((other, by)) if by.precedence == file.precedence && *other != rule => {
                         return Err(DriftPolicyError {
                             origin: file.origin.clone(),
@@ -201,7 +218,7 @@ impl DriftPolicy {
                     }
                     Some((_, by)) if by.precedence >= file.precedence => {}
                     _ => {
-                        chosen.insert(&rule.path, (rule, file));
+                        chosen.insert((&rule.path, rule.closed), (rule, file));
                     }
                 }
             }
@@ -224,6 +241,25 @@ impl DriftPolicy {
                 rule: None,
             };
         };
+        self.decide_by(number, subject)
+    }
+
+    /// The decision about a drift of a thing: by the rule that closes its directory, if that is what declares the thing, else by
+    /// its path.
+    pub fn decide_about(
+        &self,
+        expectation: &Expectation,
+        subject: Option<&PolicyActor<'_>>,
+    ) -> DriftDecision<'_> {
+        if let ExpectationSource::ClosedBy(closed) = &expectation.source
+            && let Some(number) = self.closed.get(&*closed.rule)
+        {
+            return self.decide_by(*number, subject);
+        }
+        self.decide(&expectation.thing.path(), subject)
+    }
+
+    fn decide_by(&self, number: usize, subject: Option<&PolicyActor<'_>>) -> DriftDecision<'_> {
         let (rule, origin) = &self.rules[number];
         let allowed = subject.is_some_and(|subject| rule.allowed_actors.allow(subject));
         DriftDecision {
@@ -233,6 +269,14 @@ impl DriftPolicy {
             labels: rule.labels,
             rule: Some((rule, origin)),
         }
+    }
+
+    /// The rules of closed directories, each with its file, by path. One that says `ignore` closes nothing.
+    pub fn closed(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        let rules = self.closed.values().map(|number| &self.rules[*number]);
+        rules
+            .map(|(rule, origin)| (rule, origin.as_str()))
+            .filter(|(rule, _)| rule.action != DriftAction::Ignore)
     }
 
     /// Every rule with its file, by path.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     fields::{list, text, wrong_type},
+    name_patterns::NamePatterns,
     path::{PathError, check_absolute},
 };
 use serde_json::{Map, Value};
@@ -22,6 +23,9 @@ pub(super) const KIND: &str = "DriftPolicy";
 pub const LIST_KIND: &str = "DriftPolicyList";
 /// Largest file that is read.
 const MAXIMUM_BYTES: usize = 1 << 20;
+/// The keys of a rule.
+const RULE_KEYS: &[&str] =
+    &["path", "action", "allowedActors", "secret", "labels", "closed", "except", "reason"];
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
 
@@ -105,7 +109,7 @@ fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, RuleError> {
     let mut seen = std::collections::BTreeMap::new();
     for (number, value) in listed.iter().enumerate() {
         let rule = rule(value, &format!("spec.rules[{number}]"))?;
-        if let Some(first) = seen.insert(rule.path.clone(), number) {
+        if let Some(first) = seen.insert((rule.path.clone(), rule.closed), number) {
             let reason = DriftPolicyFault::Twice { path: rule.path, first };
             return Err(RuleError::new(format!("spec.rules[{number}].path"), reason));
         }
@@ -116,7 +120,7 @@ fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, RuleError> {
 }
 
 fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
-    let rule = mapping(value, at, &["path", "action", "allowedActors", "secret", "labels", "reason"])?;
+    let rule = mapping(value, at, RULE_KEYS)?;
     let field = |key: &str| format!("{at}.{key}");
     let path = text(required(rule, "path", &field(""))?, &field("path"))?;
     check_pattern(path).map_err(|reason| RuleError::new(field("path"), reason))?;
@@ -139,9 +143,36 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
             return Err(RuleError::new(field("labels"), DriftPolicyFault::Labels(other.to_owned())));
         }
     };
+    let (closed, except) = closed(rule, path, at)?;
     let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
     let reason = reason.map(str::to_owned);
-    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, reason })
+    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, closed, except, reason })
+}
+
+/// Whether the rule closes directories, and the names that may be in them besides.
+fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<(bool, NamePatterns), RuleError> {
+    let field = |key: &str| format!("{at}.{key}");
+    let closed = match rule.get("closed") {
+        None => false,
+        Some(value) => value.as_bool().ok_or_else(|| wrong_type(&field("closed"), value, "true or false"))?,
+    };
+    let except = match rule.get("except") {
+        None => NamePatterns::default(),
+        Some(_) if !closed => return Err(RuleError::new(field("except"), DriftPolicyFault::NotClosed)),
+        Some(value) => {
+            let mut names = Vec::new();
+            for (number, value) in list(value, &field("except"))?.iter().enumerate() {
+                names.push(text(value, &format!("{at}.except[{number}]"))?.to_owned());
+            }
+            NamePatterns::new(names)
+                .map_err(|(number, fault)| RuleError::new(format!("{at}.except[{number}]"), fault))?
+        }
+    };
+    let names_directories = path != "/" && Pattern::of(path) != Pattern::Exact && !path.contains("**");
+    if closed && !names_directories {
+        return Err(RuleError::new(field("path"), DriftPolicyFault::ClosedPath(path.to_owned())));
+    }
+    Ok((closed, except))
 }
 
 fn allowed(value: &Value, at: &str) -> Result<AllowedActors, RuleError> {

@@ -11,9 +11,10 @@ fn merged(rules: &str) -> DriftPolicy {
     DriftPolicy::merge(&[policy(rules)]).unwrap()
 }
 
-const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: [(&str, &str); 4] = [
     ("default.yaml", include_str!("../../../policies/drift/default.yaml")),
     ("strict.yaml", include_str!("../../../policies/drift/strict.yaml")),
+    ("closed.yaml", include_str!("../../../policies/drift/closed.yaml")),
     ("openshift.yaml", include_str!("../../../policies/drift/openshift.yaml")),
 ];
 
@@ -173,6 +174,42 @@ fn the_higher_precedence_applies_and_a_tie_is_refused() {
 }
 
 #[test]
+fn a_rule_that_closes_a_directory_decides_about_the_directory_alone_and_not_about_declared_things() {
+    let policy = merged(
+        "
+    - {path: /etc/, action: degrade}
+    - {path: /etc/cron.d/, action: revert}
+    - {path: /etc/cron.d/, action: observe, closed: true, allowedActors: {units: [a.service]}, except: [x]}
+",
+    );
+    assert_eq!(policy.decide(Path::new("/etc/cron.d/declared"), None).action, DriftAction::Revert);
+    let closed: Vec<&str> = policy.closed().map(|(rule, _)| rule.path.as_str()).collect();
+    assert_eq!(closed, ["/etc/cron.d/"]);
+    let expectations =
+        crate::closed::closed_directories(&[], &policy, &crate::closed::HostDirectories::default());
+    let [directory] = &expectations[..] else { panic!("{expectations:?}") };
+    let a = PolicyActor { unit: Some("a.service"), ..PolicyActor::default() };
+    for (actor, allowed) in [(None, false), (Some(&a), true)] {
+        let decision = policy.decide_about(directory, actor);
+        assert_eq!((decision.action, decision.allowed), (DriftAction::Observe, allowed));
+    }
+    // Also after a way through JSON, which the process that reads configs goes.
+    let text = serde_json::to_string(&policy).unwrap();
+    assert_eq!(serde_json::from_str::<DriftPolicy>(&text).unwrap().closed().count(), 1);
+}
+
+#[test]
+fn a_higher_precedence_opens_a_closed_directory_again() {
+    let low = policy("    - {path: /etc/a/, action: observe, closed: true}\n");
+    let mut high =
+        policy("    - {path: /etc/a/, action: ignore, closed: true}\n    - {path: /etc/a/, action: deny}\n");
+    high.precedence = 1;
+    let merged = DriftPolicy::merge(&[low, high]).unwrap();
+    assert_eq!(merged.closed().count(), 0);
+    assert_eq!(merged.decide(Path::new("/etc/a/b"), None).action, DriftAction::Deny);
+}
+
+#[test]
 fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
     let schema = schema();
     let head = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: x}\n";
@@ -215,6 +252,30 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
         ),
         (
             rules("  - {path: /a, action: deny}\n  - {path: /a, action: deny}"),
+            "spec.rules[1].path",
+            "has a rule already",
+            false,
+        ),
+        (rules("  - {path: /a/, action: deny, closed: 1}"), "spec.rules[0].closed", "true or false", true),
+        (
+            rules("  - {path: /a, action: deny, closed: true}"),
+            "spec.rules[0].path",
+            "cannot be closed",
+            false,
+        ),
+        (rules("  - {path: /, action: deny, closed: true}"), "spec.rules[0].path", "cannot be closed", false),
+        (rules("  - {path: '/a/**', action: deny, closed: true}"), "spec.rules[0].path", "without **", false),
+        (rules("  - {path: /a/, action: deny, except: [b]}"), "spec.rules[0].except", "closed: true", false),
+        (
+            rules("  - {path: /a/, action: deny, closed: true, except: [b, c/d]}"),
+            "spec.rules[0].except[1]",
+            "is not a name",
+            true,
+        ),
+        (
+            rules(
+                "  - {path: /a/, action: deny, closed: true}\n  - {path: /a/, action: observe, closed: true}",
+            ),
             "spec.rules[1].path",
             "has a rule already",
             false,

@@ -33,6 +33,19 @@ pub enum ExpectationSource {
     MachineConfig(Source),
     /// A layer of the OS image.
     ImageLayer(ImageLayer),
+    /// A drift policy, which closes the directory.
+    ClosedBy(ClosedBy),
+}
+
+/// A rule that closes a directory.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct ClosedBy {
+    /// The path of the rule: a directory or a glob.
+    pub rule: Arc<str>,
+    /// The file of the drift policy, or kind and name of the object in the cluster.
+    pub policy: Arc<str>,
 }
 
 /// A layer of an OS image.
@@ -47,19 +60,21 @@ pub struct ImageLayer {
 }
 
 impl ExpectationSource {
-    /// Its name in records and outputs: of the MachineConfig, or the digest of the layer.
+    /// Its name in records and outputs: of the MachineConfig, the digest of the layer, or the path of the rule.
     pub fn name(&self) -> &str {
         match self {
             Self::MachineConfig(source) => &source.machine_config,
             Self::ImageLayer(layer) => &layer.layer,
+            Self::ClosedBy(closed) => &closed.rule,
         }
     }
 
-    /// Its origin: the manifest file, or the image.
+    /// Its origin: the manifest file, the image, or the file of the drift policy.
     pub fn origin(&self) -> &str {
         match self {
             Self::MachineConfig(source) => &source.origin,
             Self::ImageLayer(layer) => &layer.image,
+            Self::ClosedBy(closed) => &closed.policy,
         }
     }
 }

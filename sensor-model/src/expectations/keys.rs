@@ -11,6 +11,7 @@ use crate::{
         Thing,
     },
     merge::{Rendered, RenderedUser, Sourced},
+    name_patterns::NamePatterns,
 };
 use std::{
     collections::BTreeMap,
@@ -87,6 +88,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
             names,
             suffix: None,
             ssh_keys: true,
+            except: NamePatterns::default(),
         }),
         ssh_keys: true,
         label: None,

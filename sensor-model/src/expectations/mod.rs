@@ -2,7 +2,8 @@
 //!
 //! In: a rendered config. Out: one expectation for each thing, sorted and unique, each with its MachineConfig. An expectation has
 //! only size and digest of a content; [`expected_bytes`] decodes the content again for a repair or a diff. A declaration also
-//! forbids undeclared names in two cases: in the drop-in directory of a unit with drop-ins, and among a user's ssh keys.
+//! forbids undeclared names in two cases: in the drop-in directory of a unit with drop-ins, and among a user's ssh keys. A drift
+//! policy closes further directories ([`crate::closed`]).
 
 mod declared;
 mod keys;

@@ -10,6 +10,7 @@ use crate::{
         Thing, UnitExpectation,
     },
     merge::{Rendered, RenderedUnit, Sourced},
+    name_patterns::NamePatterns,
 };
 use std::path::{Path, PathBuf};
 
@@ -103,6 +104,7 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
             names,
             suffix: Some(".conf".into()),
             ssh_keys: false,
+            except: NamePatterns::default(),
         }),
         ssh_keys: false,
         label: None,

@@ -19,16 +19,16 @@ pub(super) fn decide(
     was_allowed: bool,
     verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
-    let thing = desired.expectations[thing.index()].thing.path();
+    let expectation = &desired.expectations[thing.index()];
     // Records of an older version may name Holdfast; see `Verdicts::report_drift`.
     let subject = actor.filter(|actor| !actor.holdfast).map(PolicyActor::from);
     let policy = &desired.policy;
     let without = subject.map(|subject| PolicyActor { exe: None, ..subject });
-    let decision = policy.decide(&thing, without.as_ref());
+    let decision = policy.decide_about(expectation, without.as_ref());
     if decision.allowed {
         return (decision.action, true);
     }
-    let by_exe = policy.decide(&thing, subject.as_ref());
+    let by_exe = policy.decide_about(expectation, subject.as_ref());
     // The daemon opens an executable only if the policy names its path.
     if by_exe.allowed && (was_allowed || actor.is_some_and(|actor| verifier.is_host_file(actor))) {
         return (by_exe.action, true);

@@ -83,7 +83,7 @@ impl DenyRules {
     /// Adds things, with the numbers from `first`. Known rules keep their numbers.
     pub(super) fn extend(&mut self, policy: &DriftPolicy, first: u32, expectations: &[Expectation]) {
         for (thing, expectation) in (first..).map(ThingId).zip(expectations) {
-            let decision = policy.decide(&expectation.thing.path(), None);
+            let decision = policy.decide_about(expectation, None);
             let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
             self.things.insert(thing, self.numbers.of_rule(rule));
         }

@@ -94,7 +94,7 @@ impl Diffs {
         let Observation::Object(object) = &seen.observation else { return };
         if let (Expected::File(_), true, false) = (&expectation.expected, content, expectation.ssh_keys)
             && let (FileType::Regular, Some(found)) = (object.file_type, object.sha256)
-            && !desired.policy.decide(&expectation.thing.path(), None).secret
+            && !desired.policy.decide_about(expectation, None).secret
         {
             self.wanted.push(DiffRequest { record, thing, found });
         }

@@ -3,6 +3,7 @@ use sensor_model::expectation::{
     ClosedDirectoryExpectation, DirectoryExpectation, Expected, FileExpectation, OsImageExpectation, Owner,
     Source, TreeExpectation, UnitExpectation,
 };
+use sensor_model::name_patterns::NamePatterns;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -91,6 +92,7 @@ fn of_several_things_at_one_path_each_is_concerned() {
             names: Vec::new(),
             suffix: None,
             ssh_keys: false,
+            except: NamePatterns::default(),
         }),
         ..file("/unused")
     };

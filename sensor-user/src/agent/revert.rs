@@ -6,7 +6,7 @@
 
 use super::write_back::WriteBackError;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
-use sensor_model::expectation::Expectation;
+use sensor_model::expectation::{Expectation, ExpectationSource};
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::merge::Rendered;
 use sensor_model::protocol::ThingId;
@@ -116,6 +116,10 @@ pub(super) fn still_declared(
     source: &StateSource,
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
+    if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
+        // A policy declares it, and the repair refuses it with its own reason.
+        return Ok(config);
+    }
     let declared = expectations(&config)?;
     // The label comes from the SELinux policy, not from the config.
     let unlabelled = Expectation { label: None, ..expectation.clone() };

@@ -190,7 +190,7 @@ pub async fn repair<'a>(
     // cannot be a reason to refuse the repair.
     let watched = differing
         .clone()
-        .filter(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
+        .filter(|expectation| policy.decide_about(expectation, None).action != DriftAction::Ignore);
     let announcement = WriterAnnouncement {
         repair: watched.map(writer_protocol::digest).collect(),
         ..WriterAnnouncement::default()

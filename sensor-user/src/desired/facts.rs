@@ -4,6 +4,7 @@
 //! trait, and the rooms that observe the host implement it.
 
 use sensor_model::{
+    closed::HostDirectories,
     compare::Ids,
     drift_policy::DriftPolicy,
     expectation::{Expectation, Expected, Owner, Thing},
@@ -24,6 +25,9 @@ pub trait HostFacts {
 
     /// The version of the SELinux policy now.
     fn label_version(&self) -> LabelVersion;
+
+    /// The directories that a policy closes, and what packages put below them.
+    fn directories(&self, policy: &DriftPolicy) -> HostDirectories;
 
     /// Sets the label of each expectation by the SELinux policy. Gives the types that the policy allows any user to choose.
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String>;

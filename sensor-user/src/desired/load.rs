@@ -8,6 +8,7 @@ use super::{
     last_usable, manifests::of_files, policies::drift_policies,
 };
 use sensor_model::{
+    closed::closed_directories,
     compare::Ids,
     drift_policy::{DriftAction, DriftPolicy},
     expectation::Expectation,
@@ -68,6 +69,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
+    let closed = closed_directories(&expectations, &policy, &host.directories(&policy));
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
     expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
@@ -77,8 +79,9 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
             false
         }
     });
-    expectations
-        .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
+    expectations.extend(closed);
+    expectations.sort_by(|one, other| one.thing.cmp(&other.thing));
+    expectations.retain(|expectation| policy.decide_about(expectation, None).action != DriftAction::Ignore);
     expectations.shrink_to_fit();
     // Read before the labels: if the SELinux policy changes meanwhile, the next comparison finds another version.
     let labels = host.label_version();

@@ -4,6 +4,7 @@
 
 use super::{error::DesiredError, facts::HostFacts, load::DesiredWithConfig};
 use sensor_model::{
+    closed::closed_directories,
     expectation::{Expectation, Thing},
     expectations::expectations,
     merge::Rendered,
@@ -21,6 +22,8 @@ pub fn things_at(
     host: &dyn HostFacts,
 ) -> Result<Vec<Expectation>, DesiredError> {
     let mut all = expectations(&whole.rendered)?;
+    let policy = &whole.desired.policy;
+    all.extend(closed_directories(&all, policy, &host.directories(policy)));
     note(&mut all, &whole.desired.waiting);
     all.retain(|expectation| {
         let thing = &expectation.thing;
@@ -34,7 +37,7 @@ pub fn things_at(
     if all.iter().any(|expectation| *expectation.thing.path() == *path) {
         all.retain(|expectation| *expectation.thing.path() == *path);
     }
-    host.label(&mut all, &whole.desired.policy);
+    host.label(&mut all, policy);
     Ok(all)
 }
 

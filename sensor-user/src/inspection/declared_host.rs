@@ -98,6 +98,11 @@ impl DeclaredHost {
         self.desired().policy.decide(path, None)
     }
 
+    /// The same about a thing.
+    pub fn decision_about(&self, expectation: &Expectation) -> DriftDecision<'_> {
+        self.desired().policy.decide_about(expectation, None)
+    }
+
     /// The kernel arguments that wait for the next boot.
     pub(super) fn waiting(&self) -> Vec<WaitingOutput> {
         self.desired().waiting.iter().cloned().map(WaitingOutput::from).collect()

@@ -8,7 +8,7 @@ use crate::{
 };
 use sensor_model::{
     difference::Difference,
-    drift_policy::DriftAction,
+    drift_policy::{DriftAction, DriftDecision},
     expectation::{Expectation, ExpectationSource, Expected, Thing},
     observation::Observation,
     record::RecordedState,
@@ -87,8 +87,7 @@ pub struct PathPolicy {
 }
 
 impl PathPolicy {
-    fn of(host: &DeclaredHost, path: &Path) -> Self {
-        let decision = host.decision(path);
+    fn of(decision: &DriftDecision<'_>) -> Self {
         Self {
             action: decision.action,
             rule: decision.rule.map(|(rule, _)| rule.path.clone()),
@@ -115,7 +114,12 @@ pub struct Explanation {
 pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result<Explanation, DesiredError> {
     let mut restorer = host.restorer();
     let mut things = Vec::new();
-    for expectation in host.things_at(path)? {
+    let expectations = host.things_at(path)?;
+    // A closed directory has a rule of its own, which is also that of an undeclared name in it.
+    let decision =
+        expectations.first().map_or_else(|| host.decision(path), |first| host.decision_about(first));
+    let policy = PathPolicy::of(&decision);
+    for expectation in expectations {
         let (observation, differences) =
             restorer.observe_and_compare(&expectation, &host.desired().ids).await;
         let Expectation { thing, expected, label, source, .. } = expectation;
@@ -138,7 +142,7 @@ pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result
         managed: !things.is_empty(),
         verdict: verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant)),
         things,
-        policy: PathPolicy::of(host, path),
+        policy,
         waiting: if is_of_arguments { host.waiting() } else { Vec::new() },
         last_change: last.change,
         doubt: match &last.doubt {

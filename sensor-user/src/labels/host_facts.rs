@@ -4,8 +4,10 @@ use super::{expect, version};
 use crate::{
     desired::{HostFacts, LabelVersion},
     observation::Observer,
+    packages,
 };
 use sensor_model::{
+    closed::HostDirectories,
     drift_policy::DriftPolicy,
     expectation::{Expectation, Thing},
 };
@@ -26,6 +28,10 @@ impl HostFacts for Observer {
 
     fn label_version(&self) -> LabelVersion {
         version(self)
+    }
+
+    fn directories(&self, policy: &DriftPolicy) -> HostDirectories {
+        packages::directories(self, policy)
     }
 
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String> {

@@ -26,7 +26,7 @@ pub use context::linked_file;
 use sensor_model::{
     compare::{Ids, compare},
     difference::Difference,
-    expectation::{Expectation, Expected},
+    expectation::{Expectation, ExpectationSource, Expected},
     merge::Rendered,
     observation::{FileType, Observation},
     selinux,
@@ -100,6 +100,10 @@ impl Restorer {
             Expected::AuthorizedKeys(keys) => host.authorized_keys(&path, &keys.keys, &observation, label)?,
             Expected::Directory(directory) => host.declared_directory(&path, directory, &before, label)?,
             Expected::Link(link) => host.link(&path, link, label)?,
+            Expected::ClosedDirectory(_) if matches!(expectation.source, ExpectationSource::ClosedBy(_)) => {
+                let what_does = "nothing declares what is in it: declare it (`holdfast adopt` prints how), or move it away";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
+            }
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,
             Expected::Unit(unit) => {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?

@@ -7,6 +7,7 @@
 mod apply;
 mod blindness;
 pub(crate) mod burst;
+mod closed;
 mod demo;
 mod deny;
 mod deny_actors;
@@ -112,6 +113,13 @@ pub static SCENARIOS: &[Scenario] = &[
             "before 6.5 a socket has no descriptor of its peer's process, and all else is the same",
         )),
         run: pod::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "closed",
+        shows: "what nothing declares in a closed directory is drift with its actor, whatever it is and whenever it came, or is refused",
+        by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see new names")),
+        run: closed::bare,
         ..Scenario::USUAL
     },
     Scenario {

@@ -36,7 +36,16 @@ fn faults_are_refused(cluster: &Cluster) {
     };
     let actors =
         |actors: Value| json!({ "rules": [{ "path": "/etc/a", "action": "deny", "allowedActors": actors }] });
+    let closed = |path: &str, except: Value| json!({ "rules": [{ "path": path, "action": "deny", "closed": true, "except": except }] });
     for (spec, reason) in [
+        (closed("/etc/a", json!([])), "a closed path is a directory"),
+        (closed("/", json!([])), "a closed path is a directory"),
+        (closed("/etc/**", json!([])), "a closed path is a directory"),
+        (closed("/etc/a/", json!(["b/c"])), "spec.rules[0].except[0]"),
+        (
+            json!({ "rules": [{ "path": "/etc/a/", "action": "deny", "except": ["b"] }] }),
+            "only a rule with closed: true has exceptions",
+        ),
         (
             json!({ "rules": [rule("etc/a", "deny")] }),
             "spec.rules[0].path: Invalid value: \"etc/a\": must be an absolute path",

@@ -1,6 +1,7 @@
 //! Keys and closed directories.
 
 use super::*;
+use crate::name_patterns::NamePatterns;
 use std::collections::BTreeMap;
 
 fn ssh_file() -> Expectation {
@@ -101,6 +102,7 @@ fn a_closed_directory_may_have_only_declared_names() {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 suffix,
                 ssh_keys,
+                except: NamePatterns::default(),
             }),
         )
     };

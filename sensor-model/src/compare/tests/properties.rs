@@ -1,6 +1,7 @@
 //! Properties of every expectation and every change.
 
 use super::*;
+use crate::name_patterns::NamePatterns;
 use proptest::prelude::*;
 
 fn any_owner() -> impl Strategy<Value = Owner> {
@@ -35,6 +36,7 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
                 names: names.into_iter().collect(),
                 suffix: None,
                 ssh_keys: false,
+                except: NamePatterns::default(),
             }),
         )
     });

@@ -11,6 +11,7 @@ use sensor_model::expectation::{
     ClosedDirectoryExpectation, DirectoryExpectation, FileExpectation, LinkExpectation, Source,
     UnitExpectation,
 };
+use sensor_model::name_patterns::NamePatterns;
 use std::fs;
 use tempfile::TempDir;
 
@@ -91,7 +92,12 @@ fn directory(path: &str) -> Expectation {
 }
 
 fn closed_directory(path: &str, ssh_keys: bool) -> Expectation {
-    let closed = ClosedDirectoryExpectation { names: Vec::new(), suffix: None, ssh_keys };
+    let closed = ClosedDirectoryExpectation {
+        names: Vec::new(),
+        suffix: None,
+        ssh_keys,
+        except: NamePatterns::default(),
+    };
     let thing = Thing::closed_directory(path);
     Expectation { ssh_keys, ..expectation(thing, Expected::ClosedDirectory(closed)) }
 }

@@ -4,7 +4,8 @@
 
 use super::{ChainCheck, Filter, LogEntry, ReadError, files, show, show_checked, tail};
 use canon_json::CanonJsonSerialize as _;
-use sensor_model::record::Actor;
+use sensor_model::difference::{Difference, DifferenceKind};
+use sensor_model::record::{Actor, Record};
 use std::{
     collections::VecDeque,
     fs, io,
@@ -26,7 +27,8 @@ pub(super) fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, ChainC
     Ok((newest.into(), found))
 }
 
-/// The newest entries about exactly this path, the newest first, and the result of the check of all entries.
+/// The newest entries about exactly this path, the newest first, and the result of the check of all entries. An entry of a closed
+/// directory is about each undeclared name in it.
 ///
 /// # Errors
 /// A log that cannot be read.
@@ -35,16 +37,24 @@ pub(super) fn newest_about(
     path: &Path,
     number: usize,
 ) -> Result<(Vec<LogEntry>, ChainCheck), ReadError> {
-    let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
+    let above = path.parent().unwrap_or(path);
+    let filter = Filter { path: Some(above.to_owned()), ..Filter::default() };
     let mut newest: VecDeque<LogEntry> = VecDeque::new();
     let found = show_checked(log, &filter, &mut |entry| {
-        // The filter also matches everything below the path.
-        if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
+        // The filter also matches everything below the directory.
+        if is_about(&entry.record, path) && number > 0 {
             newest.truncate(number - 1);
             newest.push_front(entry);
         }
     })?;
     Ok((newest.into(), found))
+}
+
+fn is_about(record: &Record, path: &Path) -> bool {
+    let is_undeclared = |difference: &Difference| {
+        difference.kind == DifferenceKind::Unexpected && Path::new(&difference.found) == path
+    };
+    record.path.as_deref().map(Path::new) == Some(path) || record.differences.iter().any(is_undeclared)
 }
 
 /// The actor of the last change of a path, if the log has it. The note of the last entry is not compared with the log.

@@ -1,0 +1,268 @@
+//! Directories that a drift policy closes.
+//!
+//! In: the expectations of a config, the policy, and what the host knows of directories and packages. Out: an expectation for each
+//! closed directory: those that a rule names, and below them those in which something is declared. A directory that nothing declares
+//! gets none: it is an undeclared name itself.
+
+use crate::{
+    drift_policy::{DriftPolicy, Rule},
+    expectation::{
+        ClosedBy, ClosedDirectoryExpectation, Expectation, ExpectationSource, Expected, SYSTEMD_DIRECTORY,
+        Thing,
+    },
+    expectations::IGNORED_FILES,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    path::{Path, PathBuf},
+};
+
+/// What a host knows of the directories that a policy closes.
+#[derive(Debug, Clone, Default)]
+pub struct HostDirectories {
+    /// The directories that match the glob of a rule, by the rule's path.
+    pub matching: BTreeMap<String, Vec<PathBuf>>,
+    /// What packages put below closed directories.
+    pub packaged: Vec<PackagedPath>,
+}
+
+/// A path that a package owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackagedPath {
+    /// The path.
+    pub path: PathBuf,
+    /// It is a directory on this host.
+    pub is_directory: bool,
+}
+
+/// A closed directory that a rule names.
+struct Root<'a> {
+    path: PathBuf,
+    rule: &'a Rule,
+    origin: &'a str,
+}
+
+/// The expectations of the directories that a policy closes, sorted by thing. A directory that the config closes already keeps the
+/// config's expectation, and gets none here. `declared` are all expectations of the config, also those that the policy ignores.
+pub fn closed_directories(
+    declared: &[Expectation],
+    policy: &DriftPolicy,
+    host: &HostDirectories,
+) -> Vec<Expectation> {
+    let roots = roots(policy, host);
+    if roots.is_empty() {
+        return Vec::new();
+    }
+    let names = names(declared, &roots, host);
+    let by_config: HashSet<&Thing> = declared
+        .iter()
+        .map(|expectation| &expectation.thing)
+        .filter(|thing| matches!(thing, Thing::ClosedDirectory { .. }))
+        .collect();
+    let found = names.into_iter().filter_map(|(path, names)| {
+        // The longest root decides. Of two rules for one directory the glob does, as elsewhere in the policy.
+        let root = roots.iter().rev().find(|root| path.starts_with(&root.path))?;
+        Some(Expectation {
+            thing: Thing::closed_directory(path),
+            expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
+                names: names.into_iter().collect(),
+                suffix: None,
+                ssh_keys: false,
+                except: root.rule.except.clone(),
+            }),
+            ssh_keys: false,
+            label: None,
+            source: ExpectationSource::ClosedBy(ClosedBy {
+                rule: root.rule.path.as_str().into(),
+                policy: root.origin.into(),
+            }),
+        })
+    });
+    found.filter(|expectation| !by_config.contains(&expectation.thing)).collect()
+}
+
+/// The directories that rules name, the most precise last.
+fn roots<'a>(policy: &'a DriftPolicy, host: &HostDirectories) -> Vec<Root<'a>> {
+    let mut roots = Vec::new();
+    for (rule, origin) in policy.closed() {
+        if let Some(path) = rule.directory() {
+            roots.push((false, Root { path: path.into(), rule, origin }));
+        } else {
+            let matching = host.matching.get(&rule.path).into_iter().flatten();
+            roots.extend(matching.map(|path| (true, Root { path: path.clone(), rule, origin })));
+        }
+    }
+    roots.sort_by(|(glob, root), (other_glob, other)| {
+        let length = |root: &Root<'_>| root.path.components().count();
+        (length(root), glob, &root.rule.path).cmp(&(length(other), other_glob, &other.rule.path))
+    });
+    roots.into_iter().map(|(_, root)| root).collect()
+}
+
+/// The closed directories, each with the names that something declares in it.
+fn names(
+    declared: &[Expectation],
+    roots: &[Root<'_>],
+    host: &HostDirectories,
+) -> BTreeMap<PathBuf, BTreeSet<String>> {
+    let tops: HashSet<&Path> = roots.iter().map(|root| root.path.as_path()).collect();
+    let mut names: BTreeMap<PathBuf, BTreeSet<String>> =
+        tops.iter().map(|top| (top.to_path_buf(), BTreeSet::new())).collect();
+    let mut declare = |path: &Path, is_directory: bool| {
+        let is_below = path.ancestors().skip(1).any(|above| tops.contains(above));
+        if !is_below {
+            return;
+        }
+        if is_directory {
+            names.entry(path.to_path_buf()).or_default();
+        }
+        let mut child = path;
+        while let (Some(parent), Some(name)) = (child.parent(), child.file_name()) {
+            if !parent.ancestors().any(|above| tops.contains(above)) {
+                break;
+            }
+            names.entry(parent.to_path_buf()).or_default().insert(name.to_string_lossy().into_owned());
+            child = parent;
+        }
+    };
+    for expectation in declared {
+        let path = expectation.thing.path();
+        match (&expectation.thing, &expectation.expected) {
+            (Thing::Unit { name }, Expected::Unit(unit)) => {
+                declare(&path, false);
+                let links = unit.install_directories.iter().filter(|_| unit.enabled == Some(true));
+                for directory in links {
+                    declare(&Path::new(SYSTEMD_DIRECTORY).join(directory).join(name), false);
+                }
+            }
+            (Thing::Directory { .. } | Thing::ClosedDirectory { .. }, _) => declare(&path, true),
+            (Thing::File { .. } | Thing::Link { .. }, _) => declare(&path, false),
+            _ => {}
+        }
+    }
+    for path in IGNORED_FILES {
+        declare(Path::new(path), false);
+    }
+    for packaged in &host.packaged {
+        declare(&packaged.path, packaged.is_directory);
+    }
+    for root in roots {
+        declare(&root.path, true);
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        drift_policy::DriftPolicyFile,
+        expectation::{DirectoryExpectation, Owner, Source, UnitExpectation},
+    };
+
+    fn policy(rules: &str) -> DriftPolicy {
+        let text = format!(
+            "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: test}}\nspec:\n  rules:\n{rules}"
+        );
+        DriftPolicy::merge(&[DriftPolicyFile::parse("test.yaml", text.as_bytes()).unwrap()]).unwrap()
+    }
+
+    fn expectation(thing: Thing, expected: Expected) -> Expectation {
+        let source = Source::new("50-test", "test.yaml").into();
+        Expectation { thing, expected, ssh_keys: false, label: None, source }
+    }
+
+    fn directory(path: &str) -> Expectation {
+        let expected = DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) };
+        expectation(Thing::directory(path), Expected::Directory(expected))
+    }
+
+    /// Each closed directory with its names and the path of its rule.
+    fn closed(declared: &[Expectation], rules: &str, host: &HostDirectories) -> Vec<String> {
+        let found = closed_directories(declared, &policy(rules), host);
+        assert!(found.is_sorted_by(|one, other| one.thing < other.thing));
+        let line = |expectation: &Expectation| {
+            let Expected::ClosedDirectory(closed) = &expectation.expected else { panic!("{expectation:?}") };
+            let ExpectationSource::ClosedBy(by) = &expectation.source else { panic!("{expectation:?}") };
+            format!("{} [{}] {}", expectation.thing.path().display(), closed.names.join(" "), by.rule)
+        };
+        found.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_closed_directory_may_hold_what_configs_and_packages_declare_at_any_depth() {
+        let declared = [directory("/etc/cron.d/site/deep"), directory("/etc/other")];
+        let packaged = |path: &str, is_directory| PackagedPath { path: path.into(), is_directory };
+        let host = HostDirectories {
+            packaged: vec![
+                packaged("/etc/cron.d", true),
+                packaged("/etc/cron.d/e2scrub_all", false),
+                packaged("/etc/cron.d/empty", true),
+            ],
+            ..HostDirectories::default()
+        };
+        assert_eq!(
+            closed(&declared, "    - {path: /etc/cron.d/, closed: true, action: observe}", &host),
+            [
+                "/etc/cron.d [e2scrub_all empty site] /etc/cron.d/",
+                "/etc/cron.d/empty [] /etc/cron.d/",
+                "/etc/cron.d/site [deep] /etc/cron.d/",
+                "/etc/cron.d/site/deep [] /etc/cron.d/",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_enabled_unit_declares_its_link_and_a_masked_one_its_own_path() {
+        let unit = |name: &str, enabled| {
+            let install_directories = vec!["multi-user.target.wants".to_owned()];
+            let unit = UnitExpectation { enabled, masked: Some(false), install_directories };
+            expectation(Thing::Unit { name: name.to_owned() }, Expected::Unit(unit))
+        };
+        let declared = [unit("on.service", Some(true)), unit("off.service", Some(false))];
+        let rules = "    - {path: /etc/systemd/system/, closed: true, action: observe}";
+        assert_eq!(
+            closed(&declared, rules, &HostDirectories::default()),
+            [
+                "/etc/systemd/system [multi-user.target.wants off.service on.service] /etc/systemd/system/",
+                "/etc/systemd/system/multi-user.target.wants [on.service] /etc/systemd/system/",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_most_precise_rule_decides_and_names_its_directory_in_the_one_above() {
+        let host = HostDirectories {
+            matching: BTreeMap::from([("/etc/a/*".to_owned(), vec!["/etc/a/b".into(), "/etc/a/c".into()])]),
+            ..HostDirectories::default()
+        };
+        let rules = "
+    - {path: /etc/a/, closed: true, action: observe}
+    - {path: '/etc/a/*', closed: true, action: degrade}
+    - {path: /etc/a/b/, closed: true, action: deny}
+    - {path: /etc/a/d/, closed: true, action: ignore}
+    - {path: /etc/a/e/, action: deny}
+";
+        assert_eq!(
+            closed(&[], rules, &host),
+            ["/etc/a [b c] /etc/a/", "/etc/a/b [] /etc/a/*", "/etc/a/c [] /etc/a/*"]
+        );
+    }
+
+    #[test]
+    fn a_directory_that_the_config_closes_keeps_the_expectation_of_the_config() {
+        let names = ClosedDirectoryExpectation {
+            names: vec!["10.conf".to_owned()],
+            suffix: Some(".conf".into()),
+            ssh_keys: false,
+            except: crate::name_patterns::NamePatterns::default(),
+        };
+        let path = "/etc/systemd/system/a.service.d";
+        let declared = [expectation(Thing::closed_directory(path), Expected::ClosedDirectory(names))];
+        let rules = "    - {path: /etc/systemd/system/, closed: true, action: observe}";
+        assert_eq!(
+            closed(&declared, rules, &HostDirectories::default()),
+            ["/etc/systemd/system [a.service.d] /etc/systemd/system/"]
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! The directories that a glob names.
+//!
+//! In: a glob in which `*` stays within a name. Out: the directories that match it now, without links to directories. It reads only
+//! directories on the way, and follows the glob name by name.
+
+use crate::{observation::Observer, sys};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use sensor_model::name_patterns::NamePatterns;
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// A directory as an object, and no link to one.
+pub(super) const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
+/// Most directories that one glob names. Whoever owns a directory on the way may fill it.
+const MOST: usize = 4096;
+
+/// The directories that match, sorted.
+pub(super) fn directories(observer: &Observer, pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        found = found.iter().flat_map(|directory| matching(observer, directory, part)).take(MOST).collect();
+    }
+    found.retain(|path| observer.root().open_at(path, DIRECTORY).is_ok());
+    found.sort();
+    if found.len() == MOST {
+        tracing::warn!(
+            pattern,
+            most = MOST,
+            "A glob of closed directories names too many; the others are not closed."
+        );
+    }
+    found
+}
+
+/// The paths in a directory whose name matches.
+fn matching(observer: &Observer, directory: &Path, part: &str) -> Vec<PathBuf> {
+    let Ok(names) = NamePatterns::new(vec![part.to_owned()]) else { return Vec::new() };
+    if !part.contains(['*', '?', '[', '{', '\\']) {
+        return vec![directory.join(part)];
+    }
+    let mut found = Vec::new();
+    let opened = observer.root().open_at(directory, DIRECTORY);
+    let listed = opened.and_then(|opened| {
+        sys::each_name(opened, |name: &OsStr| {
+            if names.matches(&name.to_string_lossy()) {
+                found.push(directory.join(name));
+            }
+            if found.len() < MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    });
+    if let Err(errno) = listed
+        && !matches!(errno, Errno::ENOENT | Errno::ENOTDIR)
+    {
+        tracing::warn!(directory = %directory.display(), %errno, "Cannot look for closed directories in a directory.");
+    }
+    found.sort();
+    found
+}
