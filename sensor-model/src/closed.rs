@@ -1,8 +1,8 @@
 //! Directories that a drift policy closes.
 //!
-//! In: the expectations of a config, the policy, and what the host knows of directories and packages. Out: an expectation for each
-//! closed directory: those that a rule names, and below them those in which something is declared. A directory that nothing declares
-//! gets none: it is an undeclared name itself.
+//! In: the expectations of a config, the policy, and the host's directories and packages. Out: an expectation for each closed
+//! directory: each directory that a rule names, and each declared directory below it. An undeclared directory gets no expectation,
+//! because the directory itself is an undeclared name.
 
 use crate::{
     drift_policy::{DriftPolicy, Rule},
@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a host knows of the directories that a policy closes.
+/// Facts of a host about the directories that a policy closes.
 #[derive(Debug, Clone, Default)]
 pub struct HostDirectories {
     /// The directories that match the glob of a rule, by the rule's path.

@@ -1,7 +1,7 @@
 //! Patterns of single names.
 //!
-//! In: globs, in which `*` stands for any part of a name. Out: whether a name matches one of them. It is serialised as the list of
-//! its patterns.
+//! In: globs, in which `*` matches any part of a name. Out: whether a name matches one of the globs. The patterns are serialised as a
+//! list of texts.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};

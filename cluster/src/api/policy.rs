@@ -50,7 +50,7 @@ pub struct DriftPolicySpec {
     /// component `taint` for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taint_drifted_nodes: bool,
-    /// The rules, for each path one of each kind: about what is declared, and about what is not (`closed`).
+    /// The rules. A path may have one rule about declared things, and one about undeclared names (`closed`).
     #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path", "closed"]))]
     pub rules: Vec<PolicyRule>,
 }

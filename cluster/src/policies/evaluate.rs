@@ -109,7 +109,7 @@ fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
         .map(|rule| {
             // Types with texts and numbers always have a JSON.
             let mut value = serde_json::to_value(rule).unwrap_or_default();
-            // A sensor of an earlier version knows no closed directories, and refuses the key.
+            // A sensor of an earlier version refuses the key `closed`.
             if let (false, Some(fields)) = (rule.closed, value.as_object_mut()) {
                 fields.remove("closed");
             }

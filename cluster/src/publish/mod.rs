@@ -423,7 +423,7 @@ impl Publisher {
                 self.event.forget();
                 return Err(again);
             }
-            // It does not exist, or nobody can know.
+            // The Event does not exist, or the API server refuses the question. The next round creates it.
             Ok(_) | Err(_) => {}
         }
         self.uncertain = None;

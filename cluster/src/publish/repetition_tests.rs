@@ -1,4 +1,4 @@
-//! Nothing is told twice, whatever the API server answers.
+//! The publisher creates no Event twice, whatever the API server answers.
 
 use super::tests::{EVENTS, NODE, REPORT, finding, good, publisher};
 use super::*;
@@ -106,7 +106,7 @@ async fn without_the_report_of_an_earlier_reporter_no_event_is_created_and_condi
     assert!(!lines.contains(&format!("POST {EVENTS}")), "{lines:?}");
     is_away.store(false, Ordering::Relaxed);
     settle(&mut publisher, &finding(&["/etc/a"])).await;
-    assert_eq!(notes(&log.take()), Vec::<&str>::new(), "the earlier reporter has told it");
+    assert_eq!(notes(&log.take()), Vec::<&str>::new(), "the earlier reporter created the Event");
     settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
     assert_eq!(notes(&log.take()).len(), 1);
 }

@@ -13,8 +13,8 @@
 //! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
 //! at the same precedence are refused.
 //!
-//! A rule with `closed` decides about what is in a directory and nothing declares. It stands beside the rules for declared things: a
-//! path may have one of each.
+//! A rule with `closed` decides about undeclared names in a directory. Rules without `closed` decide about declared things. A path may
+//! have one rule of each kind.
 
 mod error;
 mod limits;
@@ -92,8 +92,8 @@ pub struct Rule {
     /// Whether labels are compared.
     #[serde(default)]
     pub labels: LabelComparison,
-    /// The path is a directory, or a glob of directories, that may hold only what something declares. The action is that about
-    /// everything else in it, and about nothing that is declared.
+    /// The path is a directory, or a glob of directories, that may hold only declared names. The action is for the undeclared names in
+    /// it. Another rule decides about declared things.
     #[serde(default)]
     pub closed: bool,
     /// The names that may be in a closed directory besides, at any depth.
@@ -271,7 +271,7 @@ impl DriftPolicy {
         }
     }
 
-    /// The rules of closed directories, each with its file, by path. One that says `ignore` closes nothing.
+    /// The rules of closed directories, each with its file, by path. A rule with the action `ignore` closes no directory.
     pub fn closed(&self) -> impl Iterator<Item = (&Rule, &str)> {
         let rules = self.closed.values().map(|number| &self.rules[*number]);
         rules

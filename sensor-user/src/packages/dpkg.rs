@@ -71,7 +71,7 @@ fn lists(observer: &Observer) -> Vec<PathBuf> {
     if let Err(errno) = listed
         && errno != Errno::ENOENT
     {
-        tracing::warn!(directory = INFO, %errno, "Cannot list the packages; none of their files counts as declared.");
+        tracing::warn!(directory = INFO, %errno, "Cannot list the packages; Holdfast takes their files in closed directories for undeclared ones.");
     }
     names.sort();
     names.into_iter().map(|name| Path::new(INFO).join(name)).collect()

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// A directory as an object, and no link to one.
 pub(super) const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
-/// Most directories that one glob names. Whoever owns a directory on the way may fill it.
+/// Most directories that one glob names. A user may own a directory on the way, and fill it.
 const MOST: usize = 4096;
 
 /// The directories that match, sorted.

@@ -1,4 +1,4 @@
-//! What a host knows of the directories that a drift policy closes.
+//! Facts of a host about the directories that a drift policy closes.
 //!
 //! In: the policy. Out: the directories that its globs name, and the paths of packages below all closed directories. A database that
 //! cannot be read is logged, and its packages then declare nothing.

@@ -1,8 +1,7 @@
 //! Waiting for conditions that other processes fulfil.
 //!
 //! In: a condition and a limit. Out: the value that the condition gave, or an error that names the condition. Only this module tests
-//! again after a pause, and scenarios use it for every wait. A long wait prints lines, because the host takes a silent guest for one
-//! that stands still.
+//! again after a pause, and scenarios use it for every wait. A long wait prints lines, because the host ends a guest that prints nothing.
 
 use std::time::{Duration, Instant};
 

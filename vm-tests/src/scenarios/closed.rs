@@ -1,4 +1,4 @@
-//! Directories that a drift policy closes: whatever nothing declares is drift, live, with its actor.
+//! Directories that a drift policy closes: each undeclared name is drift, live, with its actor.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -172,7 +172,7 @@ fn refused(agent: &mut RunningDaemon) -> Result<String> {
     Ok(record["operation"].to_string())
 }
 
-/// `explain` of the undeclared file names the rule; a repair does not remove what nobody declared.
+/// `explain` of an undeclared file names the rule, and `who` its maker. A repair does not remove the file.
 fn explained() -> Result<String> {
     fs::write("/etc/closed/kept", "")?;
     status::wait_until("drift", LIMIT, |status| status["verdict"] == "drifted")?;

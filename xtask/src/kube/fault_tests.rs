@@ -1,4 +1,4 @@
-//! The reporter with an API server that is away, slow, throttles, loses answers, or no longer knows a token or a version.
+//! The reporter with an API server that is away, slow, throttles, loses answers, or refuses an old token or version.
 //!
 //! The API server is the real one, behind a server that makes the faults and counts the requests.
 

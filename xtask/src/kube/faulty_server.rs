@@ -31,7 +31,7 @@ pub(super) enum Fault {
     LostAnswer,
     /// There is no answer, until the client gives up.
     Silence,
-    /// A watch begins and says that the version is too old. The API server answers the rest.
+    /// A watch begins, and its first event is the error that the version is too old. The API server answers the rest.
     Gone,
     /// A watch ends as soon as it has begun. The API server answers the rest.
     EndedWatch,

@@ -95,7 +95,7 @@ pub(super) fn configure() -> Result<()> {
     run("systemctl", &["start", "late-writer.service"]).map(drop)
 }
 
-/// Prepares the root directory of the next userspace as an image-mode host has it: an overlay that nobody can write, with an `/etc`
+/// Prepares the root directory of the next userspace as an image-mode host has it: a read-only overlay, with an `/etc`
 /// of its own. An image has files of its own, so the managed files are written there. `/var` is that of all userspaces.
 pub(super) fn another_root() -> Result<()> {
     load_module("overlay")?;
