@@ -4,8 +4,7 @@
 
 use super::{error::DesiredError, facts::HostFacts, load::DesiredWithConfig};
 use sensor_model::{
-    closed::closed_directories,
-    expectation::{Expectation, Thing},
+    expectation::{Expectation, ExpectationSource, Thing},
     expectations::expectations,
     merge::Rendered,
     waiting::note,
@@ -22,8 +21,9 @@ pub fn things_at(
     host: &dyn HostFacts,
 ) -> Result<Vec<Expectation>, DesiredError> {
     let mut all = expectations(&whole.rendered)?;
-    let policy = &whole.desired.policy;
-    all.extend(closed_directories(&all, policy, &host.directories(policy)));
+    // Reading the packages again for each path would take long.
+    let loaded = whole.desired.expectations.iter();
+    all.extend(loaded.filter(|one| matches!(one.source, ExpectationSource::ClosedBy(_))).cloned());
     note(&mut all, &whole.desired.waiting);
     all.retain(|expectation| {
         let thing = &expectation.thing;
@@ -37,7 +37,7 @@ pub fn things_at(
     if all.iter().any(|expectation| *expectation.thing.path() == *path) {
         all.retain(|expectation| *expectation.thing.path() == *path);
     }
-    host.label(&mut all, policy);
+    host.label(&mut all, &whole.desired.policy);
     Ok(all)
 }
 

@@ -67,15 +67,10 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let mut writers: Vec<Child> =
         (0..WRITERS).map(|_| writer(&directory, changes / WRITERS)).collect::<Result<_>>()?;
     let mut seen = Vec::new();
-    let mut printed = Instant::now();
     wait::until("the writers to end", LIMIT, || {
         let verdict = status::verdict();
         if seen.last() != Some(&verdict) && !verdict.is_empty() {
             seen.push(verdict);
-        }
-        if printed.elapsed() > Duration::from_secs(30) {
-            context.note("writing");
-            printed = Instant::now();
         }
         for writer in &mut writers {
             if writer.try_wait()?.is_none() {
@@ -93,10 +88,6 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         let verdict = status::verdict();
         if seen.last() != Some(&verdict) && !verdict.is_empty() {
             seen.push(verdict);
-        }
-        if printed.elapsed() > Duration::from_secs(30) {
-            context.note("looking");
-            printed = Instant::now();
         }
         let drifted = status::drifted().unwrap_or_default().len();
         Ok((drifted == FILES).then_some(drifted))

@@ -14,19 +14,12 @@ use crate::guest::{Context, run, shell, status};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-worker-closed
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - {path: /etc/closed/declared.conf, mode: 420, contents: {source: "data:,content%0A"}}
+const CONFIG: &str = machine_config!(
+    "99-worker-closed",
+    r#"      - {path: /etc/closed/declared.conf, mode: 420, contents: {source: "data:,content%0A"}}
       - {path: /etc/closed/sub/declared.conf, mode: 420, contents: {source: "data:,content%0A"}}
-"#;
+"#
+);
 
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy

@@ -18,17 +18,9 @@ use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
 use crate::vectors::prepare;
 
-const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-worker-deny
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - path: /etc/deny/protected.conf
+const CONFIG: &str = machine_config!(
+    "99-worker-deny",
+    r#"      - path: /etc/deny/protected.conf
         mode: 420
         contents: {source: "data:,content%0A"}
       - path: /etc/deny/reverted.conf
@@ -40,7 +32,8 @@ spec:
       - path: /etc/deny/program.conf
         mode: 420
         contents: {source: "data:,content%0A"}
-"#;
+"#
+);
 
 /// Tries to change a protected file in several ways, and once as an allowed actor.
 pub(super) fn bare(context: &mut Context) -> Result<()> {

@@ -39,23 +39,16 @@ const ENTRY: usize = 16 << 10;
 const LOG_ROOM: u64 = 512 << 10;
 const MEMORY_ROOM: u64 = 16 << 20;
 
-const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-worker-flood
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - path: /etc/flood/denied.conf
+const CONFIG: &str = machine_config!(
+    "99-worker-flood",
+    r#"      - path: /etc/flood/denied.conf
         mode: 438
         contents: {source: "data:,content%0A"}
       - path: /etc/flood/edited.conf
         mode: 420
         contents: {source: "data:,content%0A"}
-"#;
+"#
+);
 
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy

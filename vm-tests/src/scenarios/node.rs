@@ -14,24 +14,17 @@ use crate::guest::service::{Node, as_alice};
 use crate::guest::{Context, run, shell};
 
 /// Declares two units of the distribution, so that they can be masked.
-const CONFIG: &str = "apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-worker-trim
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - path: /etc/alices/file
+const CONFIG: &str = machine_config!(
+    "99-worker-trim",
+    "      - path: /etc/alices/file
         mode: 420
         contents: {source: 'data:,content%0A'}
     systemd:
       units:
       - {name: fstrim.timer, enabled: true}
       - {name: apt-daily.timer, mask: true}
-";
+"
+);
 
 /// Only alice may change a file.
 const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1

@@ -13,20 +13,13 @@ use serde_json::Value;
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, page, shell, status};
 
-const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-worker-thread
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - path: /etc/thread/managed.conf
+const CONFIG: &str = machine_config!(
+    "99-worker-thread",
+    r#"      - path: /etc/thread/managed.conf
         mode: 420
         contents: {source: "data:,content%0A"}
-"#;
+"#
+);
 
 const FILE: &str = "/etc/thread/managed.conf";
 
