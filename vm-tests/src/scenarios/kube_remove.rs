@@ -124,7 +124,7 @@ fn pod_beside_service() -> Result<String> {
 
 /// `kubectl delete -k` removes the rest.
 fn deleted() -> Result<String> {
-    kubectl(&["delete", "-k", OVERLAY, "--timeout=100s"])?;
+    kubectl(&["delete", "-k", OVERLAY, "--timeout=240s"])?;
     let ours = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces";
     let left = kubectl(&["get", ours, "-A", "-o", "name"])?;
     if let Some(object) = left.lines().find(|object| is_left(object)) {

@@ -13,7 +13,7 @@ use zbus_systemd::systemd1::ManagerProxy;
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long a stop waits for the unit, such as that of a shutdown: an apply ends at its next safe point, after a running action.
-/// It is the grace period of the sensor's pod.
+/// It is the grace period of the sensor's pod in the mode `manage`.
 const STOP_MICROSECONDS: u64 = 600_000_000;
 
 /// One entry of `ExecStart`: the program, its arguments with its name first, and whether a failure is ignored.
