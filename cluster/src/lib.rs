@@ -21,6 +21,7 @@
 //! | [`pods`] | names of pods by their uids |
 //! | [`metrics`] | the reporter's own metrics |
 //! | [`publish`] | the writes to the API server |
+//! | `node_watch` | the watch on the own Node |
 //! | [`policies`] | the drift policies of the cluster for the node |
 //! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
@@ -40,6 +41,7 @@ pub mod controller;
 pub mod manage;
 pub mod metrics;
 pub mod node;
+mod node_watch;
 #[cfg(test)]
 mod played_server;
 pub mod plugin;

@@ -116,6 +116,7 @@ pub struct ReporterMetrics {
     answers: Family<ResultLabels, Counter>,
     last_answer: Gauge,
     up: Gauge,
+    updating: Gauge,
     reviews: Family<ReviewLabels, Counter>,
 }
 
@@ -142,6 +143,11 @@ impl ReporterMetrics {
         self.up.set(is_answer.into());
         let result = if is_answer { "success" } else { "failure" };
         self.answers.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    /// Notes whether everything that differs belongs to an update by another program.
+    pub fn node_is_updating(&self, is_updating: bool) {
+        self.updating.set(is_updating.into());
     }
 
     /// Counts a request to the API server about a token.
@@ -182,6 +188,11 @@ impl ReporterMetrics {
             self.up.clone(),
         );
         registry.register(
+            "node_updating",
+            "1 while the Machine Config Operator's daemon updates the node and made every difference",
+            self.updating.clone(),
+        );
+        registry.register(
             "token_reviews",
             "Requests to the API server about callers' tokens by kind and result",
             self.reviews.clone(),
@@ -205,6 +216,7 @@ mod tests {
         metrics.wrote(WrittenObject::Report, WriteResult::TimedOut);
         metrics.sensor_answered(true);
         metrics.sensor_answered(false);
+        metrics.node_is_updating(true);
         metrics.reviewed(ReviewKind::Token, true);
         let page = metrics.page();
         for line in [
@@ -212,6 +224,7 @@ mod tests {
             "holdfast_reporter_writes_total{object=\"report\",result=\"timed_out\"} 1",
             "holdfast_reporter_sensor_answers_total{result=\"failure\"} 1",
             "holdfast_reporter_sensor_up 0",
+            "holdfast_reporter_node_updating 1",
             "holdfast_reporter_token_reviews_total{kind=\"token\",result=\"answered\"} 1",
         ] {
             assert!(page.contains(line), "{line} is missing:\n{page}");

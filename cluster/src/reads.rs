@@ -5,6 +5,8 @@
 //! gets the read with the reporter's own rights. No write goes this way: the admission policies would not see who writes.
 
 use crate::client::{ClientError, client};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, PartialObjectMeta};
 use kube::{Client, Config};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +107,22 @@ impl Reads {
         }
     }
 
+    /// The Node of this name.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn node(&self, name: &str) -> kube::Result<Node> {
+        self.read(|client| async move { Api::all(client).get(name).await }).await
+    }
+
+    /// The metadata of the Node of this name.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn node_metadata(&self, name: &str) -> kube::Result<PartialObjectMeta<Node>> {
+        self.read(|client| async move { Api::<Node>::all(client).get_metadata(name).await }).await
+    }
+
     /// Sends a read, and sends it once more in the other name if it was refused. If both are refused, the first refusal is the answer.
     ///
     /// # Errors
@@ -144,8 +162,6 @@ fn is_refusal(error: &kube::Error) -> bool {
 mod tests {
     use super::*;
     use crate::played_server::{PlayedAnswer, PlayedLog, played};
-    use k8s_openapi::api::core::v1::Node;
-    use kube::api::Api;
     use serde_json::json;
     use std::sync::atomic::AtomicU16;
 
@@ -177,8 +193,7 @@ mod tests {
         async fn read(&self, node: u16, account: u16) -> (u16, [usize; 2]) {
             self.codes[0].store(node, Ordering::Relaxed);
             self.codes[1].store(account, Ordering::Relaxed);
-            let answer =
-                self.reads.read(|client| async move { Api::<Node>::all(client).get("n1").await }).await;
+            let answer = self.reads.node("n1").await;
             let code = match answer {
                 Ok(_) => 200,
                 Err(kube::Error::Api(status)) => status.code,

@@ -42,6 +42,8 @@ pub enum DriftState {
     InSync,
     /// Something differs.
     Drifted,
+    /// All that differs was changed by the Machine Config Operator's daemon, which updates the node.
+    Updating,
     /// Evidence was lost, not everything was verified yet, or the sensor does not answer.
     #[default]
     Unknown,

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
+/// The state of the update. Ours in mode `manage`.
+pub(super) use crate::publish::STATE;
+
 /// The MachineConfig that the node has. Ours.
 pub(super) const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
 /// The MachineConfig that the node is to have. The controllers' own.
 pub(super) const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
-/// The state of the update. Ours.
-pub(super) const STATE: &str = "machineconfiguration.openshift.io/state";
 /// Why the state is not good. Ours.
 pub(super) const REASON: &str = "machineconfiguration.openshift.io/reason";
 /// What the drain controller is asked to do. Ours.
@@ -38,7 +39,7 @@ pub(super) const SINGLE_NODE: &str = "SingleReplica";
 /// The values of [`STATE`].
 pub(super) mod state {
     pub(in super::super) const DONE: &str = "Done";
-    pub(in super::super) const WORKING: &str = "Working";
+    pub(in super::super) use crate::publish::WORKING;
     pub(in super::super) const DEGRADED: &str = "Degraded";
     pub(in super::super) const UNRECONCILABLE: &str = "Unreconcilable";
 }

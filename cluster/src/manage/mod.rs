@@ -6,7 +6,6 @@
 
 mod annotations;
 mod configs;
-mod node_watch;
 mod plan;
 mod progress;
 mod steps;
@@ -19,5 +18,4 @@ pub use plan::{Planned, PlannedOutcome, reported};
 pub use steps::{NodeDrift, Situation, Step, Then, Wanted, next};
 pub use task::{ManageChannels, Manager};
 
-pub(crate) use node_watch::follow as follow_node;
 pub(crate) use progress::follow as follow_progress;

@@ -12,9 +12,7 @@ use crate::publish::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode, li
 use crate::reads::Reads;
 use crate::reports::{NodeFinding, SensorState};
 use crate::socket::{SensorError, SensorSocket};
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::Api;
 use sensor_model::socket::{ApplyPhase, ApplyProgress, SocketErrorReason};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -291,9 +289,7 @@ impl Manager {
     }
 
     async fn look_at_cordon(&mut self) {
-        let name = &self.name;
-        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
-        match limited("Node", read).await {
+        match limited("Node", self.reads.node(&self.name)).await {
             Ok(node) => {
                 let spec = node.spec.unwrap_or_default();
                 self.is_cordoned = Some(spec.unschedulable.unwrap_or_default());
@@ -335,7 +331,8 @@ fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
             DriftState::Drifted => {
                 NodeDrift::Drifted(text.clone().unwrap_or_else(|| "the node has drifted".to_owned()))
             }
-            DriftState::Unknown => NodeDrift::Unknown,
+            // Mode `manage` never has an update by another program.
+            DriftState::Updating | DriftState::Unknown => NodeDrift::Unknown,
         },
         _ => NodeDrift::Unknown,
     }

@@ -11,10 +11,11 @@ mod writer;
 use crate::client::{ClientError, client};
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
+use crate::node_watch;
 use crate::pods::Pods;
 use crate::policies::PolicyFollower;
 use crate::probes;
-use crate::publish::{ManagedNode, Publisher, ReporterPlace, WrittenNode};
+use crate::publish::{ManagedNode, NodeMetadata, Publisher, ReporterPlace, WrittenNode};
 use crate::reads::Reads;
 use crate::reports::NodeFinding;
 use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, SecureError};
@@ -127,7 +128,9 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let mut managing = JoinSet::new();
     let (policies, standing) = watch::channel(None);
     let socket = SensorSocket::new(&*options.socket);
-    let follower = PolicyFollower::new(reads.clone(), &options.place.node, socket, policies);
+    let (newest_node, node) = watch::channel(None);
+    managing.spawn(node_watch::follow(reads.clone(), options.place.node.clone(), newest_node));
+    let follower = PolicyFollower::new(reads.clone(), &options.place.node, node.clone(), socket, policies);
     managing.spawn(follower.run());
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
@@ -137,7 +140,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
         }
         Mode::Manage => {
             let update = Update { written: seen, managed, findings: newest.clone() };
-            manage_node(&mut managing, &client, &reads, &options.place.node, &options.socket, update);
+            let here = (&*options.place.node, node.clone());
+            manage_node(&mut managing, &client, &reads, here, &options.socket, update);
             None
         }
     };
@@ -150,7 +154,9 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let pods = Pods::new(reads.clone(), &options.place.node);
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics);
     let update = ManagedChannels { managed: wanted, written };
-    let mut writing = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
+    let led_by_others = (options.mode == Mode::Observe).then_some(node);
+    let writer = writer::write(publisher, pods, newest, update, standing, led_by_others, stopped);
+    let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");
     tokio::select! {
         _ = terminate.recv() => {}
@@ -176,18 +182,16 @@ struct Update {
     findings: watch::Receiver<Option<NodeFinding>>,
 }
 
-/// Starts the tasks of mode `manage`: the watch on the Node, the one that follows the progress, and the one that takes the steps.
+/// Starts the tasks of mode `manage`: the one that follows the progress, and the one that takes the steps.
 fn manage_node(
     tasks: &mut JoinSet<()>,
     client: &Client,
     reads: &Reads,
-    name: &str,
+    (name, node): (&str, watch::Receiver<Option<NodeMetadata>>),
     socket: &Path,
     update: Update,
 ) {
-    let (seen, node) = watch::channel(None);
     let (newest, progress) = watch::channel(None);
-    tasks.spawn(manage::follow_node(reads.clone(), name.to_owned(), seen));
     tasks.spawn(manage::follow_progress(SensorSocket::new(socket), newest));
     let Update { written, managed, findings } = update;
     let channels = ManageChannels { node, progress, findings, written, managed };

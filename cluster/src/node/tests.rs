@@ -2,7 +2,7 @@ use super::*;
 use crate::api::DriftState;
 use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
-use crate::publish::PolicyStanding;
+use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -161,18 +161,28 @@ fn finding(path: &str) -> NodeFinding {
     NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None }
 }
 
-/// An API server that knows the Node and a pod, and accepts every write.
-fn api_server() -> (Client, PlayedLog) {
-    played(|asked: &PlayedRequest| match asked.line().as_str() {
+/// The Node with this state of an update.
+fn node_in(state: &str) -> NodeMetadata {
+    let annotation = ("machineconfiguration.openshift.io/state".to_owned(), state.to_owned());
+    NodeMetadata { annotations: [annotation].into(), ..NodeMetadata::default() }
+}
+
+/// An API server that knows the Node and a pod of this namespace, and accepts every write.
+fn api_server_with(namespace: &'static str) -> (Client, PlayedLog) {
+    played(move |asked: &PlayedRequest| match asked.line().as_str() {
         "GET /api/v1/pods" => PlayedAnswer::Json(json!({"apiVersion": "meta.k8s.io/v1",
             "kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"apiVersion": "meta.k8s.io/v1",
-            "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"}}]})),
+            "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": namespace, "uid": "u-1"}}]})),
         line if line.contains("/api/v1/nodes") => PlayedAnswer::Json(
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "node-uid"}}),
         ),
         line if line.starts_with("GET") => PlayedAnswer::Code(404),
         _ => PlayedAnswer::Echo,
     })
+}
+
+fn api_server() -> (Client, PlayedLog) {
+    api_server_with("default")
 }
 
 /// The task that writes, with what it takes.
@@ -183,6 +193,7 @@ struct Writing {
     _managed: watch::Sender<Option<ManagedNode>>,
     /// No policy is known.
     _policies: watch::Sender<Option<PolicyStanding>>,
+    node: watch::Sender<Option<NodeMetadata>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -202,9 +213,11 @@ impl Writing {
         let reads = Reads::with(client.clone(), client);
         let publisher = Publisher::new(&publisher_client, reads.clone(), place);
         let (policies, standing) = watch::channel(None);
+        let (set_node, node) = watch::channel(None);
         let pods = Pods::new(reads, "n1");
-        let task = tokio::spawn(writer::write(publisher, pods, newest, update, standing, stopped));
-        Self { findings, stop, _managed: observe, _policies: policies, task }
+        let task =
+            tokio::spawn(writer::write(publisher, pods, newest, update, standing, Some(node), stopped));
+        Self { findings, stop, _managed: observe, _policies: policies, node: set_node, task }
     }
 
     async fn end(self) {
@@ -247,5 +260,65 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
     let last = &statuses[statuses.len() - 1].body["status"];
     assert_eq!(last["drifts"][0]["path"], "/etc/99");
     assert_eq!(last["newest"]["by"], "pod default/debugger");
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finding_after_a_quiet_time_is_written_at_once_although_the_lease_was_just_renewed() {
+    let (client, log) = api_server();
+    let writing = Writing::start(client);
+    for number in 0..1_000 {
+        writing.findings.send_replace(Some(finding(&format!("/etc/{number}"))));
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_secs(10)).await;
+    log.take();
+    while !log.take().iter().any(|asked| asked.line().contains("/leases/")) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    writing.findings.send_replace(Some(finding("/etc/new")));
+    sleep(Duration::from_millis(250)).await;
+    let asked = log.take();
+    let status = asked.iter().find(|asked| asked.line().ends_with("/driftreports/n1/status"));
+    assert_eq!(status.map(|asked| &asked.body["status"]["drifts"][0]["path"]), Some(&json!("/etc/new")));
+    writing.end().await;
+}
+
+/// The status, the reason and the message of the condition that was written last, and the Events.
+fn written(log: &PlayedLog) -> (String, Vec<String>) {
+    let asked = log.take();
+    let condition = asked.iter().rfind(|asked| asked.line().ends_with("/nodes/n1/status")).map(|asked| {
+        let drift = &asked.body["status"]["conditions"][0];
+        format!("{} {}", drift["status"].as_str().unwrap(), drift["reason"].as_str().unwrap())
+    });
+    let events = asked.iter().filter(|asked| asked.line().starts_with("POST"));
+    (condition.unwrap_or_default(), events.map(|asked| asked.body["reason"].to_string()).collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_operators_daemon_updates_the_node_its_own_changes_are_no_drift_and_make_no_event() {
+    let (client, log) = api_server_with("openshift-machine-config-operator");
+    let writing = Writing::start(client);
+    writing.node.send_replace(Some(node_in("Working")));
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(written(&log), ("Unknown Updating".to_owned(), vec![]));
+
+    // The update ended, and its change is still a difference.
+    writing.node.send_replace(Some(node_in("Done")));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(written(&log), ("True Drifted".to_owned(), vec!["\"ConfigDriftDetected\"".to_owned()]));
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_does_not_hide_the_change_of_another_pod() {
+    let (client, log) = api_server();
+    let writing = Writing::start(client);
+    writing.node.send_replace(Some(node_in("Working")));
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(written(&log), ("True Drifted".to_owned(), vec!["\"ConfigDriftDetected\"".to_owned()]));
     writing.end().await;
 }

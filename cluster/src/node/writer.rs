@@ -1,8 +1,8 @@
 //! The task that writes to the API server.
 
 use crate::pods::Pods;
-use crate::publish::{ManagedNode, PolicyStanding, Publisher, WrittenNode};
-use crate::reports::{NodeFinding, name_pods, unnamed_pods};
+use crate::publish::{ManagedNode, NodeMetadata, PolicyStanding, Publisher, WrittenNode};
+use crate::reports::{NodeFinding, mark_update, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -17,6 +17,9 @@ const QUIET: Duration = Duration::from_secs(5);
 /// What the writer takes from the task that follows policies. The other side may never say anything.
 pub(super) type PolicyChannel = watch::Receiver<Option<PolicyStanding>>;
 
+/// The Node's newest metadata.
+pub(super) type NodeChannel = watch::Receiver<Option<NodeMetadata>>;
+
 /// What the writer takes from mode `manage`, and tells it. In mode `observe` the other side never says anything.
 #[derive(Debug)]
 pub(super) struct ManagedChannels {
@@ -25,16 +28,18 @@ pub(super) struct ManagedChannels {
 }
 
 /// Writes the newest finding and the newest state of the update whenever they change, and what is due without a change. Ends after the
-/// round that is under way.
+/// round that is under way. `led_by_others` is the Node in mode `observe`, in which another program may update it.
 pub(super) async fn write(
     mut publisher: Publisher,
     mut pods: Pods,
     mut findings: watch::Receiver<Option<NodeFinding>>,
     mut update: ManagedChannels,
     mut policies: PolicyChannel,
+    mut led_by_others: Option<NodeChannel>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut spacing = SHORTEST;
+    let mut last_change = Instant::now();
     loop {
         let begin = Instant::now();
         let mut finding = findings.borrow_and_update().clone();
@@ -42,6 +47,12 @@ pub(super) async fn write(
         if let Some(finding) = &mut finding {
             let names = pods.names(&unnamed_pods(&finding.status)).await;
             name_pods(&mut finding.status, names);
+            let is_updated = |node: &mut NodeChannel| {
+                node.borrow_and_update().as_ref().is_some_and(NodeMetadata::is_being_updated)
+            };
+            if led_by_others.as_mut().is_some_and(is_updated) {
+                mark_update(&mut finding.status);
+            }
             again = pods.again_at();
         }
         let managed = update.managed.borrow_and_update().clone();
@@ -53,7 +64,6 @@ pub(super) async fn write(
             is_other
         });
         let again = again.map_or(round, |again| again.min(round)).max(begin + SHORTEST);
-        let waits = Instant::now();
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             () = sleep_until(again) => continue,
@@ -67,14 +77,28 @@ pub(super) async fn write(
             changed = policies.changed() => if changed.is_err() {
                 return;
             },
+            () = changed(&mut led_by_others) => {}
         }
-        if waits.elapsed() >= QUIET {
+        // A round that was due without a change, such as one that renews the Lease, does not end the quiet time.
+        if last_change.elapsed() >= QUIET {
             spacing = SHORTEST;
         }
+        last_change = Instant::now();
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             () = sleep_until(begin + spacing) => {}
         }
         spacing = (spacing * 2).min(LONGEST);
+    }
+}
+
+/// Waits for another Node. Without a channel it waits for ever.
+async fn changed(node: &mut Option<NodeChannel>) {
+    let is_other = match node {
+        Some(node) => node.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_other {
+        std::future::pending::<()>().await;
     }
 }

@@ -29,6 +29,7 @@ pub(super) const INSTALL: &str = "is Holdfast installed in this cluster?";
 pub(super) enum NodeState {
     InSync,
     Drifted,
+    Updating,
     Unknown,
     /// The reporter is silent, so the report may be out of date.
     Stale,
@@ -106,6 +107,7 @@ pub(super) fn rows(
                 Some(_) if is_silent => NodeState::Stale,
                 Some(DriftState::InSync) => NodeState::InSync,
                 Some(DriftState::Drifted) => NodeState::Drifted,
+                Some(DriftState::Updating) => NodeState::Updating,
                 Some(DriftState::Unknown) => NodeState::Unknown,
             };
             let newest = status.and_then(|status| status.newest.as_ref());

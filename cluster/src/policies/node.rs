@@ -3,7 +3,8 @@
 //! In: the Node's labels and annotations, the selectors of a policy. Out: yes or no.
 
 use crate::api::DriftPolicySpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use crate::publish::NodeMetadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{ParseExpressionError, Selector, SelectorExt as _};
 use std::collections::BTreeMap;
 
@@ -25,11 +26,10 @@ pub(super) struct NodeFacts {
 
 impl NodeFacts {
     /// The facts of a Node's metadata.
-    pub(super) fn of(node: &ObjectMeta) -> Self {
-        let annotations = node.annotations.as_ref();
-        let mut configs = CONFIGS.iter().filter_map(|name| annotations?.get(*name));
+    pub(super) fn of(node: &NodeMetadata) -> Self {
+        let mut configs = CONFIGS.iter().filter_map(|name| node.annotations.get(*name));
         let pool = configs.find_map(|name| pool_of(name));
-        Self { labels: node.labels.clone().unwrap_or_default(), pool: pool.map(str::to_owned) }
+        Self { labels: node.labels.clone(), pool: pool.map(str::to_owned) }
     }
 
     /// Whether a policy selects the node.
@@ -63,7 +63,7 @@ mod tests {
     use serde_json::json;
 
     fn node(metadata: serde_json::Value) -> NodeFacts {
-        NodeFacts::of(&serde_json::from_value(metadata).unwrap())
+        NodeFacts::of(&NodeMetadata::of(&serde_json::from_value(metadata).unwrap()))
     }
 
     fn selected(node: &NodeFacts, spec: serde_json::Value) -> bool {

@@ -1,6 +1,6 @@
 //! The task that follows the policies of the cluster.
 //!
-//! In: watches on `DriftPolicies` and, if one names pods, on the pods of the node; the metadata of the Node. Out: the policies for the
+//! In: watches on `DriftPolicies` and, if one names pods, on the pods of the node; the newest metadata of the Node. Out: the policies for the
 //! sensor whenever they change, and which of them it has taken. Before the first whole list nothing is handed in: the sensor keeps
 //! the policies that it has.
 
@@ -8,12 +8,11 @@ use super::evaluate::{Evaluated, evaluate, names_pods};
 use super::node::NodeFacts;
 use super::pods::{AccountPod, NodePods, resource};
 use crate::api::{DriftPolicy, PolicyState, ReportedPolicy};
-use crate::publish::{PolicyStanding, limited};
+use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reads::Reads;
 use crate::socket::{SensorError, SensorSocket};
 use crate::watching::watched;
 use futures_util::stream::{BoxStream, StreamExt as _};
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::Api;
 use kube::runtime::watcher::{Config, Event};
@@ -30,8 +29,6 @@ const TOGETHER: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(5);
 /// The same policies are handed in again after this time: the sensor may have lost its state directory.
 const REPEAT: Duration = Duration::from_mins(1);
-/// The Node's labels are asked for again after this time, without a change of the policies.
-const NODE_REFRESH: Duration = Duration::from_mins(10);
 /// The wait for the pods after which the report shows it, as a number of attempts.
 const SHOWN_WAIT: u32 = 3;
 /// Why a policy that names pods is not in force.
@@ -51,7 +48,9 @@ pub struct PolicyFollower {
     /// Those of the list that has not ended yet.
     listed: Option<BTreeMap<String, DriftPolicy>>,
     is_known: bool,
-    facts: Option<(NodeFacts, Instant)>,
+    newest_node: watch::Receiver<Option<NodeMetadata>>,
+    /// Of the newest Node that was known.
+    facts: Option<NodeFacts>,
     pods: NodePods,
     /// How often the policies waited for the pods.
     waits_for_pods: u32,
@@ -65,10 +64,11 @@ impl fmt::Debug for PolicyFollower {
 }
 
 impl PolicyFollower {
-    /// Nothing is asked yet.
+    /// Nothing is asked yet. `newest_node` is the Node's metadata, from a watch.
     pub fn new(
         reads: Reads,
         node: &str,
+        newest_node: watch::Receiver<Option<NodeMetadata>>,
         socket: SensorSocket,
         standing: watch::Sender<Option<PolicyStanding>>,
     ) -> Self {
@@ -79,6 +79,7 @@ impl PolicyFollower {
             policies: BTreeMap::new(),
             listed: None,
             is_known: false,
+            newest_node,
             facts: None,
             pods: NodePods::default(),
             waits_for_pods: 0,
@@ -98,11 +99,14 @@ impl PolicyFollower {
             let soon = |due: &mut Option<Instant>| *due = Some(Instant::now() + TOGETHER);
             tokio::select! {
                 Some(event) = events.next() => if self.take(event) {
-                    self.facts = None;
-                    // It also finds out in whose name the pods can be read.
-                    self.node_facts().await;
                     pods = self.pods_wanted(pods);
                     soon(&mut due);
+                },
+                Ok(()) = self.newest_node.changed() => if self.take_node() {
+                    pods = self.pods_wanted(pods);
+                    if self.is_known {
+                        soon(&mut due);
+                    }
                 },
                 Some(event) = next(&mut pods) => if self.pods.take(event) && self.is_known {
                     soon(&mut due);
@@ -141,7 +145,8 @@ impl PolicyFollower {
 
     /// The watch on the pods, which runs only while a policy names pods.
     fn pods_wanted(&mut self, present: Option<PodEvents>) -> Option<PodEvents> {
-        if !names_pods(self.policies.values()) {
+        // The first read of the Node finds out in whose name the pods can be read.
+        if self.facts.is_none() || !names_pods(self.policies.values()) {
             return None;
         }
         present.or_else(|| {
@@ -154,7 +159,7 @@ impl PolicyFollower {
 
     /// Hands the policies to the sensor. Gives the time until the next attempt.
     async fn hand_in(&mut self) -> Duration {
-        let Some(facts) = self.node_facts().await else { return AGAIN };
+        let Some(facts) = self.facts.clone() else { return AGAIN };
         let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
         if names_pods(self.policies.values()) && !self.pods.is_known() {
             self.waits_for_pods += 1;
@@ -221,26 +226,14 @@ impl PolicyFollower {
         }
     }
 
-    /// The labels and the pool of the Node. If the API server does not answer, those of before.
-    async fn node_facts(&mut self) -> Option<NodeFacts> {
-        if let Some((facts, at)) = &self.facts
-            && at.elapsed() < NODE_REFRESH
-        {
-            return Some(facts.clone());
-        }
-        let name = &self.node;
-        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get_metadata(name).await });
-        match limited("Node", read).await {
-            Ok(node) => {
-                let facts = NodeFacts::of(&node.metadata);
-                self.facts = Some((facts.clone(), Instant::now()));
-                Some(facts)
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the labels of the Node are not known");
-                self.facts.as_ref().map(|(facts, _)| facts.clone())
-            }
-        }
+    /// Takes the newest Node. Gives whether the selectors of policies may select it otherwise now. Without a Node those of before count.
+    fn take_node(&mut self) -> bool {
+        let Some(facts) = self.newest_node.borrow_and_update().as_ref().map(NodeFacts::of) else {
+            return false;
+        };
+        let is_other = self.facts.as_ref() != Some(&facts);
+        self.facts = Some(facts);
+        is_other
     }
 }
 

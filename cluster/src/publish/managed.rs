@@ -5,6 +5,10 @@ use crate::reports::NodeEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
+/// The annotation with the state of an update.
+pub(crate) const STATE: &str = "machineconfiguration.openshift.io/state";
+/// Its value while an update is under way.
+pub(crate) const WORKING: &str = "Working";
 /// The beginnings of the names of annotations that mode `manage` reads.
 const PREFIXES: [&str; 2] = ["machineconfiguration.openshift.io/", "holdfast.dev/"];
 
@@ -44,9 +48,16 @@ pub struct NodeMetadata {
     pub resource_version: u64,
     /// The annotations of the Machine Config Operator and of Holdfast.
     pub annotations: BTreeMap<String, String>,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl NodeMetadata {
+    /// Whether the annotations say that an update of the node is under way.
+    pub fn is_being_updated(&self) -> bool {
+        self.annotations.get(STATE).is_some_and(|state| state == WORKING)
+    }
+
     /// That part of an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         let version = metadata.resource_version.as_ref().and_then(|version| version.parse().ok());
@@ -55,6 +66,7 @@ impl NodeMetadata {
         Self {
             resource_version: version.unwrap_or_default(),
             annotations: led.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            labels: metadata.labels.clone().unwrap_or_default(),
         }
     }
 }

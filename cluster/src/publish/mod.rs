@@ -19,6 +19,7 @@ mod tests;
 
 pub use error::PublishError;
 pub use managed::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode};
+pub(crate) use managed::{STATE, WORKING};
 pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;
@@ -153,6 +154,7 @@ impl Publisher {
             self.is_plan_decided = true;
         }
         if let Some(finding) = finding {
+            self.metrics.node_is_updating(finding.status.state == DriftState::Updating);
             again = again.min(self.write_report(&uid, &finding.status).await);
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
@@ -175,9 +177,7 @@ impl Publisher {
         if let Some(later) = self.node.later(&()) {
             return Err(later);
         }
-        let name = &self.place.node;
-        let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
-        let learnt = limited("Node", read).await.and_then(|node| {
+        let learnt = limited("Node", self.reads.node(&self.place.node)).await.and_then(|node| {
             let uid = node.uid().ok_or(PublishError::NoUid)?;
             Ok((uid, node))
         });
@@ -349,10 +349,7 @@ impl Publisher {
         let seen = if let Some(seen) = &self.seen_taints {
             seen.clone()
         } else {
-            let node = {
-                let read = self.reads.read(|client| async move { Api::<Node>::all(client).get(name).await });
-                limited("Node", read).await?
-            };
+            let node = limited("Node", self.reads.node(name)).await?;
             let seen = SeenTaints::of(&node);
             if seen.has_ours() == wanted {
                 return Ok(node);
@@ -383,8 +380,8 @@ impl Publisher {
             return again;
         }
         let Some(event) = event(self.reported.as_ref(), status) else {
-            // An unknown state ends no drift, so it must not hide the recovery.
-            if status.state != DriftState::Unknown {
+            // Such a state ends no drift, so it must not hide the recovery.
+            if !matches!(status.state, DriftState::Updating | DriftState::Unknown) {
                 self.reported = Some(status.clone());
             }
             return idle;
@@ -423,7 +420,7 @@ impl Publisher {
                 self.event.forget();
                 return Err(again);
             }
-            // The Event does not exist, or the API server refuses the question. The next round creates it.
+            // The Event does not exist, or the API server refuses the question. The caller creates it.
             Ok(_) | Err(_) => {}
         }
         self.uncertain = None;

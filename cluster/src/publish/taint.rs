@@ -51,7 +51,7 @@ pub(super) fn wanted(status: &DriftReportStatus, policies: Option<&PolicyStandin
         (_, DriftState::InSync) => Some(false),
         (Some(policies), _) if !policies.taints => Some(false),
         (Some(_), DriftState::Drifted) => Some(status.degraded),
-        (None, _) | (_, DriftState::Unknown) => None,
+        (None, _) | (_, DriftState::Updating | DriftState::Unknown) => None,
     }
 }
 

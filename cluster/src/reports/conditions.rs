@@ -98,6 +98,15 @@ fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
         (SensorState::Answers { .. }, DriftState::InSync) => {
             (ConditionStatus::False, "InSync", "the node matches its MachineConfigs".to_owned())
         }
+        (SensorState::Answers { .. }, DriftState::Updating) => (
+            ConditionStatus::Unknown,
+            "Updating",
+            format!(
+                "the Machine Config Operator's daemon updates the node, and has changed {}: {}",
+                things(status.count),
+                named(&status.drifts, status.count)
+            ),
+        ),
         (SensorState::Answers { .. }, DriftState::Unknown) => unknown(status),
     };
     Condition { kind: CONFIG_DRIFT, status: value, reason, message: fit(&message, MESSAGE_BYTES) }

@@ -11,9 +11,11 @@ mod finding;
 mod status;
 #[cfg(test)]
 mod tests;
+mod update;
 
 pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use events::{NodeEvent, event};
 pub use finding::{NodeFinding, SensorState};
 pub use status::{drift_text, name_pods, status_of, unnamed_pods};
+pub use update::mark_update;

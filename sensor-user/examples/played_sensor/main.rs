@@ -1,8 +1,8 @@
 //! A daemon whose picture a test makes. Its reports are the daemon's own: the forensic log, `status.json` and the reporter's socket.
 //!
 //! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
-//! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes configs and orders. A line is `drift PATH LOGIN` or
-//! `recover PATH`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 
@@ -113,12 +113,14 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let name = |path: &str| ThingName { path: path.to_owned(), kind: ThingKind::File };
     match words[..] {
-        ["drift", path, login] => {
+        ["drift", path, login] | ["drift", path, login @ "pod", _] => {
+            let pod_uid = words.get(3).map(|uid| (*uid).to_owned());
             let actor = Actor {
                 pid: 7,
                 exe: Some("/usr/bin/vi".to_owned()),
-                login_uid: Some(1000),
-                login_user: Some(login.to_owned()),
+                login_uid: pod_uid.is_none().then_some(1000),
+                login_user: pod_uid.is_none().then(|| login.to_owned()),
+                pod_uid,
                 ..Actor::default()
             };
             let difference = Difference {

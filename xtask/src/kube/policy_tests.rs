@@ -176,6 +176,16 @@ fn a_node_takes_the_policies_that_select_it_and_shows_conflicts_and_the_taint_go
     controller.until(LIMIT, || status(&cluster, "here", &json!([1, 1, 0]))).unwrap();
     controller.until(LIMIT, || status(&cluster, "elsewhere", &json!([0, 0, 0]))).unwrap();
 
+    // Other labels select another policy.
+    let zone = |zone: &str| {
+        output(cluster.plane.kubectl().args(["label", "--overwrite", "node", "n1", &format!("zone={zone}")]))
+            .unwrap();
+    };
+    zone("b");
+    reporter.until(LIMIT, || taken(&cluster, &[("elsewhere", "Limited")])).unwrap();
+    zone("a");
+    reporter.until(LIMIT, || taken(&cluster, &[("here", "Limited")])).unwrap();
+
     // A drift that degrades taints the node, beside the taint of an admin.
     output(cluster.plane.kubectl().args(["taint", "node", "n1", "example.com/mine=:NoSchedule"])).unwrap();
     sensor.turn("drift /etc/chrony.conf alice");

@@ -267,6 +267,8 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
     reporter.until(LIMIT, || cluster.notes("ConfigDriftRecovered", 1).map(drop)).unwrap();
 
+    only_a_stranger_drifts_during_an_update(&cluster, &mut sensor, &reporter);
+
     // What happens while the API server is away is reported once, as it is afterwards.
     cluster.plane.kill_apiserver();
     sensor.turn("drift /etc/passing bob");
@@ -293,6 +295,43 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     no_other_right(&cluster, &config, &[]);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();
+}
+
+/// While the Machine Config Operator's daemon updates the node, a change by its pod is no drift, and there is no Event about it.
+fn only_a_stranger_drifts_during_an_update(
+    cluster: &Cluster,
+    sensor: &mut PlayedSensor,
+    reporter: &LoggedProcess,
+) {
+    let namespace = "openshift-machine-config-operator";
+    output(cluster.plane.kubectl().args(["create", "namespace", namespace])).unwrap();
+    let daemon = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "machine-config-daemon", "namespace": namespace },
+        "spec": { "nodeName": "n1", "automountServiceAccountToken": false, "containers": [{ "name": "daemon", "image": "daemon" }] },
+    });
+    // The namespace's account is made a moment after the namespace.
+    let account = ["serviceaccount", "default", "--namespace", namespace];
+    cluster.plane.until(LIMIT, || cluster.get(&account).map(drop)).unwrap();
+    cluster.create(&daemon);
+    let pod = cluster.get(&["pod", "machine-config-daemon", "--namespace", namespace]).unwrap();
+    let state = |change: &str| {
+        let state = format!("machineconfiguration.openshift.io/state{change}");
+        output(cluster.plane.kubectl().args(["annotate", "--overwrite", "node", "n1", &state])).unwrap();
+    };
+    state("=Working");
+    sensor.turn(&format!("drift /etc/chrony.conf pod {}", pod["metadata"]["uid"].as_str().unwrap()));
+    reporter
+        .until(LIMIT, || {
+            let (_, condition) = cluster.state("n1", "Updating", "Unknown")?;
+            ensure!(condition["reason"] == "Updating", "{condition}");
+            Ok(())
+        })
+        .unwrap();
+    sensor.turn("recover /etc/chrony.conf");
+    reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
+    state("-");
+    cluster.notes("ConfigDriftDetected", 1).unwrap();
+    cluster.notes("ConfigDriftRecovered", 1).unwrap();
 }
 
 /// A token of one node's reporter changes nothing of another one, and of the own one nothing but our conditions.

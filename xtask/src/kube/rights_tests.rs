@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What the reporter may do, in each namespace.
-const REPORTER: [&str; 12] = [
+const REPORTER: [&str; 13] = [
     "impersonate:associated-node authentication.k8s.io/nodes",
     "impersonate-on:associated-node:get /nodes",
+    "impersonate-on:associated-node:watch /nodes",
     "impersonate-on:associated-node:list /pods",
     "impersonate-on:associated-node:watch /pods",
     "list holdfast.dev/driftpolicies",
@@ -29,8 +30,7 @@ const REPORTER: [&str; 12] = [
     "create authorization.k8s.io/subjectaccessreviews",
 ];
 /// What the reporter of the mode `manage` may do besides.
-pub(super) const MANAGE: [&str; 4] = [
-    "impersonate-on:associated-node:watch /nodes",
+pub(super) const MANAGE: [&str; 3] = [
     "patch /nodes",
     "get machineconfiguration.openshift.io/machineconfigs",
     "get operator.openshift.io/machineconfigurations",

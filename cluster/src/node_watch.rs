@@ -1,6 +1,6 @@
 //! The watch on the own Node.
 //!
-//! In: the API server. Out: the annotations that lead an update, whenever they change. It reads the Node's metadata once, and then
+//! In: the API server. Out: the Node's labels and the annotations that lead an update, whenever they change. It reads the Node's metadata once, and then
 //! watches this Node alone from that version on. A watch that ends is resumed at the last version, and the Node is read again only
 //! if the API server no longer has that version. There is a pause between two watches, which grows while they end early.
 
@@ -80,9 +80,7 @@ impl WatchedNode {
         let version = if let Some(version) = &self.version {
             version.clone()
         } else {
-            let read =
-                self.reads.read(|client| async move { Api::<Node>::all(client).get_metadata(name).await });
-            let node = limited("Node", read).await?;
+            let node = limited("Node", self.reads.node_metadata(name)).await?;
             self.take(&node);
             self.version.clone().unwrap_or_default()
         };
@@ -122,7 +120,9 @@ impl WatchedNode {
         self.version.clone_from(&node.metadata.resource_version);
         let node = NodeMetadata::of(&node.metadata);
         self.newest.send_if_modified(|known| {
-            let is_other = known.as_ref().is_none_or(|known| known.annotations != node.annotations);
+            let is_other = known
+                .as_ref()
+                .is_none_or(|known| known.annotations != node.annotations || known.labels != node.labels);
             *known = Some(node);
             is_other
         });
