@@ -108,7 +108,11 @@ enum Command {
     /// Check that no module takes from one below it in the tables of `docs/architecture.md`, and that files form no circle.
     Layers,
     /// Build or fetch the programs of a Kubernetes cluster, and print where they are. The first time takes 15 minutes.
-    KubeAssets,
+    KubeAssets {
+        /// The release: a folder of `vm-tests/kube-assets`.
+        #[arg(default_value = kube::NEWEST, value_parser = [kube::NEWEST, kube::OLDER])]
+        release: String,
+    },
     /// Measure what watching costs, in executed instructions, and compare it with the budgets.
     Bench {
         /// Kernel series.
@@ -207,7 +211,7 @@ fn work(command: Command) -> Result<()> {
             demo::run(story, &kernel, profile(debug))
         }
         Command::Layers => layers::check(),
-        Command::KubeAssets => kube_assets(),
+        Command::KubeAssets { release } => kube_assets(&release),
         Command::Coverage => coverage::write(),
         Command::Fuzz { target, runs } => fuzz::run(&target, runs, fuzz::Corpus::Kept),
         Command::Generate { check } => reference::generate(check, &[]),
@@ -249,8 +253,8 @@ fn work(command: Command) -> Result<()> {
     }
 }
 
-fn kube_assets() -> Result<()> {
-    let assets = kube::KubeAssets::ensure(&cache::Cache::open()?, kube::NEWEST)?;
+fn kube_assets(release: &str) -> Result<()> {
+    let assets = kube::KubeAssets::ensure(&cache::Cache::open()?, release)?;
     for (name, path) in assets.rows() {
         println!("{name:<24} {}", path.display());
     }
