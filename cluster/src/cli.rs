@@ -3,17 +3,19 @@
 //! In: arguments. Out: a command that runs, and an exit code.
 
 use crate::controller::{self, ControllerOptions};
+use crate::image::{self, Platform, Progress, PullOptions, Pulled};
 use crate::node::{self, Mode, Options};
 use crate::plugin::{self, Plugin, PluginArguments, PluginError, Screen};
 use crate::publish::ReporterPlace;
 use crate::remove;
 use crate::secure::CertificateFiles;
+use crate::text::count;
 use clap::{Parser, Subcommand};
 use sensor_model::socket::SOCKET;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The cluster's side of Holdfast.
 #[derive(Debug, Parser)]
@@ -34,6 +36,9 @@ pub enum Command {
     /// Remove what reporters wrote to the API, with the rights of an admin: conditions, annotations and taints of all Nodes, Leases and
     /// `DriftReports`. The last reporter must have ended.
     Remove(RemoveCommand),
+    /// Images of registries.
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// The same as `kubectl holdfast`: the state of nodes, and the log of one.
     Kubectl(PluginArguments),
 }
@@ -63,6 +68,129 @@ impl RemoveCommand {
         }
         Ok(())
     }
+}
+
+/// What to do with an image.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Write the image of a registry into a directory, as an OCI image layout. `holdfast image index` reads it there.
+    Pull(PullCommand),
+}
+
+/// Arguments of `image pull`.
+#[derive(Debug, clap::Args)]
+pub struct PullCommand {
+    /// The image: `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`.
+    #[arg(value_name = "REF")]
+    reference: String,
+    /// An empty directory, one that does not exist, or an image layout, whose other images stay.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Platform of an image that exists for several. [default: Linux on the architecture of this program]
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    platform: Option<Platform>,
+    /// File with credentials, as `podman login --authfile FILE` writes it.
+    #[arg(long, value_name = "FILE")]
+    authfile: Option<PathBuf>,
+    /// Certificate in PEM of an authority that is trusted besides those of the system.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Use HTTP without TLS. Digests are verified all the same, but a tag may lead to another image, and credentials can be read.
+    #[arg(long)]
+    plain_http: bool,
+    /// Output format.
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
+    format: PullFormat,
+}
+
+/// The format of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum PullFormat {
+    /// For people to read.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl PullCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let directory = self.directory.clone();
+        let options = PullOptions {
+            reference: self.reference,
+            directory: self.directory,
+            platform: self.platform.unwrap_or_else(Platform::here),
+            authfile: self.authfile,
+            authority: self.ca,
+            is_plain: self.plain_http,
+        };
+        let mut shown = ShownProgress::new();
+        let pulled = image::pull(options, |progress| shown.show(progress)).await;
+        shown.end();
+        let pulled = pulled?;
+        let mut out = std::io::stdout().lock();
+        match self.format {
+            PullFormat::Json => writeln!(out, "{}", serde_json::to_string_pretty(&pulled)?)?,
+            PullFormat::Text => {
+                let Pulled { reference, digest, manifest, layers, bytes, transferred } = &pulled;
+                let layers = count(i64::try_from(*layers)?, "layer");
+                writeln!(out, "{reference} is in {}: {digest}", directory.display())?;
+                if manifest != digest {
+                    writeln!(out, "manifest of the platform: {manifest}")?;
+                }
+                writeln!(
+                    out,
+                    "{layers}, {}, {} of it transferred",
+                    mebibytes(*bytes),
+                    mebibytes(*transferred)
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Progress on a terminal: one line, which is written anew. Elsewhere a line for each blob.
+struct ShownProgress {
+    is_terminal: bool,
+    last: Option<(usize, Instant)>,
+}
+
+impl ShownProgress {
+    fn new() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), last: None }
+    }
+
+    fn show(&mut self, progress: Progress) {
+        const EVERY: Duration = Duration::from_millis(100);
+        let Progress { number, of, bytes, size } = progress;
+        let is_news = self.last.is_none_or(|(last, at)| {
+            last != number || (self.is_terminal && (at.elapsed() >= EVERY || bytes == size))
+        });
+        if !is_news {
+            return;
+        }
+        self.last = Some((number, Instant::now()));
+        let mut notes = std::io::stderr().lock();
+        // Without a place for notes the pull goes on.
+        let _ = if self.is_terminal {
+            write!(notes, "\r\x1b[Kblob {number} of {of}: {} of {}", mebibytes(bytes), mebibytes(size))
+        } else {
+            writeln!(notes, "blob {number} of {of}: {}", mebibytes(size))
+        };
+    }
+
+    fn end(&self) {
+        if self.is_terminal && self.last.is_some() {
+            let _ = writeln!(std::io::stderr().lock());
+        }
+    }
+}
+
+/// A number of bytes for people.
+fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
 /// Arguments of `controller`.
@@ -141,6 +269,7 @@ pub fn run(command: Command) -> anyhow::Result<u8> {
             runtime.block_on(controller::run(ControllerOptions { probes }))?;
         }
         Command::Remove(remove) => runtime.block_on(remove.run())?,
+        Command::Image(ImageCommand::Pull(pull)) => runtime.block_on(pull.run())?,
         Command::Kubectl(arguments) => {
             let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());
             let mut screen = Screen::new(&mut out, &mut notes);

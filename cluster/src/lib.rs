@@ -29,6 +29,7 @@
 //! | [`node`] | the command `node`, which joins them |
 //! | [`controller`] | the command `controller`: which nodes have taken which policy |
 //! | [`remove`] | the command `remove`, which takes away what reporters wrote |
+//! | [`image`] | the command `image pull`: an image of a registry becomes a directory |
 //! | [`plugin`] | the command `kubectl holdfast` |
 //! | [`cli`] | the command line |
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ pub mod backoff;
 pub mod cli;
 pub mod client;
 pub mod controller;
+pub mod image;
 pub mod manage;
 pub mod metrics;
 pub mod node;

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         return answered(run_plugin(Plugin::parse()));
     }
     let cli = Cli::parse();
-    if matches!(cli.command, Command::Kubectl(_)) {
+    if matches!(cli.command, Command::Kubectl(_) | Command::Image(_)) {
         return answered(run(cli.command));
     }
     let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| LOGGED.to_owned());
