@@ -35,6 +35,7 @@
 //! | [`difference`] | one way in which an observation departs from its expectation |
 //! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
+//! | [`image`] | OS images: manifests, layers, what they put at each path, and the index of that |
 //! | [`adopt`] | the MachineConfig that declares the present state |
 //! | [`protocol`] | the detection protocol: changes and verifications become verdicts and gaps |
 //! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
@@ -78,6 +79,7 @@ pub mod fit;
 pub mod fuzzing;
 pub mod host;
 pub mod ignition;
+pub mod image;
 pub mod journal;
 pub mod machine_config;
 pub mod merge;

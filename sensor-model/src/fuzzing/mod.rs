@@ -6,12 +6,14 @@
 #![expect(clippy::missing_panics_doc, reason = "a fuzz target reports by a panic")]
 
 mod host;
+mod images;
 mod plans;
 mod records;
 #[cfg(test)]
 mod tests;
 
 pub use host::{accounts, btf, fanotify, install, mountinfo, process_stat};
+pub use images::{image_document, image_index, image_layer};
 pub use plans::{node_disruption, plan, registries, selinux};
 pub use records::{cgroup, drift_policy, forensic_log, journal};
 

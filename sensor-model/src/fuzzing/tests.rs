@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 20] = [
+const TARGETS: [(&str, Target); 23] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -25,6 +25,9 @@ const TARGETS: [(&str, Target); 20] = [
     ("install", install),
     ("btf", btf),
     ("fanotify", fanotify),
+    ("image_layer", image_layer),
+    ("image_index", image_index),
+    ("image_document", image_document),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

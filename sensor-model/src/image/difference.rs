@@ -1,0 +1,131 @@
+//! What differs between an entry of an image and the host.
+//!
+//! In: an entry, and the observation of its path. Out: the differences, with the texts that a declared thing would have. Times are
+//! never compared, because tools that make an image from a commit set them all to zero.
+
+use super::entry::ImageEntry;
+use crate::{
+    compare::{Ids, compare},
+    difference::{Difference, DifferenceKind},
+    expectation::{
+        Content, DirectoryExpectation, Expectation, ExpectationSource, Expected, FileExpectation,
+        LinkExpectation, Owner, Thing,
+    },
+    observation::{FileType, ObjectObservation, Observation},
+    selinux, xattr,
+};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
+
+impl ImageEntry {
+    /// By what the path is observed and compared. A device or a pipe is observed as a file without a declared content.
+    pub fn expectation(&self, path: &Path, source: ExpectationSource) -> Expectation {
+        let (user, group) = (self.owner(self.uid), self.owner(self.gid));
+        let (thing, expected) = match (self.file_type, &self.target) {
+            (FileType::Directory, _) => (
+                Thing::directory(path),
+                Expected::Directory(DirectoryExpectation { mode: self.mode, user, group }),
+            ),
+            (FileType::Symlink, Some(target)) => {
+                let target = Path::new(OsStr::from_bytes(target)).to_owned();
+                (Thing::link(path), Expected::Link(LinkExpectation { target, hard: false, user, group }))
+            }
+            _ => {
+                let content = self.sha256.map(|sha256| Content { size: self.size, sha256 });
+                let file = FileExpectation {
+                    content,
+                    keys: Vec::new(),
+                    layout_free: false,
+                    mode: self.mode,
+                    user,
+                    group,
+                    may_be_missing: false,
+                };
+                (Thing::file(path), Expected::File(file))
+            }
+        };
+        Expectation { thing, expected, ssh_keys: false, label: None, source }
+    }
+
+    fn owner(&self, id: u32) -> Owner {
+        if self.implied { Owner::Undeclared } else { Owner::Id(id) }
+    }
+}
+
+/// What differs. `knows_xattrs`: whether the image has the extended attributes of its entries.
+pub fn differences(
+    entry: &ImageEntry,
+    expectation: &Expectation,
+    observation: &Observation,
+    knows_xattrs: bool,
+) -> Vec<Difference> {
+    let Observation::Object(object) = observation else {
+        return compare(expectation, observation, &Ids::default());
+    };
+    if !matches!(entry.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+        return special(entry, expectation, object);
+    }
+    let mut found = compare(expectation, observation, &Ids::default());
+    let is_wrong_type = found.iter().any(|difference| difference.kind == DifferenceKind::Type);
+    found.retain(|difference| match difference.kind {
+        DifferenceKind::Xattr => false,
+        DifferenceKind::Mode => !entry.implied,
+        _ => true,
+    });
+    if knows_xattrs && !entry.implied && !is_wrong_type {
+        found.extend(xattrs(entry, expectation, object));
+    }
+    found
+}
+
+/// Devices and pipes, which a config cannot declare.
+fn special(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObservation) -> Vec<Difference> {
+    let path = expectation.thing.path();
+    let mut found = Vec::new();
+    let mut add = |kind, what: &str, expected: String, seen: String| {
+        if expected != seen {
+            let text = format!("{what} mismatch for {path:?}: expected: {expected}; received: {seen}");
+            found.push(Difference { kind, expected, found: seen, text });
+        }
+    };
+    add(
+        DifferenceKind::Type,
+        "type",
+        entry.file_type.as_str().to_owned(),
+        object.file_type.as_str().to_owned(),
+    );
+    add(DifferenceKind::Mode, "mode", format!("{:04o}", entry.mode), format!("{:04o}", object.mode));
+    add(
+        DifferenceKind::Owner,
+        "owner",
+        format!("{}:{}", entry.uid, entry.gid),
+        format!("{}:{}", object.uid, object.gid),
+    );
+    found
+}
+
+/// Attributes that the image has and the host has not, or the reverse. The label is the host's policy's matter.
+fn xattrs(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObservation) -> Vec<Difference> {
+    let counts = |name: &str, value: &str| name != selinux::ATTRIBUTE && !xattr::is_ignored(name, value);
+    let of = |list: &[(String, String)], wanted: &str| {
+        let found = list.iter().find(|(name, value)| name == wanted && counts(name, value));
+        found.map(|(_, value)| value.clone())
+    };
+    let mut names: Vec<&String> = entry.xattrs.iter().chain(&object.xattrs).map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let noun = expectation.thing.noun();
+    let path = expectation.thing.path();
+    let mut found = Vec::new();
+    for name in names {
+        let (expected, seen) = (of(&entry.xattrs, name), of(&object.xattrs, name));
+        if expected != seen {
+            let word = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+            let (expected, seen) = (word(expected), word(seen));
+            let text = format!(
+                "extended attribute {name} mismatch for {noun} {path:?}: expected: {expected}; received: {seen}"
+            );
+            found.push(Difference { kind: DifferenceKind::Xattr, expected, found: seen, text });
+        }
+    }
+    found
+}

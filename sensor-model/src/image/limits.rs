@@ -1,0 +1,39 @@
+//! The limits of an image.
+//!
+//! In: nothing. Out: how much of everything an image may have. A registry or a disk may hold any bytes, and root reads them.
+
+/// How much an image may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageLimits {
+    /// Entries of all layers together, with the directories that no layer names.
+    pub entries: u32,
+    /// Bytes of all names, targets of links and extended attributes together.
+    pub metadata: u64,
+    /// Bytes of all uncompressed layers together, with the holes of sparse files.
+    pub bytes: u64,
+    /// Bytes of one path, as in the kernel (`PATH_MAX`).
+    pub path: usize,
+    /// Bytes of one name, as in the kernel (`NAME_MAX`).
+    pub name: usize,
+    /// Bytes of the extended attributes of one entry.
+    pub xattrs: usize,
+    /// Bytes of a layer below which its compression ratio has no limit.
+    pub ratio_from: u64,
+    /// How many uncompressed bytes one compressed byte may give.
+    pub ratio: u64,
+}
+
+impl Default for ImageLimits {
+    fn default() -> Self {
+        Self {
+            entries: 2_000_000,
+            metadata: 256 << 20,
+            bytes: 64 << 30,
+            path: 4095,
+            name: 255,
+            xattrs: 64 << 10,
+            ratio_from: 1 << 30,
+            ratio: 200,
+        }
+    }
+}

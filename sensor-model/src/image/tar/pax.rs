@@ -1,0 +1,94 @@
+//! PAX records.
+//!
+//! In: the content of a header with PAX records. Out: which of them matter, or what readers would read in two ways. A reader that
+//! stops at a record that it cannot parse would lose those behind it.
+
+use super::chain::HeaderFault;
+
+/// Which records a header has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) path: bool,
+    pub(super) link: bool,
+    pub(super) size: bool,
+    /// Those of a sparse file.
+    pub(super) sparse: bool,
+    /// The map of the sparse file is before its content.
+    pub(super) sparse_lines: bool,
+}
+
+/// Checks all records.
+pub(super) fn check(bytes: &[u8]) -> Result<Facts, HeaderFault> {
+    let mut facts = Facts::default();
+    let mut version = [false; 2];
+    for record in records(bytes) {
+        let (key, value) = record?;
+        let name = || String::from_utf8_lossy(key).into_owned();
+        match key {
+            b"path" | b"linkpath" | b"GNU.sparse.name" if value.is_empty() || value.contains(&0) => {
+                return Err(HeaderFault::ambiguous(format!(
+                    "the PAX record {:?} is empty or has a zero byte",
+                    name()
+                )));
+            }
+            b"path" => facts.path = true,
+            b"GNU.sparse.name" => (facts.path, facts.sparse) = (true, true),
+            b"linkpath" => facts.link = true,
+            b"size" => facts.size = true,
+            b"GNU.sparse.major" => version[0] = value == b"1",
+            b"GNU.sparse.minor" => version[1] = value == b"0",
+            _ => {}
+        }
+        let is_number = matches!(
+            key,
+            b"size"
+                | b"uid"
+                | b"gid"
+                | b"GNU.sparse.realsize"
+                | b"GNU.sparse.size"
+                | b"GNU.sparse.offset"
+                | b"GNU.sparse.numbytes"
+                | b"GNU.sparse.numblocks"
+        );
+        if is_number && !is_decimal(value) {
+            return Err(HeaderFault::ambiguous(format!("the PAX record {:?} is not a number", name())));
+        }
+        facts.sparse |= key.starts_with(b"GNU.sparse.");
+    }
+    facts.sparse_lines = version == [true; 2];
+    Ok(facts)
+}
+
+/// Digits alone. Other readers accept a sign or refuse it.
+fn is_decimal(value: &[u8]) -> bool {
+    (1..=19).contains(&value.len()) && value.iter().all(u8::is_ascii_digit)
+}
+
+/// All records, with their keys and values. Every byte belongs to a record.
+pub(super) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), HeaderFault>> {
+    let mut left = bytes;
+    std::iter::from_fn(move || {
+        if left.is_empty() {
+            return None;
+        }
+        let found = record(left);
+        left = found.map_or(&[][..], |(_, rest)| rest);
+        Some(
+            found
+                .map(|(record, _)| record)
+                .ok_or_else(|| HeaderFault::ambiguous("a PAX record that is not valid")),
+        )
+    })
+}
+
+/// `LENGTH KEY=VALUE\n`, in which the length counts all of it.
+fn record(bytes: &[u8]) -> Option<((&[u8], &[u8]), &[u8])> {
+    let space = bytes.iter().take(20).position(|byte| *byte == b' ')?;
+    let digits = bytes.get(..space).filter(|digits| is_decimal(digits))?;
+    let length: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
+    let key = &record[..equals];
+    let is_text = std::str::from_utf8(key).is_ok() && !key.contains(&0);
+    is_text.then_some(((key, &record[equals + 1..]), &bytes[length..]))
+}

@@ -1,0 +1,192 @@
+use super::super::{IndexError, SlotTable, TRAILER, Trailer, decode_record, encode_record, path_hash};
+use super::*;
+use crate::{
+    difference::DifferenceKind,
+    expectation::{ExpectationSource, ImageLayer},
+    image::{MAGIC, differences},
+    observation::{FileType, ObjectObservation, Observation},
+};
+use std::path::Path;
+
+fn full() -> ImageEntry {
+    ImageEntry {
+        file_type: FileType::Regular,
+        mode: 0o4755,
+        uid: 1,
+        gid: u32::MAX,
+        size: 1 << 40,
+        sha256: Some([7; 32]),
+        xattrs: vec![
+            ("security.capability".into(), "cap_net_raw+ep".into()),
+            ("user.a".into(), "sha256:0".into()),
+        ],
+        target: Some(b"../x\xff".to_vec()),
+        device: Some((1, 3)),
+        layer: 300,
+        implied: true,
+        links: 9,
+    }
+}
+
+#[test]
+fn a_record_gives_its_entry_back_and_no_part_of_it_gives_another() {
+    let path = b"/usr/bin/\xff";
+    let bare = ImageEntry {
+        sha256: None,
+        xattrs: vec![],
+        target: None,
+        device: None,
+        implied: false,
+        links: 0,
+        ..full()
+    };
+    for entry in [full(), bare] {
+        let mut bytes = Vec::new();
+        encode_record(path, &entry, &mut bytes);
+        assert_eq!(
+            bytes.len() - 4,
+            usize::try_from(u32::from_le_bytes(bytes[..4].try_into().unwrap())).unwrap()
+        );
+        assert_eq!(decode_record(&bytes[4..]), Some((&path[..], entry.clone())));
+        for cut in 4..bytes.len() {
+            assert_ne!(decode_record(&bytes[4..cut]).map(|(_, found)| found), Some(entry.clone()), "{cut}");
+        }
+    }
+}
+
+#[test]
+fn every_path_of_a_table_is_found_at_its_offset() {
+    let hasher = path_hash(&format!("sha256:{}", "ab".repeat(32)));
+    for count in [0_u64, 1, 7, 1000] {
+        let mut table = SlotTable::with_room(count);
+        let hash = |number: u64| hasher.hash(format!("/path/{number}").as_bytes());
+        for number in 0..count {
+            assert!(table.insert(hash(number), 16 + number));
+        }
+        let bytes: Vec<u8> = table.bytes().collect();
+        let table = SlotTable::of_bytes(&bytes).unwrap();
+        for number in 0..count {
+            assert!(
+                table.candidates(hash(number)).any(|offset| offset == 16 + number),
+                "{number} of {count}"
+            );
+        }
+        let others = (count..count + 1000).filter(|number| table.candidates(hash(*number)).next().is_some());
+        assert!(others.count() < 10, "a part of the hash keeps other paths out");
+    }
+    let mut table = SlotTable::with_room(1);
+    assert!(!table.insert(0, 0) && !table.insert(0, 1 << 40));
+    assert!(SlotTable::of_bytes(&[0; 24]).is_err() && SlotTable::of_bytes(&[0; 7]).is_err());
+}
+
+#[test]
+fn a_table_without_a_free_slot_is_searched_to_its_end_and_no_further() {
+    let table = SlotTable::of_bytes(&[0xff; 64]).unwrap();
+    assert_eq!(table.candidates(0).count(), 0);
+    assert_eq!(table.candidates(u64::MAX).count(), 8);
+}
+
+#[test]
+fn a_trailer_is_that_of_its_file_alone() {
+    let trailer = Trailer { records: 100, slots: 8, meta: 20, entries: 5, sha256: [3; 32] };
+    let mut bytes = [0; TRAILER];
+    bytes[..TRAILER - 32].copy_from_slice(&trailer.head());
+    bytes[TRAILER - 32..].copy_from_slice(&trailer.sha256);
+    let length = (MAGIC.len() + 100 + 64 + 20 + TRAILER) as u64;
+    assert_eq!(Trailer::decode(&bytes, length), Ok(trailer));
+    assert_eq!(Trailer::decode(&bytes, length + 1), Err(IndexError::Damaged("its length")));
+    let changed = |at: usize, value: u8| {
+        let mut bytes = bytes;
+        bytes[at] = value;
+        Trailer::decode(&bytes, length)
+    };
+    assert_eq!(changed(8, 9), Err(IndexError::Version(9)));
+    assert!(
+        changed(0, 0).is_err()
+            && changed(31, 1).is_err()
+            && changed(23, 0xff).is_err()
+            && changed(47, 1).is_err()
+    );
+}
+
+fn found(entry: &ImageEntry, observation: &Observation, knows_xattrs: bool) -> Vec<DifferenceKind> {
+    let source =
+        ExpectationSource::ImageLayer(ImageLayer { layer: "sha256:l".into(), image: "sha256:i".into() });
+    let expectation = entry.expectation(Path::new("/p"), source);
+    let found = differences(entry, &expectation, observation, knows_xattrs);
+    assert!(found.iter().all(|difference| difference.text.contains("/p")), "{found:?}");
+    found.into_iter().map(|difference| difference.kind).collect()
+}
+
+fn file() -> (ImageEntry, ObjectObservation) {
+    let entry = ImageEntry {
+        xattrs: vec![
+            ("security.capability".into(), "cap_net_raw+ep".into()),
+            ("security.selinux".into(), "x".into()),
+        ],
+        target: None,
+        device: None,
+        implied: false,
+        gid: 2,
+        ..full()
+    };
+    let mut object = ObjectObservation::new(FileType::Regular, 0o4755, 1, 2);
+    (object.size, object.sha256) = (entry.size, entry.sha256);
+    object.xattrs = vec![("security.capability".into(), "cap_net_raw+ep".into())];
+    object.label = Some("another".into());
+    (entry, object)
+}
+
+#[test]
+fn each_part_of_an_entry_is_compared_and_the_label_is_not() {
+    let (entry, object) = file();
+    let with = |change: fn(&mut ObjectObservation)| {
+        let mut object = object.clone();
+        change(&mut object);
+        found(&entry, &Observation::Object(Box::new(object)), true)
+    };
+    assert!(with(|_| {}).is_empty());
+    assert_eq!(with(|object| object.sha256 = Some([8; 32])), [DifferenceKind::Content]);
+    assert_eq!(with(|object| object.mode = 0o755), [DifferenceKind::Mode]);
+    assert_eq!(with(|object| object.gid = 3), [DifferenceKind::Owner]);
+    assert_eq!(with(|object| object.xattrs.clear()), [DifferenceKind::Xattr]);
+    assert_eq!(
+        with(|object| object.xattrs.push(("user.b".into(), "sha256:1".into()))),
+        [DifferenceKind::Xattr]
+    );
+    assert_eq!(with(|object| object.file_type = FileType::Fifo)[0], DifferenceKind::Type);
+    assert_eq!(found(&entry, &Observation::Missing, true), [DifferenceKind::Missing]);
+    assert_eq!(
+        found(&entry, &Observation::Unreadable { error: "/p".into() }, true),
+        [DifferenceKind::Unreadable]
+    );
+}
+
+#[test]
+fn what_an_image_does_not_know_is_not_compared() {
+    let (entry, mut object) = file();
+    object.xattrs.clear();
+    assert!(found(&entry, &Observation::Object(Box::new(object)), false).is_empty());
+    let implied = ImageEntry { file_type: FileType::Directory, sha256: None, implied: true, ..entry };
+    let directory = ObjectObservation::new(FileType::Directory, 0o700, 9, 9);
+    assert!(found(&implied, &Observation::Object(Box::new(directory)), true).is_empty());
+}
+
+#[test]
+fn devices_links_and_pipes_are_compared() {
+    let (entry, _) = file();
+    let object = |file_type| Observation::Object(Box::new(ObjectObservation::new(file_type, 0o4755, 1, 2)));
+    let pipe = ImageEntry { file_type: FileType::Fifo, sha256: None, ..entry.clone() };
+    assert!(found(&pipe, &object(FileType::Fifo), true).is_empty());
+    assert_eq!(found(&pipe, &object(FileType::Regular), true), [DifferenceKind::Type]);
+    let link = ImageEntry {
+        file_type: FileType::Symlink,
+        target: Some(b"a".to_vec()),
+        sha256: None,
+        xattrs: vec![],
+        ..entry
+    };
+    let mut to = ObjectObservation::new(FileType::Symlink, 0o777, 1, 2);
+    to.target = Some("b".into());
+    assert_eq!(found(&link, &Observation::Object(Box::new(to)), true), [DifferenceKind::LinkTarget]);
+}

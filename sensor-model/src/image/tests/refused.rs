@@ -1,0 +1,182 @@
+use super::{archive::Archive, archive::Fields, archive::GNU, archive::seal, *};
+
+/// A layer with one entry, refused for this reason.
+fn assert_refused(layer: Archive, reason: &str) {
+    let message = refused(layer);
+    assert!(message.contains(reason), "{message:?} has no {reason:?}");
+}
+
+#[test]
+fn a_layer_that_is_cut_off_is_refused_wherever_the_cut_is() {
+    let whole = Archive::new().pax("path", b"a").file("b", "content").bytes().to_vec();
+    for cut in (1..whole.len()).filter(|cut| *cut != 512 && *cut != 1024) {
+        let cut_off = Archive::new().raw(&whole[..cut]);
+        assert!(tree_in_pieces(&[cut_off], 100, ImageLimits::default()).is_err(), "{cut}");
+    }
+    assert_refused(Archive::new().raw(&whole[..whole.len() - 510]), "within the content of a file");
+}
+
+#[test]
+fn a_damaged_header_is_refused() {
+    let mut block = Fields::new(b'0', "a").block();
+    block[0] = b'b';
+    assert_refused(Archive::new().raw(&block).end(), "checksum");
+    let mut block = Fields::new(b'0', "a").block();
+    block[124..136].copy_from_slice(&[0xff; 12]);
+    seal(&mut block);
+    assert_refused(Archive::new().raw(&block).end(), "negative or too large");
+    block[124..136].copy_from_slice(&[0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    seal(&mut block);
+    assert_refused(Archive::new().raw(&block).end(), "negative or too large");
+}
+
+#[test]
+fn what_readers_of_tar_read_in_two_ways_is_refused() {
+    let two_names = Archive::new().long(b'L', "gnu").pax("path", b"pax").file("a", "");
+    assert_refused(two_names.end(), "both as a long name and as a PAX record");
+    let two_long = Archive::new().long(b'L', "a").long(b'L', "b").file("c", "");
+    assert_refused(two_long.end(), "two long names");
+    let mut old = Fields { size: 12, ..Fields::new(b'x', "pax") }.block();
+    old[257..265].fill(0);
+    seal(&mut old);
+    let old = Archive::new().raw(&old).raw(b"12 path=abc\n").raw(&[0; 500]).file("a", "");
+    assert_refused(old.end(), "an extension in a header of the oldest format");
+    let lone = Archive::new().file("a", "").raw(&[0; 512]).file("b", "");
+    assert_refused(lone.end(), "one block of zeros");
+    assert_refused(Archive::new().file("a", "").end().file("b", ""), "data follows the end");
+    let global = "12 path=abc\n";
+    let global =
+        Archive::new().with(Fields { size: 12, ..Fields::new(b'g', "g") }, global.as_bytes()).file("a", "");
+    assert_refused(global.end(), "for all entries set \"path\"");
+    let orphan = Archive::new().long(b'L', "a");
+    assert_refused(orphan.end(), "the archive ends after a long name");
+}
+
+#[test]
+fn pax_records_that_a_reader_could_skip_are_refused() {
+    for records in
+        ["x path=a\n", "9 path=a", "99 path=a\n", "9 patha\n", "12 path=a\n\0\0\0", " ", "+9 path=a\n"]
+    {
+        let fields = Fields { size: records.len() as u64, ..Fields::new(b'x', "pax") };
+        let layer = Archive::new().with(fields, records.as_bytes()).file("a", "").end();
+        assert_refused(layer, "a PAX record that is not valid");
+    }
+    for (key, value) in [("size", "+3"), ("size", " 3"), ("uid", "-1"), ("gid", ""), ("size", "0x3")] {
+        assert_refused(Archive::new().pax(key, value.as_bytes()).file("a", "abc").end(), "is not a number");
+    }
+    for value in [&b""[..], b"a\0b"] {
+        assert_refused(Archive::new().pax("path", value).file("a", "").end(), "is empty or has a zero byte");
+    }
+    assert_refused(
+        Archive::new().pax("uid", b"4294967296").file("a", "").end(),
+        "its uid 4294967296 is too large",
+    );
+}
+
+#[test]
+fn entries_that_no_layer_may_have_are_refused_by_their_names() {
+    assert_refused(
+        Archive::new().with(Fields::new(b'M', "multi"), b"").end(),
+        "entry \"multi\": entries of the type 'M'",
+    );
+    let sized = Fields { size: 3, ..Fields::new(b'5', "dir") };
+    assert_refused(Archive::new().with(sized, b"abc").end(), "has no content, but the entry has 3 bytes");
+    assert_refused(Archive::new().file("dir/", "").end(), "its name ends with a slash");
+    assert_refused(Archive::new().with(Fields::new(b'2', "link"), b"").end(), "the link has no target");
+    assert_refused(Archive::new().file("..", "").end(), "it is the root directory");
+    for name in [".wh.", "a/.wh..", "a/.wh..."] {
+        assert_refused(Archive::new().file("a/b", "").file(name, "").end(), "the whiteout names no file");
+    }
+}
+
+#[test]
+fn hard_links_lead_to_files_that_exist() {
+    assert_refused(Archive::new().hard_link("a", "b").end(), "neither in this layer nor in one below it");
+    assert_refused(Archive::new().file("a", "").hard_link("a", "a").end(), "neither in this layer");
+    assert_refused(Archive::new().directory("d").hard_link("a", "d").end(), "is a directory");
+    assert_refused(Archive::new().hard_link("a", "/").end(), "is a directory");
+}
+
+#[test]
+fn ways_without_an_end_are_refused() {
+    assert_refused(
+        Archive::new().symlink("a", "b").symlink("b", "a").file("a/x", "").end(),
+        "symbolic links are on the way",
+    );
+    assert_refused(Archive::new().file("f", "").file("f/x", "").end(), "\"f\" on the way is not a directory");
+}
+
+#[test]
+fn long_paths_and_names_are_refused() {
+    let name = "n".repeat(256);
+    assert_refused(
+        Archive::new().pax("path", name.as_bytes()).file("a", "").end(),
+        "a name in the path has 256 bytes",
+    );
+    let path = "n/".repeat(2048);
+    assert_refused(
+        Archive::new().pax("path", path.as_bytes()).directory("a").end(),
+        "the path has 4096 bytes",
+    );
+    // A link on the way makes it longer.
+    let deep = "n/".repeat(2000);
+    let layer = Archive::new().pax("linkpath", deep.as_bytes()).symlink("deep", "x");
+    let layer = layer.pax("path", format!("deep/{}", "m/".repeat(100)).as_bytes()).directory("a");
+    assert_refused(layer.end(), "bytes, and 4095 bytes are the limit");
+    let link = "l".repeat(4096);
+    assert_refused(
+        Archive::new().pax("linkpath", link.as_bytes()).symlink("a", "x").end(),
+        "the path has 4096 bytes",
+    );
+}
+
+#[test]
+fn a_sparse_map_that_contradicts_itself_is_refused() {
+    for (map, reason) in [
+        ("5,1,0,1", "overlap or are out of order"),
+        ("0,2,1,1", "overlap or are out of order"),
+        ("0,1,9,2", "behind the end"),
+        ("0,1", "another size than the data"),
+        ("18446744073709551615,2", "too long"),
+    ] {
+        let layer = Archive::new()
+            .pax("GNU.sparse.map", map.as_bytes())
+            .pax("GNU.sparse.size", b"10")
+            .file("a", "xy");
+        assert_refused(layer.end(), reason);
+    }
+    let layer = Archive::new()
+        .pax("GNU.sparse.map", b"0,2")
+        .pax("GNU.sparse.size", b"999999999999999")
+        .file("a", "xy");
+    assert_refused(layer.end(), "uncompressed bytes");
+    let layer = Archive::new().pax("GNU.sparse.map", b"0,2").pax("size", b"2").file("a", "xy");
+    assert_refused(layer.end(), "the size of a sparse file");
+    // The blocks of the map have no end.
+    let mut block = Fields { magic: GNU, ..Fields::new(b'S', "a") }.block();
+    block[482] = 1;
+    seal(&mut block);
+    let mut map = [0; 512];
+    map[504] = 1;
+    let layer = Archive::new().raw(&block).raw(&map.repeat(5000));
+    assert_refused(layer, "bytes in one header");
+}
+
+#[test]
+fn the_limits_of_an_image_hold_over_all_layers() {
+    let refused = |limits: ImageLimits| {
+        let layer =
+            |name: &str| Archive::new().directory(name).file(&format!("{name}/f"), "0123456789").end();
+        tree_in_pieces(&[layer("a"), layer("b")], 512, limits).unwrap_err().to_string()
+    };
+    let limits = ImageLimits::default();
+    let message = refused(ImageLimits { entries: 4, ..limits });
+    assert_eq!(message, "the image has more entries than 4, which is the limit");
+    assert!(refused(ImageLimits { metadata: 3, ..limits }).contains("bytes of names"));
+    assert!(refused(ImageLimits { bytes: 3000, ..limits }).contains("uncompressed bytes"));
+    let attributes = Archive::new().pax("SCHILY.xattr.user.a", b"b").file("a", "").end();
+    let tight = ImageLimits { xattrs: 10, ..limits };
+    assert!(
+        tree_in_pieces(&[attributes], 512, tight).unwrap_err().to_string().contains("attributes have more")
+    );
+}
