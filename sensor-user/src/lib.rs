@@ -30,6 +30,7 @@
 //! | [`report`] | writes the loop's records to the forensic log, and keeps one picture of the node for the metrics and the status |
 //! | [`disk`] | writes managed paths; nothing else does |
 //! | [`store`] | keeps generations and the journal of an apply |
+//! | [`image`] | indexes the image of the OS, and compares a host with it |
 //! | [`repair`] | restores the declared state of a thing |
 //! | [`inspection`] | compares a host with its config without the daemon, and explains one path |
 //! | [`apply`] | brings the host from one config to another |
@@ -74,6 +75,8 @@ pub mod report;
 pub mod disk;
 
 pub mod store;
+
+pub mod image;
 
 pub mod repair;
 

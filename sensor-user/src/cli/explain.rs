@@ -2,14 +2,16 @@
 
 use super::{
     describe,
-    exit::{DRIFT, IN_SYNC, runtime},
+    exit::{BadInput, DRIFT, IN_SYNC, runtime},
     log_errors,
     output::{Output, Screen, Tone, clean},
     sources::{Sources, host_path},
     who,
 };
 use crate::{
-    inspection::{self, ExplainReport, ExplainedThing, Explanation, PathPolicy},
+    image::Images,
+    inspection::{self, ExplainReport, ExplainedImage, ExplainedThing, Explanation, PathPolicy},
+    observation::Observer,
     report::forensic::{self, LogPlace},
 };
 use anyhow::Context as _;
@@ -24,6 +26,10 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
+    /// Also show what this image has at the path: a digest, or its beginning. `holdfast image index` makes the index. [default:
+    /// the booted image, if the host shows its digest and it has an index]
+    #[arg(long, value_name = "DIGEST")]
+    image: Option<String>,
     /// Directory of the forensic log.
     #[arg(long, default_value = forensic::DIRECTORY, value_name = "DIRECTORY")]
     log: PathBuf,
@@ -37,10 +43,8 @@ impl Explain {
     /// # Errors
     /// Bad input, and a log that is not sound or cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let host = self.sources.load()?;
         let log = LogPlace::of_this_machine(&self.log, self.sources.state.as_deref());
-        let Explanation { report, doubt } =
-            runtime()?.block_on(inspection::explain(&host, &self.path, &log))?;
+        let Explanation { report, doubt } = self.explain(&log)?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
@@ -49,6 +53,29 @@ impl Explain {
         screen.flush()?;
         log_errors::refuse_unsound(doubt.context("the last change is not known")?, screen)?;
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
+    }
+
+    /// Explains the path by the config and by the image. A host may have an image and no config.
+    fn explain(&self, log: &LogPlace) -> anyhow::Result<Explanation> {
+        let images = Images::of(&self.sources.named().state());
+        let choose = |observer: &Observer| {
+            let chosen = inspection::choose_index(&images, self.image.as_deref(), observer);
+            chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
+        };
+        let host = match self.sources.load_if_any()? {
+            Some(host) => host,
+            None => {
+                let root = &self.sources.host_root;
+                let observer = Observer::new(root).map_err(BadInput::wrap)?;
+                if let Some(index) = choose(&observer)? {
+                    return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &index)?);
+                }
+                // Its error says where a config could be.
+                self.sources.load()?
+            }
+        };
+        let index = choose(&host.observer)?;
+        Ok(runtime()?.block_on(inspection::explain(&host, &self.path, log, index.as_ref()))?)
     }
 }
 
@@ -59,6 +86,9 @@ fn text(report: &ExplainReport, screen: &mut Screen) -> io::Result<()> {
     }
     for explained in &report.things {
         thing(explained, screen)?;
+    }
+    if let Some(explained) = &report.image {
+        image(&report.path, explained, screen)?;
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
@@ -97,6 +127,46 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
     rows.extend(
         differences.map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
     );
+    screen.table(2, &rows)
+}
+
+fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
+    let names = explained.names.join(", ");
+    let name =
+        if names.is_empty() { explained.digest.clone() } else { format!("{} ({names})", explained.digest) };
+    let Some(entry) = &explained.entry else {
+        return screen.line(&format!("image {}: it has nothing at this path", clean(&name)));
+    };
+    let word = match (entry.verdict, &explained.overruled_by) {
+        (VerdictKind::Compliant, _) => screen.paint(Tone::Good, "as in the image"),
+        (VerdictKind::Unknown, _) => screen.paint(Tone::Notable, "unknown"),
+        (_, Some(_)) => screen.paint(Tone::Quiet, "differs from the image"),
+        (_, None) => screen.paint(Tone::Bad, "drifted"),
+    };
+    screen.line(&format!("image {}: {word}", clean(&name)))?;
+    let layer = &entry.layer;
+    let mut rows = vec![(
+        None,
+        vec![
+            "put there by".to_owned(),
+            clean(&format!("layer {} of {}, {}", layer.number, layer.count, layer.digest)),
+        ],
+    )];
+    rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
+    if entry.path != path {
+        rows.push((None, vec!["without links".to_owned(), clean(&entry.path)]));
+    }
+    rows.push((None, vec!["image has".to_owned(), clean(&entry.expected.summary())]));
+    rows.push((None, vec!["found".to_owned(), describe::found(&entry.observation)]));
+    let differences = entry.differences.iter();
+    rows.extend(
+        differences.map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
+    );
+    rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));
+    if let Some(config) = &explained.overruled_by {
+        let text = format!("the state that {config} declares applies, not that of the image");
+        rows.push((None, vec!["precedence".to_owned(), clean(&text)]));
+    }
     screen.table(2, &rows)
 }
 

@@ -17,6 +17,7 @@ pub mod exit;
 pub mod explain;
 pub mod history;
 mod ignore_errors;
+pub mod image;
 pub mod log;
 mod log_errors;
 pub mod look;
@@ -62,6 +63,8 @@ pub enum Command {
     Who(who::Who),
     /// Show what declares a path, how it differs now, and what happens when it drifts.
     Explain(explain::Explain),
+    /// Index the layers of an OS image, and compare this host with them.
+    Image(image::ImageCommand),
     /// Read and check the forensic log.
     Log(log::Log),
     /// Apply a config to this host; restore the old one if that fails.
@@ -123,6 +126,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Status(status) => status.run(screen),
         Command::Who(who) => who.run(screen),
         Command::Explain(explain) => explain.run(screen),
+        Command::Image(image) => image.run(screen),
         Command::Log(log) => log.run(screen),
         Command::Apply(apply) => apply.run(screen),
         Command::History(history) => history.run(screen),

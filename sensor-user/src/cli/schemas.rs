@@ -2,6 +2,7 @@
 //!
 //! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
+use super::image::{ImageListReport, ImageShowReport, ImageVerifyReport, IndexedReport};
 use crate::{
     apply::{ApplyReport, HistoryReport, PlanReport, RepairReport},
     diagnosis::Diagnosis,
@@ -24,6 +25,10 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
         ),
         of::<HistoryReport>("history", "What `holdfast history -o json` prints."),
+        of::<IndexedReport>("image-index", "What `holdfast image index -o json` prints."),
+        of::<ImageListReport>("image-list", "What `holdfast image list -o json` prints."),
+        of::<ImageShowReport>("image-show", "What `holdfast image show -o json` prints."),
+        of::<ImageVerifyReport>("image-verify", "What `holdfast image verify -o json` prints."),
         of::<socket::LogCheckpoint>(
             "log-checkpoint",
             "The answer of the reporter's socket to `GET /v1/log`.",

@@ -3,8 +3,8 @@
 use super::exit::BadInput;
 use crate::{
     apply::waits_or_none,
-    desired::NamedSources,
-    inspection::DeclaredHost,
+    desired::{DesiredError, NamedSources},
+    inspection::{DeclaredHost, DeclaredHostError},
     observation::{Observer, RootError},
 };
 use sensor_model::path::{PathError, check_absolute};
@@ -40,6 +40,18 @@ impl Sources {
     /// A file that cannot be read or used, with file, field and reason.
     pub fn load(&self) -> anyhow::Result<DeclaredHost> {
         self.load_with(Observer::new)
+    }
+
+    /// The same; `None` if no config is named, none was applied, and the host has none.
+    ///
+    /// # Errors
+    /// As [`Sources::load`].
+    pub(super) fn load_if_any(&self) -> anyhow::Result<Option<DeclaredHost>> {
+        match DeclaredHost::load(self.named(), waits_or_none, Observer::new) {
+            Ok(host) => Ok(Some(host)),
+            Err(DeclaredHostError::Desired(DesiredError::NoneOfService(_))) => Ok(None),
+            Err(error) => Err(BadInput::wrap_if(error.is_input(), error)),
+        }
     }
 
     /// The same with another observer of the host.

@@ -1,9 +1,13 @@
 //! Everything that is known of one path: its declaration, its present state, its drift policy and its last change.
 
-use super::DeclaredHost;
+use super::{
+    DeclaredHost,
+    image::{ExplainedImage, explain_by_image},
+};
 use crate::{
     desired::DesiredError,
-    observation::snapshot,
+    image::{ImageError, ImageIndex},
+    observation::{Observer, snapshot},
     report::forensic::{LogPlace, PathChange, ReadError},
 };
 use sensor_model::{
@@ -31,10 +35,13 @@ pub struct ExplainReport {
     pub path: String,
     /// Whether a MachineConfig declares something at the path.
     pub managed: bool,
-    /// The worst verdict of the things.
+    /// The worst verdict of the things; without a thing, that of the OS image.
     pub verdict: VerdictKind,
     /// Each declared thing: a unit and its file share a path.
     pub things: Vec<ExplainedThing>,
+    /// What the OS image has at the path; absent if no index of an image was used. What a config declares wins over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ExplainedImage>,
     /// What the drift policy does about the path.
     pub policy: PathPolicy,
     /// Kernel arguments that take effect with the next boot. They are no drift in this one.
@@ -107,11 +114,27 @@ pub struct Explanation {
     pub doubt: Result<Option<String>, ReadError>,
 }
 
-/// Observes a path, and reads its last change from the log.
+/// Why a path cannot be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// Contents that cannot be decoded.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+    /// The index of the OS image cannot be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// Observes a path, and reads its last change from the log. `image` is the index of the OS image.
 ///
 /// # Errors
-/// Contents that cannot be decoded.
-pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result<Explanation, DesiredError> {
+/// Contents that cannot be decoded, and an index that cannot be read.
+pub async fn explain(
+    host: &DeclaredHost,
+    path: &Path,
+    log: &LogPlace,
+    image: Option<&ImageIndex>,
+) -> Result<Explanation, ExplainError> {
     let mut restorer = host.restorer();
     let mut things = Vec::new();
     let expectations = host.things_at(path)?;
@@ -134,23 +157,76 @@ pub async fn explain(host: &DeclaredHost, path: &Path, log: &LogPlace) -> Result
             observation,
         });
     }
+    let declares = |thing: &&ExplainedThing| thing.thing.is_object() && *thing.thing.path() == *path;
+    let declared_by = things.iter().find(declares).map(|thing| thing.source.name().to_owned());
+    let by_image = |index| explain_by_image(index, &host.observer, &host.root, path, declared_by);
+    let image = image.map(by_image).transpose()?;
     let last = log.last_change(path);
     let is_of_arguments = *path == *Thing::KernelArguments.path();
     let report = ExplainReport {
         schema: SCHEMA,
         path: path.to_string_lossy().into_owned(),
         managed: !things.is_empty(),
-        verdict: verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant)),
+        verdict: worst(&things, image.as_ref()),
         things,
+        image,
         policy,
         waiting: if is_of_arguments { host.waiting() } else { Vec::new() },
         last_change: last.change,
-        doubt: match &last.doubt {
-            Ok(doubt) => doubt.clone(),
-            Err(error) => Some(format!("the last change is not known: {error}")),
-        },
+        doubt: doubt(&last.doubt),
     };
     Ok(Explanation { report, doubt: last.doubt })
+}
+
+/// The same for a host for which nothing is declared.
+///
+/// # Errors
+/// The index cannot be read.
+pub fn explain_undeclared(
+    observer: &Observer,
+    root: &Path,
+    path: &Path,
+    log: &LogPlace,
+    index: &ImageIndex,
+) -> Result<Explanation, ImageError> {
+    let image = explain_by_image(index, observer, root, path, None)?;
+    let last = log.last_change(path);
+    let report = ExplainReport {
+        schema: SCHEMA,
+        path: path.to_string_lossy().into_owned(),
+        managed: false,
+        verdict: worst(&[], Some(&image)),
+        things: Vec::new(),
+        image: Some(image),
+        policy: PathPolicy {
+            action: DriftAction::Observe,
+            rule: None,
+            origin: None,
+            secret: false,
+            reason: None,
+        },
+        waiting: Vec::new(),
+        last_change: last.change,
+        doubt: doubt(&last.doubt),
+    };
+    Ok(Explanation { report, doubt: last.doubt })
+}
+
+/// The verdict of a path. What the image has matters only if no config declares the path.
+fn worst(things: &[ExplainedThing], image: Option<&ExplainedImage>) -> VerdictKind {
+    let of_image = image.filter(|image| image.overruled_by.is_none()).and_then(|image| image.entry.as_ref());
+    let declared = verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant));
+    match of_image {
+        Some(entry) if declared == VerdictKind::Compliant => entry.verdict,
+        _ => declared,
+    }
+}
+
+fn doubt(found: &Result<Option<String>, ReadError>) -> Option<String> {
+    match found {
+        Ok(doubt) => doubt.clone(),
+        Err(error) => Some(format!("the last change is not known: {error}")),
+    }
 }
 
 fn verdict(is_compliant: bool) -> VerdictKind {

@@ -1,4 +1,4 @@
-//! The inspection of a host without a daemon: what differs, what is known of a path, what the present state would declare,
+//! The inspection of a host without a daemon: what differs, what is known of a path (by its config and by the OS image), what the present state would declare,
 //! and whose requests to the API server match a change.
 //!
 //! In: a host and its declared state, or changes and an audit log. Out: the answers of `check`, `explain`, `adopt` and `who`. It
@@ -11,9 +11,15 @@ mod audit_log_tests;
 mod check;
 mod declared_host;
 mod explain;
+mod image;
 
 pub use adopt::{AdoptedPaths, AdoptionError, ManifestChoice, ObjectNameError, adopt, check_name};
 pub use audit_log::{AuditLogError, AuditLogs, AuditNotes};
 pub use check::{CheckReport, DifferingThing, check};
 pub use declared_host::{DeclaredHost, DeclaredHostError};
-pub use explain::{ExplainReport, ExplainedThing, Explanation, PathPolicy, explain};
+pub use explain::{
+    ExplainError, ExplainReport, ExplainedThing, Explanation, PathPolicy, explain, explain_undeclared,
+};
+pub use image::{
+    BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, booted_digest, choose_index, explain_by_image,
+};

@@ -26,7 +26,7 @@ pub struct Store {
 }
 
 /// Makes a directory and its missing parents, if it is missing. Only its owner can open what is made.
-pub(super) fn make_directory(path: &Path) -> Result<(), Errno> {
+pub(crate) fn make_directory(path: &Path) -> Result<(), Errno> {
     if path.is_dir() {
         return Ok(());
     }

@@ -1,0 +1,137 @@
+//! `holdfast image index`: reads a layout.
+
+use super::place::{Place, input};
+use crate::{
+    cli::{
+        exit::IN_SYNC,
+        output::{Output, Screen, Tone, clean, count},
+    },
+    image::{Indexed, Progress, index_image},
+};
+use sensor_model::image::{Choice, ImageLimits, ImageMeta, Platform, is_digest};
+use serde::Serialize;
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// The value of [`IndexedReport::schema`].
+const SCHEMA: &str = "holdfast.image-index/v1";
+/// How often a terminal shows the progress.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub(super) struct Index {
+    /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
+    layout: PathBuf,
+    /// The image to take: the digest of its manifest, or of the image index that leads to it.
+    #[arg(long, value_name = "DIGEST", value_parser = digest)]
+    digest: Option<String>,
+    /// The platform to take of an image index. [default: linux on this machine's processor]
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    platform: Option<Platform>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// An image that was indexed.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct IndexedReport {
+    /// Name and version of this contract.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// The image.
+    pub image: ImageMeta,
+    /// The index file.
+    pub path: String,
+    /// Bytes of the index file.
+    pub size: u64,
+}
+
+fn digest(text: &str) -> Result<String, &'static str> {
+    if is_digest(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a digest has the form sha256:<64 hexadecimal digits>")
+    }
+}
+
+impl Index {
+    pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let choice = Choice { digest: self.digest.clone(), platform: self.platform.clone() };
+        let mut bar = Bar::new();
+        let indexed = index_image(
+            &self.layout,
+            &choice,
+            &self.place.images(),
+            ImageLimits::default(),
+            &mut |progress| bar.show(progress),
+        );
+        bar.end();
+        let Indexed { meta, path, size } = indexed.map_err(input)?;
+        let report =
+            IndexedReport { schema: SCHEMA, image: meta, path: path.to_string_lossy().into_owned(), size };
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            text(&report, screen)?;
+        }
+        Ok(IN_SYNC)
+    }
+}
+
+fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
+    let meta = &report.image;
+    let word = screen.paint(Tone::Good, "indexed");
+    let paths = count(usize::try_from(meta.entries).unwrap_or(usize::MAX), "path");
+    screen.line(&format!("{word} {}: {paths}, {}", meta.digest, clean(&meta.platform)))?;
+    for index in &meta.indexes {
+        screen.line(&format!("  of the image index {index}"))?;
+    }
+    for number in 0..meta.layers.len() {
+        let blame = meta.blame(u16::try_from(number).unwrap_or(u16::MAX), 100);
+        screen.line(&format!("  {}", clean(&blame)))?;
+    }
+    screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size))
+}
+
+/// The progress, on a terminal alone.
+struct Bar {
+    is_shown: bool,
+    last: Instant,
+    width: usize,
+}
+
+impl Bar {
+    fn new() -> Self {
+        Self { is_shown: io::stderr().is_terminal(), last: Instant::now(), width: 0 }
+    }
+
+    fn show(&mut self, progress: Progress) {
+        if !self.is_shown || self.last.elapsed() < EVERY {
+            return;
+        }
+        self.last = Instant::now();
+        let Progress { layer, layers, read, size } = progress;
+        let percent = (u128::from(read) * 100).checked_div(u128::from(size)).unwrap_or(100);
+        let line = format!("layer {layer} of {layers}, {percent} % of {} MiB", size >> 20);
+        self.print(&line);
+    }
+
+    fn print(&mut self, line: &str) {
+        // The progress is no part of the answer.
+        let _ = write!(io::stderr(), "\r{line:<width$}", width = self.width);
+        self.width = line.len();
+    }
+
+    fn end(&mut self) {
+        if self.width > 0 {
+            self.print("");
+            let _ = write!(io::stderr(), "\r");
+        }
+    }
+}

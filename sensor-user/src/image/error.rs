@@ -1,0 +1,189 @@
+//! Why an image is not indexed, or an index not read.
+
+use crate::sys::CallError;
+use sensor_model::image::{ConfigError, IndexError, LayerError, ManifestError};
+use std::{io, path::PathBuf};
+
+/// What is wrong with a blob of a layout.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// Its size is not that of the descriptor.
+    #[error("it has {found} bytes, and its descriptor says {expected}")]
+    Size {
+        /// The size in the descriptor.
+        expected: u64,
+        /// The size of the file.
+        found: u64,
+    },
+    /// Its content is not that of its digest.
+    #[error("its content has the digest {found}; the image is damaged, fetch it again")]
+    Digest {
+        /// The digest of the content.
+        found: String,
+    },
+    /// A JSON document is too large.
+    #[error("it is a document of {size} bytes, and {limit} bytes are the limit")]
+    TooLarge {
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Why no image of a layout is taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The directory is no layout.
+    #[error("{}: it is not an OCI image layout: {reason}", path.display())]
+    NotALayout {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A blob cannot be used.
+    #[error("blob {digest}: {error}")]
+    Blob {
+        /// Its digest.
+        digest: String,
+        /// Why not.
+        error: BlobError,
+    },
+    /// A manifest or an index cannot be used.
+    #[error("manifest {digest}: {error}")]
+    Manifest {
+        /// Its digest.
+        digest: String,
+        /// Why not.
+        error: ManifestError,
+    },
+    /// The config of an image cannot be used.
+    #[error("config {digest}: {error}")]
+    Config {
+        /// Its digest.
+        digest: String,
+        /// Why not.
+        error: ConfigError,
+    },
+    /// Indexes lead to indexes, too deep.
+    #[error("image indexes are nested more than {0} deep")]
+    Nested(usize),
+    /// No image is the chosen one.
+    #[error("no image of the layout {wanted}; it has: {}", list(images))]
+    None {
+        /// What is asked for.
+        wanted: String,
+        /// The images.
+        images: Vec<String>,
+    },
+    /// Several images are.
+    #[error("several images of the layout {wanted}; choose one by --digest: {}", list(images))]
+    Several {
+        /// What is asked for.
+        wanted: String,
+        /// The images.
+        images: Vec<String>,
+    },
+}
+
+fn list(images: &[String]) -> String {
+    if images.is_empty() { "no image".to_owned() } else { images.join(", ") }
+}
+
+/// Why an image is not indexed, or an index not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// No image is taken from the layout.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A layer cannot be read.
+    #[error("layer {number} of {count} ({digest}): {reason}")]
+    Layer {
+        /// Its number, counted from 1.
+        number: usize,
+        /// How many there are.
+        count: usize,
+        /// Its digest.
+        digest: String,
+        /// Why not.
+        reason: LayerFault,
+    },
+    /// The index cannot be written or opened.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The index is damaged.
+    #[error("{}: {reason}; build it anew with `holdfast image index LAYOUT`", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: IndexError,
+    },
+    /// No index is that of a digest.
+    #[error("no index of {wanted}; build it with `holdfast image index LAYOUT`{}", known(images))]
+    Unknown {
+        /// The digest, or its beginning.
+        wanted: String,
+        /// Digests of the images that have one.
+        images: Vec<String>,
+    },
+    /// Several indexes are.
+    #[error("several images have a digest that begins with {wanted}: {}", images.join(", "))]
+    Ambiguous {
+        /// The beginning of a digest.
+        wanted: String,
+        /// The digests.
+        images: Vec<String>,
+    },
+}
+
+fn known(images: &[String]) -> String {
+    if images.is_empty() { String::new() } else { format!("; there are indexes of {}", images.join(", ")) }
+}
+
+/// Why a layer cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerFault {
+    /// Its blob cannot be used.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// It cannot be decompressed.
+    #[error("it cannot be decompressed: {0}")]
+    Compression(io::Error),
+    /// It cannot be read as a layer.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// Its uncompressed bytes are not those of the config.
+    #[error("its uncompressed bytes have the digest {found}, and the image's config says {expected}")]
+    DiffId {
+        /// The digest in the config.
+        expected: String,
+        /// That of the bytes.
+        found: String,
+    },
+    /// A decompression bomb.
+    #[error(
+        "one compressed byte gives more than {limit} bytes, which is the limit for more than {from} bytes; it is taken for a \
+         decompression bomb"
+    )]
+    Ratio {
+        /// The limit.
+        limit: u64,
+        /// From how many bytes on.
+        from: u64,
+    },
+}
+
+impl ImageError {
+    /// Whether the mistake is in an argument, or in what it names.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Layout(_) | Self::Layer { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => true,
+            Self::Call(_) | Self::Index { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The directory of all indexes.
+//!
+//! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
+//! that leads to it, or the beginning of the manifest's.
+
+use super::{error::ImageError, index::ImageIndex};
+use crate::{
+    store::make_directory,
+    sys::{self, CallError},
+};
+use nix::errno::Errno;
+use sensor_model::image::is_digest;
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// How the names of indexes end.
+const ENDING: &str = ".index";
+/// The fewest digits of a digest's beginning.
+const FEWEST: usize = 6;
+
+/// The directory of all indexes.
+#[derive(Debug, Clone)]
+pub struct Images {
+    path: PathBuf,
+}
+
+impl Images {
+    /// The indexes in a state directory.
+    pub fn of(state: &Path) -> Self {
+        Self { path: state.join("images") }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the index of a manifest's digest.
+    pub(super) fn file_name(digest: &str) -> String {
+        format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
+    }
+
+    /// Opens the directory, and makes it if it is missing.
+    pub(super) fn make(&self) -> Result<OwnedFd, CallError> {
+        make_directory(&self.path)
+            .map_err(|errno| CallError::new(&self.path, "make the directory", errno))?;
+        sys::directory(&self.path).map_err(|errno| CallError::new(&self.path, "open the directory", errno))
+    }
+
+    /// The digests of all images that have an index, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read. A missing one is empty.
+    pub fn digests(&self) -> Result<Vec<String>, ImageError> {
+        let directory = match sys::directory(&self.path) {
+            Ok(directory) => directory,
+            Err(Errno::ENOENT) => return Ok(Vec::new()),
+            Err(errno) => return Err(CallError::new(&self.path, "open", errno).into()),
+        };
+        let names = sys::names(directory).map_err(|errno| CallError::new(&self.path, "read", errno))?;
+        let digests = names.iter().filter_map(|name| {
+            let digest = format!("sha256:{}", name.to_str()?.strip_suffix(ENDING)?);
+            is_digest(&digest).then_some(digest)
+        });
+        Ok(digests.collect())
+    }
+
+    /// Opens the index of the manifest with this digest; `None` if there is none.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn open_exact(&self, digest: &str) -> Result<Option<ImageIndex>, ImageError> {
+        if !is_digest(digest) || !self.digests()?.iter().any(|known| known == digest) {
+            return Ok(None);
+        }
+        ImageIndex::open(&self.path.join(Self::file_name(digest))).map(Some)
+    }
+
+    /// Opens the index of an image: by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
+    /// manifest's digest.
+    ///
+    /// # Errors
+    /// No index or several, and an index that cannot be read.
+    pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
+        if let Some(index) = self.open_exact(wanted)? {
+            return Ok(index);
+        }
+        let digests = self.digests()?;
+        let digits = wanted.strip_prefix("sha256:").unwrap_or(wanted);
+        if !is_digest(wanted) && digits.len() >= FEWEST {
+            let beginning = format!("sha256:{digits}");
+            let found: Vec<_> = digests.iter().filter(|digest| digest.starts_with(&beginning)).collect();
+            match found.as_slice() {
+                [] => {}
+                [digest] => return ImageIndex::open(&self.path.join(Self::file_name(digest))),
+                several => {
+                    let images = several.iter().map(|digest| (*digest).clone()).collect();
+                    return Err(ImageError::Ambiguous { wanted: wanted.to_owned(), images });
+                }
+            }
+        }
+        if is_digest(wanted) {
+            // The digest may be that of an image index.
+            for digest in &digests {
+                let index = ImageIndex::open(&self.path.join(Self::file_name(digest)))?;
+                if index.meta().is(wanted) {
+                    return Ok(index);
+                }
+            }
+        }
+        Err(ImageError::Unknown { wanted: wanted.to_owned(), images: digests })
+    }
+}

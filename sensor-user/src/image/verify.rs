@@ -1,0 +1,190 @@
+//! A host compared with the index of its image.
+//!
+//! In: an index and an observer. Out: what differs at one path or at all paths, with the layer to blame. It reads each file once and
+//! changes nothing.
+
+use super::{error::ImageError, index::ImageIndex};
+use crate::observation::Observer;
+use nix::fcntl::OFlag;
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    expectation::{ExpectationSource, ImageLayer},
+    image::{ImageEntry, differences},
+    observation::{FileType, Observation},
+};
+use std::{
+    collections::VecDeque,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Directories of a running host whose contents are not the image's: file systems of the kernel, and state.
+const OF_THE_HOST: [&str; 7] = ["/dev", "/proc", "/run", "/sys", "/sysroot", "/tmp", "/var"];
+/// Most links that are followed to the entry of a path.
+const MOST_LINKS: usize = 40;
+
+/// Compares a host with its image.
+#[derive(Debug)]
+pub struct Verifier<'a> {
+    index: &'a ImageIndex,
+    observer: &'a Observer,
+    image: Arc<str>,
+    is_running: bool,
+}
+
+/// The entry of a path, compared.
+#[derive(Debug)]
+pub struct Found {
+    /// The path without links, as the image has it.
+    pub path: PathBuf,
+    /// What the image has there.
+    pub entry: ImageEntry,
+    /// What the host has there.
+    pub observation: Observation,
+    /// Every difference; empty if there is none.
+    pub differences: Vec<Difference>,
+}
+
+/// What a whole comparison found.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// How many paths were compared.
+    pub compared: u64,
+    /// Paths that differ.
+    pub differing: Vec<Found>,
+    /// Paths that exist on the host alone, if they are asked for.
+    pub unexpected: Vec<PathBuf>,
+    /// Directories whose contents were not compared.
+    pub left_out: Vec<&'static str>,
+}
+
+impl<'a> Verifier<'a> {
+    /// A verifier of the host at `root`.
+    pub fn new(index: &'a ImageIndex, observer: &'a Observer, root: &Path) -> Self {
+        let image = index.meta().digest.as_str().into();
+        Self { index, observer, image, is_running: root == Path::new("/") }
+    }
+
+    /// Compares the entry of a path. Links in the path are followed as the image has them. `None` if the image has nothing there.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn path(&self, path: &Path) -> Result<Option<Found>, ImageError> {
+        let Some((path, entry)) = self.resolve(path)? else { return Ok(None) };
+        Ok(Some(self.compare(path, entry)))
+    }
+
+    /// Compares all paths of the image, or those at and below `below`. `unexpected`: also finds what the image does not have.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn all(&self, below: &[PathBuf], unexpected: bool) -> Result<Verified, ImageError> {
+        let mut verified = Verified::default();
+        let mut chosen = Vec::new();
+        for path in below {
+            // A path through a link is below another name in the image.
+            chosen.push(self.resolve(path)?.map_or_else(|| path.clone(), |(real, _)| real));
+        }
+        if self.is_running && chosen.is_empty() {
+            verified.left_out = OF_THE_HOST.to_vec();
+        }
+        self.index.each(|path, entry| {
+            let path = Path::new(OsStr::from_bytes(path));
+            let is_chosen = chosen.is_empty() || chosen.iter().any(|above| path.starts_with(above));
+            let is_left_out =
+                verified.left_out.iter().any(|above| path.starts_with(above) && path != Path::new(above));
+            if !is_chosen || is_left_out {
+                return Ok(());
+            }
+            let found = self.compare(path.to_owned(), entry);
+            verified.compared += 1;
+            let lists = unexpected
+                && found.entry.file_type == FileType::Directory
+                && !verified.left_out.iter().any(|above| path == Path::new(above));
+            if lists {
+                verified.unexpected.extend(self.unexpected(&found.path)?);
+            }
+            if !found.differences.is_empty() {
+                verified.differing.push(found);
+            }
+            Ok::<(), ImageError>(())
+        })?;
+        Ok(verified)
+    }
+
+    fn compare(&self, path: PathBuf, entry: ImageEntry) -> Found {
+        let layers = &self.index.meta().layers;
+        let layer = layers.get(usize::from(entry.layer)).map_or("", |layer| &layer.digest);
+        let source =
+            ExpectationSource::ImageLayer(ImageLayer { layer: layer.into(), image: Arc::clone(&self.image) });
+        let expectation = entry.expectation(&path, source);
+        let observation = self.observer.observe(&expectation).observation;
+        let differences = differences(&entry, &expectation, &observation, !self.index.meta().ostree);
+        Found { path, entry, observation, differences }
+    }
+
+    /// The names in a directory that the image does not have. A directory that cannot be read is a difference of its own.
+    fn unexpected(&self, directory: &Path) -> Result<Vec<PathBuf>, ImageError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let Ok(handle) = self.observer.root().open_at(directory, flags) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for name in crate::sys::names(handle).unwrap_or_default() {
+            let path = directory.join(name);
+            if self.index.find(path.as_os_str().as_bytes())?.is_none() {
+                found.push(path);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The entry of a path, and its path without links. The last name is not followed.
+    fn resolve(&self, path: &Path) -> Result<Option<(PathBuf, ImageEntry)>, ImageError> {
+        if let Some(entry) = self.index.find(path.as_os_str().as_bytes())? {
+            return Ok(Some((path.to_owned(), entry)));
+        }
+        let mut real = PathBuf::from("/");
+        let mut pending: VecDeque<Vec<u8>> = names(path.as_os_str().as_bytes());
+        let mut links = 0;
+        while let Some(name) = pending.pop_front() {
+            if name == b".." {
+                real.pop();
+                continue;
+            }
+            let next = real.join(OsStr::from_bytes(&name));
+            let Some(entry) = self.index.find(next.as_os_str().as_bytes())? else { return Ok(None) };
+            match &entry.target {
+                Some(target) if !pending.is_empty() => {
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return Ok(None);
+                    }
+                    if target.starts_with(b"/") {
+                        real = PathBuf::from("/");
+                    }
+                    for name in names(target).into_iter().rev() {
+                        pending.push_front(name);
+                    }
+                }
+                _ if pending.is_empty() => return Ok(Some((next, entry))),
+                _ => real = next,
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Found {
+    /// Whether nothing could be read of the path, so that nothing is known.
+    pub fn is_unreadable(&self) -> bool {
+        !self.differences.is_empty()
+            && self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+    }
+}
+
+/// The names of a path.
+fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    names.map(<[u8]>::to_vec).collect()
+}

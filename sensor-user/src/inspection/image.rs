@@ -1,0 +1,226 @@
+//! What the image of the OS says about a path.
+//!
+//! In: an index, a path, and what declares the path above the image. Out: the layer that put it there, what it put there, and how
+//! the host differs.
+
+use crate::{
+    image::{Found, ImageError, ImageIndex, Images, Verifier},
+    observation::{Observer, snapshot},
+};
+use sensor_model::{
+    difference::Difference,
+    expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
+    image::{ImageEntry, ImageMeta, Strength},
+    observation::{FileType, Observation},
+    record::RecordedState,
+    verdict::VerdictKind,
+};
+use serde::Serialize;
+use std::path::Path;
+
+/// What an image says about a path.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ExplainedImage {
+    /// Digest of the image's manifest.
+    pub digest: String,
+    /// Names that its layout gave to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// What it has at the path; null if it has nothing there.
+    pub entry: Option<ExplainedEntry>,
+    /// The config that declares the path, so that the image's state does not apply; null if there is none.
+    pub overruled_by: Option<String>,
+}
+
+/// The entry of a path in an image, and how the host differs.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ExplainedEntry {
+    /// The path without links, as the image has it.
+    pub path: String,
+    /// The layer that put it there.
+    pub layer: BlamedLayer,
+    /// What the layer put there.
+    pub expected: ImageState,
+    /// What the verdict rests on.
+    pub strength: Strength,
+    /// The verdict.
+    pub verdict: VerdictKind,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// Metadata and digest; null if it is missing or cannot be read.
+    #[schemars(with = "Option<RecordedState>")]
+    pub found: Option<serde_json::Value>,
+    /// The same, as the observer has it.
+    #[serde(skip)]
+    pub observation: Observation,
+}
+
+/// A layer that is to blame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct BlamedLayer {
+    /// Its number, counted from 1, the lowest first.
+    pub number: usize,
+    /// How many layers the image has.
+    pub count: usize,
+    /// Digest of its blob.
+    pub digest: String,
+    /// The line of the image's history that made it; null if the image has none for it.
+    pub history: Option<String>,
+}
+
+impl BlamedLayer {
+    /// The layer of an entry.
+    pub fn of(meta: &ImageMeta, entry: &ImageEntry) -> Self {
+        let layer = meta.layers.get(usize::from(entry.layer));
+        Self {
+            number: usize::from(entry.layer) + 1,
+            count: meta.layers.len(),
+            digest: layer.map_or_else(String::new, |layer| layer.digest.clone()),
+            history: layer.and_then(|layer| layer.history.clone()),
+        }
+    }
+}
+
+/// What an image has at a path.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ImageState {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub file_type: FileType,
+    /// Permission bits, with setuid, setgid and sticky; null for a directory that no layer names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// Owning user id; null for a directory that no layer names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Owning group id; null for a directory that no layer names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+    /// Size of a file in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// SHA-256 of a file's content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Target of a symbolic link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Major and minor number of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    /// Extended attributes, in readable form.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub xattrs: Vec<(String, String)>,
+}
+
+impl From<&ImageEntry> for ImageState {
+    fn from(entry: &ImageEntry) -> Self {
+        let known = |number| (!entry.implied).then_some(number);
+        let is_file = entry.file_type == FileType::Regular;
+        Self {
+            file_type: entry.file_type,
+            mode: known(entry.mode),
+            uid: known(entry.uid),
+            gid: known(entry.gid),
+            size: is_file.then_some(entry.size),
+            sha256: entry.sha256.map(hex::encode),
+            target: entry.target.as_ref().map(|target| String::from_utf8_lossy(target).into_owned()),
+            device: entry.device,
+            xattrs: entry.xattrs.clone(),
+        }
+    }
+}
+
+impl ImageState {
+    /// In a few words. It may hold control characters.
+    pub fn summary(&self) -> String {
+        let what = match (&self.target, &self.sha256, self.device, self.size) {
+            (Some(target), ..) => format!("link to {target}"),
+            (_, Some(sum), _, Some(size)) => format!("sha256:{sum} ({size} bytes)"),
+            (_, _, Some((major, minor)), _) => {
+                format!("{} {major}:{minor}", self.file_type.as_str().replace('-', " "))
+            }
+            _ => self.file_type.as_str().replace('-', " "),
+        };
+        match (self.mode, self.uid, self.gid) {
+            (Some(mode), Some(uid), Some(gid)) => format!("{what}, mode {mode:04o}, owner {uid}:{gid}"),
+            _ => what,
+        }
+    }
+}
+
+/// Explains a path by an image. `declared_by` names the config that declares the path.
+///
+/// # Errors
+/// The index cannot be read.
+pub fn explain_by_image(
+    index: &ImageIndex,
+    observer: &Observer,
+    root: &Path,
+    path: &Path,
+    declared_by: Option<String>,
+) -> Result<ExplainedImage, ImageError> {
+    let found = Verifier::new(index, observer, root).path(path)?;
+    let meta = index.meta();
+    Ok(ExplainedImage {
+        digest: meta.digest.clone(),
+        names: meta.names.clone(),
+        entry: found.map(|found| entry(meta, found)),
+        overruled_by: declared_by,
+    })
+}
+
+fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
+    let verdict = match (found.differences.is_empty(), found.is_unreadable()) {
+        (true, _) => VerdictKind::Compliant,
+        (false, true) => VerdictKind::Unknown,
+        (false, false) => VerdictKind::Drifted,
+    };
+    ExplainedEntry {
+        path: found.path.to_string_lossy().into_owned(),
+        layer: BlamedLayer::of(meta, &found.entry),
+        expected: ImageState::from(&found.entry),
+        strength: Strength::Layer,
+        verdict,
+        differences: found.differences,
+        found: snapshot(&found.observation),
+        observation: found.observation,
+    }
+}
+
+/// The digest of the booted image, if the host shows one.
+pub fn booted_digest(observer: &Observer) -> Option<String> {
+    if observer.unchecked(&Thing::OsImage).is_some() {
+        return None;
+    }
+    let expectation = Expectation {
+        thing: Thing::OsImage,
+        expected: Expected::OsImage(OsImageExpectation { image: String::new() }),
+        ssh_keys: false,
+        label: None,
+        source: Source::new(String::new(), String::new()).into(),
+    };
+    match observer.observe(&expectation).observation {
+        Observation::Os(deployment) => deployment.digest,
+        _ => None,
+    }
+}
+
+/// The index that a command uses: that of `wanted`, else that of the booted image, if there is one.
+///
+/// # Errors
+/// No index is that of `wanted`, or the index cannot be read.
+pub fn choose_index(
+    images: &Images,
+    wanted: Option<&str>,
+    observer: &Observer,
+) -> Result<Option<ImageIndex>, ImageError> {
+    if let Some(wanted) = wanted {
+        return images.open(wanted).map(Some);
+    }
+    let Some(digest) = booted_digest(observer) else { return Ok(None) };
+    match images.open(&digest) {
+        Err(ImageError::Unknown { .. }) => Ok(None),
+        opened => opened.map(Some),
+    }
+}

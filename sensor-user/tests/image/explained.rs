@@ -1,0 +1,134 @@
+use crate::world::World;
+use std::fs;
+
+#[test]
+fn a_changed_file_is_explained_by_its_layer_and_the_line_that_made_it() {
+    let (world, digest) = World::in_sync();
+    let explain =
+        |path: &str| world.run(&["explain", path, "--image", &digest, "HOST", "STATE", "LOG", "-o", "json"]);
+    let in_sync = explain("/usr/bin/tool");
+    assert_eq!(in_sync.code, 0, "{in_sync:?}");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let result = explain("/usr/bin/tool");
+    assert_eq!(result.code, 1, "{result:?}");
+    let report = result.json("explain");
+    assert_eq!((&report["managed"], &report["verdict"]), (&false.into(), &"drifted".into()));
+    let entry = &report["image"]["entry"];
+    assert_eq!((&entry["layer"]["number"], &entry["layer"]["count"]), (&2.into(), &2.into()));
+    assert_eq!(entry["layer"]["history"], "RUN dnf install -y tool");
+    assert_eq!(entry["strength"], "sha256 of a layer");
+    assert_eq!(entry["differences"][0]["kind"], "content");
+    let text = world.run(&["explain", "/usr/bin/tool", "--image", &digest[..19], "HOST", "STATE", "LOG"]);
+    for part in ["layer 2 of 2, sha256:", "RUN dnf install -y tool", "content mismatch", "sha256 of a layer"]
+    {
+        assert!(text.out.contains(part), "{part}: {}", text.out);
+    }
+    assert!(
+        !text.out.contains("evil") && !text.out.contains("new tool"),
+        "no content is shown: {}",
+        text.out
+    );
+}
+
+#[test]
+fn a_path_through_a_link_is_that_of_the_image() {
+    let (world, digest) = World::in_sync();
+    let result =
+        world.run(&["explain", "/bin/tool", "--image", &digest, "HOST", "STATE", "LOG", "-o", "json"]);
+    assert_eq!(
+        (result.code, &result.json("explain")["image"]["entry"]["path"]),
+        (0, &"/usr/bin/tool".into())
+    );
+}
+
+#[test]
+fn what_a_config_declares_wins_over_the_image() {
+    let (world, digest) = World::in_sync();
+    let config = r#"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-motd
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
+"#;
+    fs::write(world.at("config.yaml"), config).unwrap();
+    let explain = || {
+        world.run(&[
+            "explain",
+            "/etc/motd",
+            "--image",
+            &digest,
+            "HOST",
+            "STATE",
+            "LOG",
+            "CONFIG",
+            "-o",
+            "json",
+        ])
+    };
+    // The host has what the image has, and the config declares something else.
+    assert_eq!(explain().code, 1);
+    world.write_host("etc/motd", "declared", 0o644);
+    let result = explain();
+    let report = result.json("explain");
+    let is_owned_by_root = nix::unistd::geteuid().is_root();
+    assert_eq!(result.code, i32::from(!is_owned_by_root), "{report:#}");
+    assert_eq!(report["image"]["overruled_by"], "99-motd");
+    assert_eq!(report["image"]["entry"]["verdict"], "drifted");
+    let text = world.run(&["explain", "/etc/motd", "--image", &digest, "HOST", "STATE", "LOG", "CONFIG"]).out;
+    assert!(text.contains("differs from the image") && text.contains("99-motd declares applies"), "{text}");
+}
+
+#[test]
+fn a_host_with_an_image_and_no_config_is_explained_and_one_with_neither_is_not() {
+    let (world, digest) = World::in_sync();
+    let result = world.run(&["explain", "/etc/none", "--image", &digest, "HOST", "STATE", "LOG"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    assert!(result.out.contains("it has nothing at this path"), "{result:?}");
+    let result = world.run(&["explain", "/etc/none", "HOST", "STATE", "LOG"]);
+    assert_eq!(result.code, 2);
+    assert!(result.err.contains("no configuration found"), "{result:?}");
+}
+
+#[test]
+fn a_scan_names_each_difference_and_the_layer_to_blame() {
+    let (world, digest) = World::in_sync();
+    let verify = |more: &[&str]| {
+        let arguments = ["image", "verify", "--image", &digest, "ROOT", "STATE", "-o", "json"];
+        world.run(&[&arguments[..], more].concat())
+    };
+    let result = verify(&["--unexpected"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    assert_eq!(result.json("image-verify")["compared"], 8);
+    world.write_host("usr/bin/tool", "new tooL", 0o755);
+    world.write_host("usr/bin/backdoor", "x", 0o755);
+    fs::remove_file(world.at("root/etc/app.conf")).unwrap();
+    let result = verify(&["--unexpected"]);
+    let report = result.json("image-verify");
+    let kinds: Vec<_> = report["differing"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|path| {
+            (
+                path["path"].as_str().unwrap(),
+                path["differences"][0]["kind"].as_str().unwrap(),
+                path["layer"]["number"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(kinds, [("/etc/app.conf", "missing", 1), ("/usr/bin/tool", "content", 2)]);
+    assert_eq!((result.code, &report["unexpected"]), (1, &serde_json::json!(["/usr/bin/backdoor"])));
+    // Only what is named is compared, also through a link.
+    let report = verify(&["/bin"]).json("image-verify");
+    assert_eq!((&report["compared"], report["differing"].as_array().unwrap().len()), (&1.into(), 0));
+    let report = verify(&["/usr/bin"]).json("image-verify");
+    assert_eq!((&report["compared"], report["differing"].as_array().unwrap().len()), (&2.into(), 1));
+    assert_eq!(verify(&["/none"]).code, 2);
+}

@@ -1,0 +1,147 @@
+use crate::{
+    archive::Archive,
+    layout::{Layer, LayoutMaker, Stored},
+    world::{World, two_layers},
+};
+use holdfast::image::Images;
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+#[test]
+fn an_index_names_image_layers_and_history_and_is_for_its_owner_alone() {
+    let (world, digest) = World::in_sync();
+    let list = world.run(&["image", "list", "STATE", "-o", "json"]).json("image-list");
+    let image = &list["images"][0];
+    assert_eq!(
+        (&image["digest"], &image["platform"], &image["names"][0]),
+        (&digest.clone().into(), &"linux/amd64".into(), &"latest".into())
+    );
+    assert_eq!(image["layers"][0]["history"], "ADD rootfs.tar /");
+    let path = world.at("state/images").join(format!("{}.index", &digest[7..]));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(world.at("state/images")).unwrap().count(), 1, "no temporary file is left");
+    // Again, over the old one.
+    let report = world.run(&["image", "index", "LAYOUT", "STATE", "-o", "json"]).json("image-index");
+    assert_eq!(report["size"], fs::metadata(&path).unwrap().len());
+}
+
+#[test]
+fn show_gives_the_state_of_a_path_and_its_layer() {
+    let (world, digest) = World::in_sync();
+    let show = |path: &str| world.run(&["image", "show", path, "--image", &digest, "STATE", "-o", "json"]);
+    let report = show("/etc/motd").json("image-show");
+    assert_eq!((&report["state"]["size"], &report["layer"]["number"]), (&6.into(), &2.into()));
+    let result = show("/etc/gone");
+    assert_eq!((result.code, result.json("image-show")["state"].is_null()), (1, true));
+}
+
+#[test]
+fn an_image_index_leads_to_the_image_of_the_platform_and_names_the_same_image() {
+    let world = World::new();
+    let mut maker = LayoutMaker::new(&world.at("layout"));
+    let layer = |text: &str| [Layer::new(&Archive::new().file("arch", text).end(), Stored::Plain, "ADD")];
+    let amd64 = maker.manifest(&layer("amd64"), "amd64");
+    let arm64 = maker.manifest(&layer("arm64"), "arm64");
+    let mut attestation = maker.manifest(&layer("attestation"), "unknown");
+    attestation["platform"]["os"] = "unknown".into();
+    let inner = maker.index(&[amd64, arm64.clone(), attestation]);
+    let outer = maker.index(&[inner.clone()]);
+    let (outer_digest, arm64_digest) =
+        (outer["digest"].as_str().unwrap().to_owned(), arm64["digest"].clone());
+    maker.name(outer, "multi");
+    let indexed =
+        world.run(&["image", "index", "LAYOUT", "STATE", "--platform", "linux/arm64", "-o", "json"]);
+    let image = indexed.json("image-index")["image"].clone();
+    assert_eq!(image["digest"], arm64_digest);
+    assert_eq!(image["indexes"], serde_json::json!([outer_digest, inner["digest"]]));
+    // The digest of the image index is that of the image.
+    let shown = world.run(&["image", "show", "/arch", "--image", &outer_digest, "STATE"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let missing = world.run(&["image", "index", "LAYOUT", "STATE", "--platform", "linux/s390x"]);
+    assert_eq!(missing.code, 2);
+    assert!(missing.err.contains("is for linux/s390x; it has: sha256:"), "{missing:?}");
+}
+
+#[test]
+fn several_images_without_a_choice_are_an_error_that_lists_them() {
+    let world = World::new();
+    let mut maker = LayoutMaker::new(&world.at("layout"));
+    let [base, top] = two_layers();
+    let one = maker.manifest(&[base.clone()], "amd64");
+    let two = maker.manifest(&[base, top], "amd64");
+    let digest = two["digest"].as_str().unwrap().to_owned();
+    maker.name(one, "one");
+    maker.name(two, "two");
+    let result = world.run(&["image", "index", "LAYOUT", "STATE", "--platform", "linux/amd64"]);
+    assert_eq!(result.code, 2);
+    assert!(
+        result.err.contains("choose one by --digest: sha256:") && result.err.contains("(linux/amd64, two)"),
+        "{result:?}"
+    );
+    let result = world.run(&["image", "index", "LAYOUT", "STATE", "--digest", &digest, "-o", "json"]);
+    assert_eq!(result.json("image-index")["image"]["digest"], digest);
+}
+
+#[test]
+fn every_path_of_an_index_is_found_and_walked_in_order() {
+    let world = World::new();
+    let mut archive = Archive::new();
+    for number in 0..3000 {
+        archive = archive.file(&format!("d{}/{}{number}", number % 7, "n".repeat(number % 90)), "x");
+    }
+    let long = format!("{}/end", ["x".repeat(250).as_str(); 3].join("/"));
+    archive = archive.pax("path", long.as_bytes()).pax("SCHILY.xattr.user.a", b"b").file("x", "y");
+    let digest = LayoutMaker::one(&world.at("layout"), &[Layer::new(&archive.end(), Stored::Gzip, "ADD")]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    let index = Images::of(&world.at("state")).open(&digest).unwrap();
+    let mut paths = Vec::new();
+    index
+        .each(|path, entry| {
+            assert_eq!(index.find(path)?, Some(entry));
+            paths.push(path.to_vec());
+            Ok::<(), holdfast::image::ImageError>(())
+        })
+        .unwrap();
+    assert_eq!(paths.len() as u64, index.meta().entries);
+    assert_eq!(paths.len(), 1 + 7 + 3000 + 4);
+    assert!(paths.contains(&format!("/{long}").into_bytes()));
+    assert_eq!(index.find(b"/none").unwrap(), None);
+}
+
+#[test]
+fn a_damaged_index_is_an_error_with_the_next_step_and_never_an_answer() {
+    let (world, digest) = World::in_sync();
+    let path = world.at("state/images").join(format!("{}.index", &digest[7..]));
+    let whole = fs::read(&path).unwrap();
+    let mut damaged: Vec<Vec<u8>> = (0..whole.len()).step_by(97).map(|cut| whole[..cut].to_vec()).collect();
+    for at in (0..whole.len()).step_by(61) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        damaged.push(bytes);
+    }
+    damaged.push([&whole[..], b"x"].concat());
+    for bytes in damaged {
+        fs::write(&path, &bytes).unwrap();
+        let error = Images::of(&world.at("state")).open(&digest).unwrap_err().to_string();
+        assert!(
+            error.contains("build it anew with `holdfast image index LAYOUT`") || error.contains("read: "),
+            "{error}"
+        );
+    }
+    let result = world.run(&["image", "show", "/etc/motd", "--image", &digest, "STATE"]);
+    assert_eq!(result.code, 3, "{result:?}");
+    assert!(result.err.contains("build it anew"), "{result:?}");
+    let list = world.run(&["image", "list", "STATE", "-o", "json"]);
+    assert_eq!(
+        (list.code, list.json("image-list")["unreadable"][0]["digest"].as_str()),
+        (3, Some(digest.as_str()))
+    );
+}
+
+#[test]
+fn an_image_without_an_index_is_an_error_that_names_those_that_have_one() {
+    let (world, digest) = World::in_sync();
+    let other = format!("sha256:{}", "0".repeat(64));
+    let result = world.run(&["image", "show", "/etc/motd", "--image", &other, "STATE"]);
+    assert_eq!(result.code, 2);
+    assert!(result.err.contains(&digest) && result.err.contains("holdfast image index LAYOUT"), "{result:?}");
+}
