@@ -13,7 +13,9 @@ use crate::dist::{self, Profile};
 use crate::matrix::Selection;
 use crate::parts::TestParts;
 use crate::run::{self, cargo, output, say, show};
-use crate::{alerts, cache::Cache, fuzz, image, kernels, kube, reference, toolchain::EbpfToolchain, tools};
+use crate::{
+    alerts, cache::Cache, fuzz, image, kernels, kube, reference, toolchain::EbpfToolchain, tools, unpacked,
+};
 
 /// The build feature for tests that makes an apply's system calls fail. It only adds code, so lints and tests run with it
 /// alone; the virtual machines get the program without it.
@@ -65,6 +67,7 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run("programs for guests", || programs_for_guests(profile));
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
+        parts.run("layers, against umoci", || unpacked::test(FAULTS));
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
         parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
         parts.run("control plane", || control_plane(kube::NEWEST));

@@ -26,6 +26,7 @@ mod reference;
 mod run;
 mod toolchain;
 mod tools;
+mod unpacked;
 mod vm;
 
 use std::process::ExitCode;
@@ -127,6 +128,9 @@ enum Command {
         /// Measure only what comparing two configs costs; no virtual machine is needed.
         #[arg(long)]
         compare: bool,
+        /// Measure only what the index of an OS image costs; no virtual machine is needed.
+        #[arg(long, conflicts_with_all = ["compare", "cluster", "only_many"])]
+        images: bool,
         /// Measure only what the cluster side costs, with a real API server: half an hour.
         #[arg(long, conflicts_with_all = ["compare", "only_many"])]
         cluster: bool,
@@ -217,6 +221,7 @@ fn work(command: Command) -> Result<()> {
         Command::Generate { check } => reference::generate(check, &[]),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
+        Command::Bench { output, write_docs, images: true, .. } => bench::images::run(output, write_docs),
         Command::Bench { kernel, output, write_docs, verbose, cluster: true, .. } => {
             bench::cluster::run(&kernel, output, write_docs, verbose)
         }

@@ -8,6 +8,7 @@ mod auditd;
 pub(crate) mod cluster;
 pub(crate) mod compare;
 mod docs;
+pub(crate) mod images;
 mod output;
 mod rows;
 mod section;

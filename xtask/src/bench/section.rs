@@ -18,8 +18,10 @@ const RANK: &str = "\n## ";
 pub(super) const COMPARE: &str = "\n## What comparing two configs costs\n";
 /// The section about the cluster side.
 pub(super) const CLUSTER: &str = "\n## What the cluster side costs\n";
+/// The section about the index of an OS image.
+pub(super) const IMAGES: &str = "\n## What the index of an OS image costs\n";
 /// The headings of all sections, in their order.
-const SECTIONS: [&str; 2] = [COMPARE, CLUSTER];
+const SECTIONS: [&str; 3] = [COMPARE, IMAGES, CLUSTER];
 
 /// Writes a section, which begins with its heading.
 pub(super) fn write(heading: &str, section: &str) -> Result<()> {
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_section_is_replaced_and_the_others_stay() {
-        let [first, second] = SECTIONS;
+        let [first, _, second] = SECTIONS;
         let page = format!("# Page\n\n## Other\nx\n{first}a\n");
         let both = replaced(&page, second, &format!("{second}b\n"));
         assert_eq!(both, format!("# Page\n\n## Other\nx\n{first}a\n{second}b\n"));

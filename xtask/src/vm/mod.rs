@@ -25,3 +25,12 @@ pub(crate) use audit::AuditLog;
 pub(crate) use guest::{GuestParts, Vm};
 pub(crate) use runs::Outcome;
 pub(crate) use saved::Saved;
+
+use crate::cache::Cache;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// The disks of two guests with a whole Debian each.
+pub(crate) fn debian_disks(cache: &Cache) -> Result<[PathBuf; 2]> {
+    Ok([selinux::root(cache)?, images::systemd_root(cache)?])
+}
