@@ -51,6 +51,23 @@ impl ImageEntry {
     }
 }
 
+/// Which parts of a path differ between two images, by the names of the differences. The layers may be others.
+pub fn changed_parts(old: &ImageEntry, new: &ImageEntry) -> Vec<&'static str> {
+    if old.file_type != new.file_type {
+        return vec![DifferenceKind::Type.as_str()];
+    }
+    let known = !old.implied && !new.implied;
+    let parts = [
+        ((old.size, old.sha256) != (new.size, new.sha256), DifferenceKind::Content.as_str()),
+        (known && old.mode != new.mode, DifferenceKind::Mode.as_str()),
+        (known && (old.uid, old.gid) != (new.uid, new.gid), DifferenceKind::Owner.as_str()),
+        (known && old.xattrs != new.xattrs, DifferenceKind::Xattr.as_str()),
+        (old.target != new.target, DifferenceKind::LinkTarget.as_str()),
+        (old.device != new.device, "device"),
+    ];
+    parts.into_iter().filter(|(differs, _)| *differs).map(|(_, part)| part).collect()
+}
+
 /// What differs. `knows_xattrs`: whether the image has the extended attributes of its entries.
 pub fn differences(
     entry: &ImageEntry,

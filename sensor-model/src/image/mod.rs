@@ -18,7 +18,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use difference::differences;
+pub use difference::{changed_parts, differences};
 pub use entry::ImageEntry;
 pub use error::{EntryFault, LayerError};
 pub use index::{

@@ -5,6 +5,7 @@
 //! `chain` and `pax` look for that, before the parser resolves a header.
 
 mod chain;
+mod header;
 mod pax;
 mod sparse;
 
@@ -14,21 +15,13 @@ use super::{
 };
 use crate::{observation::FileType, selinux, xattr};
 use chain::{Chain, Step};
+use header::{BLOCK, HEADER_LIMIT, METADATA_LIMIT, SPARSE_LIMIT};
 use sha2::{Digest as _, Sha256};
 use sparse::Holes;
 use tar_core::{
     EntryType, SparseEntry,
     parse::{Limits, ParseEvent, ParsedEntry, Parser},
 };
-
-/// The size of a block.
-const BLOCK: usize = 512;
-/// Most bytes of the header of one entry, with everything that belongs to it.
-const HEADER_LIMIT: usize = 2 << 20;
-/// Most bytes of long names and PAX records of one entry.
-pub(super) const METADATA_LIMIT: u32 = 1 << 20;
-/// Most pieces of a sparse file.
-const SPARSE_LIMIT: usize = 10_000;
 
 /// Reads one layer.
 #[derive(Debug)]
@@ -244,7 +237,7 @@ impl LayerReader {
         if let Some(holes) = &holes {
             tree.count_bytes(holes.bytes())?;
         }
-        let inode = tree.add(added)?;
+        let inode = tree.add(&added)?;
         Ok(match inode {
             Some(inode) => State::Content(Content {
                 inode,

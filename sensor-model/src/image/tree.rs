@@ -4,6 +4,8 @@
 //! root directory of its own. A whiteout removes what lower layers made, and never what its own layer made, in whatever order
 //! the layer has them.
 
+mod way;
+
 use super::{
     entry::ImageEntry,
     error::{EntryFault, LayerError, lossy},
@@ -11,6 +13,7 @@ use super::{
 };
 use crate::observation::FileType;
 use std::collections::{BTreeMap, VecDeque};
+use way::{ResolveError, clean};
 
 /// Most links on the way to one entry.
 const MOST_LINKS: usize = 255;
@@ -118,7 +121,7 @@ impl ImageTree {
     }
 
     /// Adds an entry. For a regular file it gives the number by which the content is set.
-    pub(super) fn add(&mut self, entry: LayerEntry) -> Result<Option<InodeNumber>, LayerError> {
+    pub(super) fn add(&mut self, entry: &LayerEntry) -> Result<Option<InodeNumber>, LayerError> {
         let names = clean(&entry.path);
         let fault = |fault| LayerError::entry(&entry.path, fault);
         if entry.path.len() > self.limits.path {
@@ -128,13 +131,13 @@ impl ImageTree {
             return Err(fault(EntryFault::NameTooLong { length: name.len(), limit: self.limits.name }));
         }
         let Some((name, above)) = names.split_last() else {
-            return self.set_root(&entry).map(|()| None);
+            return self.set_root(entry).map(|()| None);
         };
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
             return self.whiteout(above, name, hidden).map(|()| None).map_err(fault);
         }
         let parent = self.directory(above, true).map_err(|error| error.at(&entry.path))?.unwrap_or(ROOT);
-        self.put(parent, name, &entry)
+        self.put(parent, name, entry)
     }
 
     /// Sets size and digest of a file's content.
@@ -277,10 +280,11 @@ impl ImageTree {
         }
         let parent = match self.directory(above, false) {
             Ok(Some(parent)) => parent,
+            Err(ResolveError::Fault(fault)) if !matches!(fault, EntryFault::NotADirectory(_)) => {
+                return Err(fault);
+            }
             // There is nothing to remove.
-            Ok(None) | Err(ResolveError::Fault(EntryFault::NotADirectory(_))) => return Ok(()),
-            Err(ResolveError::Fault(fault)) => return Err(fault),
-            Err(ResolveError::Limit(_)) => return Ok(()),
+            Ok(None) | Err(_) => return Ok(()),
         };
         if name == OPAQUE {
             self.remove_lower_children(parent);
@@ -461,21 +465,6 @@ impl ImageTree {
     }
 }
 
-/// Why the way to an entry ends.
-enum ResolveError {
-    Fault(EntryFault),
-    Limit(LayerError),
-}
-
-impl ResolveError {
-    fn at(self, path: &[u8]) -> LayerError {
-        match self {
-            Self::Fault(fault) => LayerError::entry(path, fault),
-            Self::Limit(error) => error,
-        }
-    }
-}
-
 /// A directory that no layer names.
 fn implied() -> Inode {
     Inode {
@@ -495,19 +484,4 @@ fn implied() -> Inode {
 /// The number of the last of so many. The limit of entries is far below 2^32.
 fn last(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX).saturating_sub(1)
-}
-
-/// The names of a path below the root. `..` removes the name before it, and nothing at the root, whatever the links are.
-fn clean(path: &[u8]) -> Vec<&[u8]> {
-    let mut names = Vec::new();
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => {
-                names.pop();
-            }
-            name => names.push(name),
-        }
-    }
-    names
 }

@@ -62,17 +62,16 @@ impl Explain {
             let chosen = inspection::choose_index(&images, self.image.as_deref(), observer);
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
-        let host = match self.sources.load_if_any()? {
-            Some(host) => host,
-            None => {
-                let root = &self.sources.host_root;
-                let observer = Observer::new(root).map_err(BadInput::wrap)?;
-                if let Some(index) = choose(&observer)? {
-                    return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &index)?);
-                }
-                // Its error says where a config could be.
-                self.sources.load()?
+        let host = if let Some(host) = self.sources.load_if_any()? {
+            host
+        } else {
+            let root = &self.sources.host_root;
+            let observer = Observer::new(root).map_err(BadInput::wrap)?;
+            if let Some(index) = choose(&observer)? {
+                return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &index)?);
             }
+            // Its error says where a config could be.
+            self.sources.load()?
         };
         let index = choose(&host.observer)?;
         Ok(runtime()?.block_on(inspection::explain(&host, &self.path, log, index.as_ref()))?)

@@ -2,7 +2,7 @@
 //!
 //! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
-use super::image::{ImageListReport, ImageShowReport, ImageVerifyReport, IndexedReport};
+use super::image::{ImageDiffReport, ImageListReport, ImageShowReport, ImageVerifyReport, IndexedReport};
 use crate::{
     apply::{ApplyReport, HistoryReport, PlanReport, RepairReport},
     diagnosis::Diagnosis,
@@ -25,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
         ),
         of::<HistoryReport>("history", "What `holdfast history -o json` prints."),
+        of::<ImageDiffReport>("image-diff", "What `holdfast image diff -o json` prints."),
         of::<IndexedReport>("image-index", "What `holdfast image index -o json` prints."),
         of::<ImageListReport>("image-list", "What `holdfast image list -o json` prints."),
         of::<ImageShowReport>("image-show", "What `holdfast image show -o json` prints."),

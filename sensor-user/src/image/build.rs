@@ -8,7 +8,7 @@ use super::{
     error::{ImageError, LayerFault},
     images::Images,
     layout::{Chosen, Layout},
-    write,
+    write::{self, Indexed},
     zstd::ZstdReader,
 };
 use flate2::bufread::MultiGzDecoder;
@@ -18,7 +18,7 @@ use sensor_model::image::{
 use sha2::{Digest as _, Sha256};
 use std::{
     io::{self, BufReader, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Bytes that are read at once.
@@ -34,17 +34,6 @@ pub struct Progress {
     /// Compressed bytes of all layers that were read.
     pub read: u64,
     /// Compressed bytes of all layers.
-    pub size: u64,
-}
-
-/// What was indexed.
-#[derive(Debug)]
-pub struct Indexed {
-    /// The image.
-    pub meta: ImageMeta,
-    /// The index file.
-    pub path: PathBuf,
-    /// Bytes of the index file.
     pub size: u64,
 }
 

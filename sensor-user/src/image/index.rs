@@ -156,16 +156,15 @@ impl ImageIndex {
                 let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
                 (length <= rest.len()).then_some(length)
             };
-            let length = match next(&filled, &buffer) {
-                Some(length) => length,
-                None => {
-                    let room = usize::try_from(self.records - offset).unwrap_or(usize::MAX);
-                    filled = 0..room.min(buffer.len());
-                    self.read_at(&mut buffer[filled.clone()], offset)?;
-                    next(&filled, &buffer)
-                        .filter(|length| *length <= RECORD_LIMIT)
-                        .ok_or_else(|| self.damaged("the length of a record"))?
-                }
+            let length = if let Some(length) = next(&filled, &buffer) {
+                length
+            } else {
+                let room = usize::try_from(self.records - offset).unwrap_or(usize::MAX);
+                filled = 0..room.min(buffer.len());
+                self.read_at(&mut buffer[filled.clone()], offset)?;
+                next(&filled, &buffer)
+                    .filter(|length| *length <= RECORD_LIMIT)
+                    .ok_or_else(|| self.damaged("the length of a record"))?
             };
             let start = filled.start + 4;
             let (path, entry) =

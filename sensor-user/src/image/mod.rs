@@ -6,6 +6,7 @@
 
 mod blob;
 mod build;
+mod diff;
 mod error;
 mod images;
 mod index;
@@ -14,9 +15,11 @@ mod verify;
 mod write;
 mod zstd;
 
-pub use build::{Indexed, Progress, index_image};
+pub use build::{Progress, index_image};
+pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
 pub use images::Images;
 pub use index::ImageIndex;
 pub use layout::Layout;
 pub use verify::{Found, Verified, Verifier};
+pub use write::Indexed;

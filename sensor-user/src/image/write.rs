@@ -2,7 +2,7 @@
 //!
 //! In: the tree of an image. Out: the file, whole and synced, or the old one. The records pass through one buffer.
 
-use super::{build::Indexed, error::ImageError, images::Images};
+use super::{error::ImageError, images::Images};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{
@@ -17,6 +17,17 @@ use std::{
 
 /// Bytes that are written at once.
 const PIECE: usize = 256 << 10;
+
+/// What was indexed.
+#[derive(Debug)]
+pub struct Indexed {
+    /// The image.
+    pub meta: ImageMeta,
+    /// The index file.
+    pub path: PathBuf,
+    /// Bytes of the index file.
+    pub size: u64,
+}
 
 /// Writes the index of an image.
 pub(super) fn write(images: &Images, mut meta: ImageMeta, tree: &ImageTree) -> Result<Indexed, ImageError> {

@@ -145,3 +145,39 @@ fn an_image_without_an_index_is_an_error_that_names_those_that_have_one() {
     assert_eq!(result.code, 2);
     assert!(result.err.contains(&digest) && result.err.contains("holdfast image index LAYOUT"), "{result:?}");
 }
+
+#[test]
+fn a_diff_names_what_an_update_adds_removes_and_changes() {
+    let (world, old) = World::in_sync();
+    let [base, _] = two_layers();
+    let top = Archive::new()
+        .entry(b'0', "usr/bin/tool", 0o700, "", b"newest tool")
+        .file("etc/.wh.app.conf", "")
+        .file("etc/new", "x");
+    let layers = [base, Layer::new(&top.end(), Stored::Gzip, "RUN update")];
+    let new = LayoutMaker::one(&world.at("next"), &layers);
+    let next = world.at("next").display().to_string();
+    assert_eq!(world.run(&["image", "index", &next, "STATE"]).code, 0);
+    let result = world.run(&["image", "diff", &old, &new, "STATE", "-o", "json"]);
+    let report = result.json("image-diff");
+    let changes: Vec<_> = report["changes"].as_array().unwrap().iter().collect();
+    let shown: Vec<_> = changes
+        .iter()
+        .map(|change| {
+            let states = (change["old"].is_null(), change["new"].is_null());
+            (change["path"].as_str().unwrap(), states, change["layer"]["number"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("/etc/gone", (true, false), 1),
+            ("/etc/new", (true, false), 2),
+            ("/usr/bin/tool", (false, false), 2),
+            ("/etc/app.conf", (false, true), 1),
+            ("/etc/motd", (false, true), 2),
+        ]
+    );
+    assert_eq!(changes[2]["parts"], serde_json::json!(["content", "mode"]));
+    assert_eq!((result.code, world.run(&["image", "diff", &old, &old, "STATE"]).code), (1, 0));
+}

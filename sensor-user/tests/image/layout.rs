@@ -27,7 +27,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// A layer with its diff_id, its stored bytes, its media type and its line of the history.
+/// A layer with the digest of its uncompressed bytes, its stored bytes, its media type and its line of the history.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) diff_id: String,

@@ -3,8 +3,10 @@
 //! In: the beginning of a header, which grows from call to call. Out: how many bytes it has, or that it is complete. Each block is
 //! read once. A header may have long names and PAX records before it, and the map of a sparse file behind it.
 
-use super::{BLOCK, METADATA_LIMIT, SPARSE_LIMIT, pax};
-use crate::image::error::LayerError;
+use super::{
+    header::{BLOCK, HeaderFault, METADATA_LIMIT, SPARSE_LIMIT},
+    pax,
+};
 use tar_core::Header;
 
 /// Where a header has the first byte of its size.
@@ -25,30 +27,6 @@ pub(super) enum Step {
     Global,
     /// It is the end of the archive.
     End,
-}
-
-/// What is wrong with a header.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum HeaderFault {
-    Invalid(String),
-    Ambiguous(String),
-    Large,
-}
-
-impl HeaderFault {
-    pub(super) fn ambiguous(what: impl Into<String>) -> Self {
-        Self::Ambiguous(what.into())
-    }
-
-    pub(super) fn at(self, at: u64) -> LayerError {
-        match self {
-            Self::Invalid(reason) => LayerError::Header { at, reason },
-            Self::Ambiguous(what) => LayerError::Ambiguous { at, what },
-            Self::Large => {
-                LayerError::Limit { what: "bytes of metadata in one entry", limit: METADATA_LIMIT.into() }
-            }
-        }
-    }
 }
 
 /// How far the blocks of a header were read.

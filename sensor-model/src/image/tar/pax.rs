@@ -3,10 +3,11 @@
 //! In: the content of a header with PAX records. Out: which of them matter, or what readers would read in two ways. A reader that
 //! stops at a record that it cannot parse would lose those behind it.
 
-use super::chain::HeaderFault;
+use super::header::HeaderFault;
 
 /// Which records a header has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one record")]
 pub(super) struct Facts {
     pub(super) path: bool,
     pub(super) link: bool,

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use tar_core::SparseEntry;
 
 /// Zeros for the digest.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The map of a sparse file, as far as it was not read yet.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 use super::{archive::Archive, archive::Fields, archive::GNU, *};
 use crate::observation::FileType;
 use sha2::{Digest as _, Sha256};
+use std::fmt::Write as _;
 
 fn sha256(bytes: &[u8]) -> Option<[u8; 32]> {
     Some(Sha256::digest(bytes).into())
@@ -236,7 +237,7 @@ fn the_map_of_a_sparse_file_may_have_many_blocks() {
     let count = 1000;
     let mut map = format!("{count}\n");
     for piece in 0..count {
-        map.push_str(&format!("{}\n1\n", piece * 2));
+        writeln!(map, "{}\n1", piece * 2).unwrap();
     }
     let mut data = map.into_bytes();
     data.resize(data.len().next_multiple_of(512), 0);

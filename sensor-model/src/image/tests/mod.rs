@@ -50,8 +50,9 @@ fn entry(layers: &[Archive], path: &str) -> ImageEntry {
 
 /// The message of a layer that is refused.
 fn refused(layer: Archive) -> String {
-    let in_one = tree_in_pieces(std::slice::from_ref(&layer), 1 << 20, ImageLimits::default()).unwrap_err();
-    let in_bytes = tree_in_pieces(std::slice::from_ref(&layer), 7, ImageLimits::default()).unwrap_err();
+    let layers = [layer];
+    let in_one = tree_in_pieces(&layers, 1 << 20, ImageLimits::default()).unwrap_err();
+    let in_bytes = tree_in_pieces(&layers, 7, ImageLimits::default()).unwrap_err();
     assert_eq!(
         std::mem::discriminant(&in_one),
         std::mem::discriminant(&in_bytes),

@@ -1,11 +1,13 @@
 //! `holdfast image`: the index of an OS image, and what differs from it.
 
+mod diff;
 mod index;
 mod list;
 mod place;
 mod show;
 mod verify;
 
+pub use diff::ImageDiffReport;
 pub use index::IndexedReport;
 pub use list::ImageListReport;
 pub use show::ImageShowReport;
@@ -31,6 +33,8 @@ enum ImageSubcommand {
     List(list::List),
     /// Show what an image has at a path, and the layer that put it there.
     Show(show::Show),
+    /// Show what an update from one image to another adds, removes and changes, and the layers to blame.
+    Diff(diff::Diff),
     /// Compare this host, or a root directory, with an image: what differs, and the layer to blame.
     Verify(verify::Verify),
 }
@@ -42,6 +46,7 @@ impl ImageCommand {
     /// Bad input, and an index that cannot be read or written.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match &self.command {
+            ImageSubcommand::Diff(diff) => diff.run(screen),
             ImageSubcommand::Index(index) => index.run(screen),
             ImageSubcommand::List(list) => list.run(screen),
             ImageSubcommand::Show(show) => show.run(screen),

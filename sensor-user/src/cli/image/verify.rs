@@ -90,10 +90,13 @@ impl Verify {
         } else {
             text(&report, screen)?;
         }
-        Ok(match () {
-            () if !report.unreadable.is_empty() => FAILURE,
-            () if report.differing.is_empty() && report.unexpected.is_empty() => IN_SYNC,
-            () => DRIFT,
+        let is_as_the_image = report.differing.is_empty() && report.unexpected.is_empty();
+        Ok(if !report.unreadable.is_empty() {
+            FAILURE
+        } else if is_as_the_image {
+            IN_SYNC
+        } else {
+            DRIFT
         })
     }
 }
@@ -147,7 +150,8 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     Ok(())
 }
 
-fn blame(layer: &BlamedLayer) -> String {
+/// A layer in a few words.
+pub(super) fn blame(layer: &BlamedLayer) -> String {
     let digest: String = layer.digest.chars().take(19).collect();
     let history = layer.history.as_ref().map(|line| {
         let short: String = line.chars().take(HISTORY).collect();
