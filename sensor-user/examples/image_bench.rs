@@ -103,7 +103,7 @@ fn make(layout: &Path, files: u32) -> Result<()> {
         let mut block = [0; 512];
         let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, name.as_bytes());
-        put(100, b"0000644\00000000\00000000\0");
+        put(100, b"0000644\x000000000\x000000000\0");
         put(124, format!("{:011o}\000000000000\0        0", content.len()).as_bytes());
         put(257, b"ustar\x0000");
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();

@@ -100,7 +100,8 @@ fn special(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObserva
     let mut found = Vec::new();
     let mut add = |kind, what: &str, expected: String, seen: String| {
         if expected != seen {
-            let text = format!("{what} mismatch for {path:?}: expected: {expected}; received: {seen}");
+            let text =
+                format!("{what} mismatch for \"{}\": expected: {expected}; received: {seen}", path.display());
             found.push(Difference { kind, expected, found: seen, text });
         }
     };
@@ -139,7 +140,8 @@ fn xattrs(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObservat
             let word = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
             let (expected, seen) = (word(expected), word(seen));
             let text = format!(
-                "extended attribute {name} mismatch for {noun} {path:?}: expected: {expected}; received: {seen}"
+                "extended attribute {name} mismatch for {noun} \"{}\": expected: {expected}; received: {seen}",
+                path.display()
             );
             found.push(Difference { kind: DifferenceKind::Xattr, expected, found: seen, text });
         }

@@ -292,8 +292,8 @@ struct Config {
     created: Option<String>,
     rootfs: RootFs,
     history: Option<Vec<History>>,
-    #[serde(default)]
-    config: Option<RunConfig>,
+    #[serde(default, rename = "config")]
+    run: Option<RunConfig>,
 }
 
 #[derive(Deserialize)]
@@ -341,7 +341,7 @@ pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigErr
         .map(|line| history_line(&line))
         .collect();
     let mut lines = if lines.len() == layers { lines } else { Vec::new() }.into_iter();
-    let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
+    let labels = config.run.unwrap_or_default().labels.unwrap_or_default();
     Ok(ImageConfig {
         platform: config.platform,
         created: config.created,

@@ -170,12 +170,12 @@ impl LayerReader {
         let event = event.map_err(|error| LayerError::Header { at: self.read, reason: error.to_string() })?;
         self.state = match event {
             ParseEvent::Entry { consumed, entry } if consumed == buffer.len() => {
-                self.entry(&entry, None, tree)?
+                Self::entry(&entry, None, tree)?
             }
             ParseEvent::SparseEntry { consumed, entry, sparse_map, real_size }
                 if consumed == buffer.len() =>
             {
-                self.entry(&entry, Some((sparse_map, real_size)), tree)?
+                Self::entry(&entry, Some((sparse_map, real_size)), tree)?
             }
             _ => return Err(self.ambiguous("its length")),
         };
@@ -184,7 +184,6 @@ impl LayerReader {
 
     /// Adds an entry to the tree; gives what follows its header.
     fn entry(
-        &mut self,
         entry: &ParsedEntry<'_>,
         sparse: Option<(Vec<SparseEntry>, u64)>,
         tree: &mut ImageTree,

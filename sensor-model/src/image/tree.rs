@@ -182,7 +182,7 @@ impl ImageTree {
             self.set_metadata(inode, entry);
             inode
         } else {
-            let inode = self.new_inode(entry);
+            let inode = Self::new_inode(entry);
             self.inodes.push(inode);
             last(self.inodes.len())
         };
@@ -219,7 +219,7 @@ impl ImageTree {
         Ok(())
     }
 
-    fn new_inode(&self, entry: &LayerEntry) -> Inode {
+    fn new_inode(entry: &LayerEntry) -> Inode {
         let (file_type, target, device) = match &entry.kind {
             EntryKind::File | EntryKind::HardLink(_) => (FileType::Regular, None, None),
             EntryKind::Directory => (FileType::Directory, None, None),

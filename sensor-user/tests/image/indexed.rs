@@ -44,7 +44,7 @@ fn an_image_index_leads_to_the_image_of_the_platform_and_names_the_same_image() 
     let mut attestation = maker.manifest(&layer("attestation"), "unknown");
     attestation["platform"]["os"] = "unknown".into();
     let inner = maker.index(&[amd64, arm64.clone(), attestation]);
-    let outer = maker.index(&[inner.clone()]);
+    let outer = maker.index(std::slice::from_ref(&inner));
     let (outer_digest, arm64_digest) =
         (outer["digest"].as_str().unwrap().to_owned(), arm64["digest"].clone());
     maker.name(outer, "multi");
@@ -66,7 +66,7 @@ fn several_images_without_a_choice_are_an_error_that_lists_them() {
     let world = World::new();
     let mut maker = LayoutMaker::new(&world.at("layout"));
     let [base, top] = two_layers();
-    let one = maker.manifest(&[base.clone()], "amd64");
+    let one = maker.manifest(std::slice::from_ref(&base), "amd64");
     let two = maker.manifest(&[base, top], "amd64");
     let digest = two["digest"].as_str().unwrap().to_owned();
     maker.name(one, "one");

@@ -105,8 +105,8 @@ fn program() -> Result<PathBuf> {
         .current_dir(dist::root());
     let messages = output(&mut command)?;
     let found = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let found = found.filter(|message| message["target"]["name"] == "image_bench");
-    let path = found.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last();
+    let mut found = found.filter(|message| message["target"]["name"] == "image_bench");
+    let path = found.find_map(|message| message["executable"].as_str().map(PathBuf::from));
     path.context("cargo has named no executable")
 }
 

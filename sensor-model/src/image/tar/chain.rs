@@ -107,23 +107,20 @@ impl Chain {
     }
 
     fn extension(&mut self, kind: u8, bytes: &[u8]) -> Result<(), HeaderFault> {
-        match kind {
-            b'x' => {
-                if self.pax.is_some() {
-                    return Err(HeaderFault::ambiguous("two headers with PAX records"));
-                }
-                self.pax = Some(pax::check(bytes)?);
+        if kind == b'x' {
+            if self.pax.is_some() {
+                return Err(HeaderFault::ambiguous("two headers with PAX records"));
             }
-            _ => {
-                let seen = if kind == b'L' { &mut self.long_name } else { &mut self.long_link };
-                if std::mem::replace(seen, true) {
-                    return Err(HeaderFault::ambiguous("two long names"));
-                }
-                let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-                if text.contains(&0) {
-                    return Err(HeaderFault::ambiguous("a zero byte is in a long name"));
-                }
-            }
+            self.pax = Some(pax::check(bytes)?);
+            return Ok(());
+        }
+        let seen = if kind == b'L' { &mut self.long_name } else { &mut self.long_link };
+        if std::mem::replace(seen, true) {
+            return Err(HeaderFault::ambiguous("two long names"));
+        }
+        let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+        if text.contains(&0) {
+            return Err(HeaderFault::ambiguous("a zero byte is in a long name"));
         }
         Ok(())
     }

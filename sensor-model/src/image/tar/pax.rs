@@ -82,8 +82,11 @@ pub(super) fn records(bytes: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]
     })
 }
 
+/// Key and value of a record, and what follows it.
+type Split<'a> = ((&'a [u8], &'a [u8]), &'a [u8]);
+
 /// `LENGTH KEY=VALUE\n`, in which the length counts all of it.
-fn record(bytes: &[u8]) -> Option<((&[u8], &[u8]), &[u8])> {
+fn record(bytes: &[u8]) -> Option<Split<'_>> {
     let space = bytes.iter().take(20).position(|byte| *byte == b' ')?;
     let digits = bytes.get(..space).filter(|digits| is_decimal(digits))?;
     let length: usize = std::str::from_utf8(digits).ok()?.parse().ok()?;

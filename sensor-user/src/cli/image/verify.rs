@@ -79,8 +79,8 @@ impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let index = self.image.open(&self.place.images())?;
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-        let verifier = Verifier::new(&index, &observer, &self.root);
-        let verified = verifier.all(&self.path, self.unexpected).map_err(input)?;
+        let scan = Verifier::new(&index, &observer, &self.root);
+        let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
         if verified.compared == 0 {
             return Err(BadInput::because("the image has nothing at the named paths"));
         }
