@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
-use crate::guest::{Context, run, shell, status};
+use crate::guest::{Context, run, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -91,13 +91,16 @@ fn drift(agent: &mut RunningDaemon, before: usize, directory: &str) -> Result<Va
 }
 
 fn recovered(agent: &mut RunningDaemon, directory: &str) -> Result<()> {
+    // The record is written before the status is, so a status without the drift may still be the one of before it.
+    wait::until("the record of the recovery", LIMIT, || {
+        let records = agent.records()?;
+        let last = records.iter().rev().find(|record| record["path"] == directory);
+        Ok(last.filter(|last| last["kind"] == "recovered").map(drop))
+    })?;
     status::wait_until("no drift", LIMIT, |status| {
         let drifted = status["drifted"].as_array();
         drifted.is_some_and(|all| all.iter().all(|thing| thing["path"] != directory))
     })?;
-    let records = agent.records()?;
-    let last = records.iter().rev().find(|record| record["path"] == directory).context("no record")?;
-    ensure!(last["kind"] == "recovered", "{last}");
     Ok(())
 }
 
