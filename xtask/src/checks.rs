@@ -67,12 +67,12 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run("programs for guests", || programs_for_guests(profile));
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
-        parts.run("layers, against umoci", || unpacked::test(FAULTS));
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
         parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
         parts.run("control plane", || control_plane(kube::NEWEST));
     }
     if profile == Profile::Release {
+        parts.run("layers, against umoci", || unpacked::test(FAULTS));
         parts.run("programs of the older Kubernetes", || kube_assets(kube::OLDER));
         parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
         parts.run("image", image::check_reproducible);
