@@ -18,7 +18,7 @@ use crate::coverage;
 use crate::dist;
 use crate::kernels::{self, CachedKernel};
 use crate::queue::{Next, Queue};
-use crate::run::{self, print, say};
+use crate::run::{self, print, say, say_aloud};
 use crate::vm::cluster::ImagePrograms;
 use crate::vm::console::GuestEnd;
 use crate::vm::{self, GuestParts, Outcome, Saved, Vm};
@@ -135,7 +135,7 @@ impl Selection {
         }
         let single = runs.len() == 1;
         let workers = self.at_once.clamp(1, runs.len().max(1));
-        say("vm", &format!("{} to run, {workers} at a time", runs.len()));
+        say_aloud("vm", &format!("{} to run, {workers} at a time", runs.len()));
         let tally = Mutex::new(Tally::default());
         let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario.guest));
         let log = run::log();
@@ -221,7 +221,7 @@ impl Tally {
             Ok(outcome) => outcome,
             Err(error) => {
                 self.failed += 1;
-                say("FAILED", name);
+                say_aloud("FAILED", name);
                 self.failures.push(format!("{name}: {error:#}"));
                 return;
             }
@@ -247,13 +247,13 @@ impl Tally {
         );
         if problems.is_empty() {
             self.passed += 1;
-            say("passed", &format!("{name} ({what})"));
+            say_aloud("passed", &format!("{name} ({what})"));
         } else {
             self.failed += 1;
             // The line names the log and the problems, so that the closing lines alone show the cause.
-            say("FAILED", &format!("{name} ({what}), log: {}", outcome.log.display()));
+            say_aloud("FAILED", &format!("{name} ({what}), log: {}", outcome.log.display()));
             for problem in &problems {
-                say("", problem);
+                say_aloud("", problem);
             }
             self.failures.append(&mut problems);
             self.failures.push(format!("{name}: log: {}", outcome.log.display()));

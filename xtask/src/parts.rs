@@ -2,7 +2,7 @@
 //!
 //! In: named work. Out: for each part, a log in `target/test-logs`, and at its end a line with the closing lines of its test
 //! runners. At the end of all parts: a table of times, and an error with the cause and the log of each failure. The output of a
-//! part appears in its log alone.
+//! part appears in its log alone, apart from a line for each virtual machine: a run that is cut off shows how far it came.
 
 use std::fmt::Write as _;
 use std::fs;

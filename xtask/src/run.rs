@@ -78,7 +78,21 @@ pub(crate) fn print(line: &str) {
 pub(crate) fn say(part: &str, what: &str) {
     if log().is_some() {
         print(&format!("{part:>12} {what}"));
-    } else if std::io::stderr().is_terminal() {
+    } else {
+        progress(part, what);
+    }
+}
+
+/// As [`say`], and on standard error also where the thread has a log. A run that is cut off then shows how far it came.
+pub(crate) fn say_aloud(part: &str, what: &str) {
+    if log().is_some() {
+        print(&format!("{part:>12} {what}"));
+    }
+    progress(part, what);
+}
+
+fn progress(part: &str, what: &str) {
+    if std::io::stderr().is_terminal() {
         eprintln!("\x1b[1;32m{part:>12}\x1b[0m {what}");
     } else {
         eprintln!("{part:>12} {what}");
