@@ -24,6 +24,8 @@ pub struct HostDirectories {
     pub matching: BTreeMap<String, Vec<PathBuf>>,
     /// What packages put below closed directories.
     pub packaged: Vec<PackagedPath>,
+    /// A database of packages could not be read.
+    pub packages_unread: bool,
 }
 
 /// A path that a package owns.
@@ -75,6 +77,7 @@ pub fn closed_directories(
             source: ExpectationSource::ClosedBy(ClosedBy {
                 rule: root.rule.path.as_str().into(),
                 policy: root.origin.into(),
+                packages_unread: host.packages_unread,
             }),
         })
     });

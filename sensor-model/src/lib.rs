@@ -23,6 +23,7 @@
 //! | [`selinux`] | the label that the policy gives a path |
 //! | [`cgroup`] | unit, slice, container and pod by a control group's path |
 //! | [`host`] | parsers for other texts of a host: mount table, process status, accounts, unit files, BTF, fanotify events |
+//! | [`rpm`] | the paths that packages own, by rpm's database |
 //! | [`os`] | deployments and kernel arguments: how tools print them and how two of them compare |
 //! | [`expectation`] | what one managed thing should be, and which MachineConfig declares it |
 //! | [`expectation_watch`] | the paths to watch for an expectation |
@@ -96,6 +97,7 @@ pub mod protocol;
 pub mod reconcile;
 pub mod record;
 pub mod registries;
+pub mod rpm;
 pub mod selinux;
 pub mod socket;
 pub mod status;

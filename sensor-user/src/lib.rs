@@ -30,6 +30,7 @@
 //! | [`report`] | writes the loop's records to the forensic log, and keeps one picture of the node for the metrics and the status |
 //! | [`disk`] | writes managed paths; nothing else does |
 //! | [`store`] | keeps generations and the journal of an apply |
+//! | [`quarantine`] | keeps objects that a drift policy moved out of closed directories |
 //! | [`image`] | indexes the image of the OS, and compares a host with it |
 //! | [`repair`] | restores the declared state of a thing |
 //! | [`inspection`] | compares a host with its config without the daemon, and explains one path |
@@ -76,6 +77,7 @@ pub mod disk;
 
 pub mod store;
 
+pub mod quarantine;
 pub mod image;
 
 pub mod repair;

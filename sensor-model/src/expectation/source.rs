@@ -46,6 +46,9 @@ pub struct ClosedBy {
     pub rule: Arc<str>,
     /// The file of the drift policy, or kind and name of the object in the cluster.
     pub policy: Arc<str>,
+    /// A database of packages could not be read, so files of packages may look undeclared; absent if all were read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub packages_unread: bool,
 }
 
 /// A layer of an OS image.

@@ -12,6 +12,7 @@ use crate::{
         mountinfo,
         stat::Stat,
     },
+    rpm::{header, sqlite},
 };
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -64,6 +65,38 @@ pub fn fanotify(data: &[u8]) {
     let more = events::parse(&[data, &one].concat());
     let last = more.as_ref().ok().and_then(|more| more.last());
     assert_eq!(last.map(|last| (last.mask, last.pid)), Some((2, 42)));
+}
+
+/// rpm's database, and a header in it: the paths are not much larger than the header, and the rows not larger than the file.
+pub fn rpm(data: &[u8]) {
+    struct Bytes<'a>(&'a [u8]);
+    impl sqlite::Pages for Bytes<'_> {
+        fn start(&mut self, buffer: &mut [u8]) -> bool {
+            self.0.get(..buffer.len()).is_some_and(|start| {
+                buffer.copy_from_slice(start);
+                true
+            })
+        }
+        fn page(&mut self, number: u32, buffer: &mut [u8]) -> bool {
+            let start = usize::try_from(number - 1).unwrap_or(usize::MAX).saturating_mul(buffer.len());
+            self.0.get(start..start.saturating_add(buffer.len())).is_some_and(|page| {
+                buffer.copy_from_slice(page);
+                true
+            })
+        }
+    }
+    let check = |blob: &[u8]| {
+        if let Ok(paths) = header::paths(blob) {
+            assert!(paths.len() <= blob.len(), "each name has a byte");
+        }
+    };
+    check(data);
+    let mut total = 0;
+    let read = sqlite::each_blob(&mut Bytes(data), "Packages", |blob| {
+        total += blob.len();
+        check(blob);
+    });
+    assert!(total <= data.len(), "a byte of the file is in one row: {read:?}");
 }
 
 /// A kernel's BTF: every lookup ends in bounded time, and a member has one type.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 23] = [
+const TARGETS: [(&str, Target); 24] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -25,6 +25,7 @@ const TARGETS: [(&str, Target); 23] = [
     ("install", install),
     ("btf", btf),
     ("fanotify", fanotify),
+    ("rpm", rpm),
     ("image_layer", image_layer),
     ("image_index", image_index),
     ("image_document", image_document),

@@ -21,7 +21,7 @@ use sensor_model::expectation::{
 };
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::journal::{Metadata, PathState};
-use sensor_model::protocol::{ThingChange, ThingId};
+use sensor_model::protocol::{Scope, ThingChange, ThingId};
 use sensor_model::record::{RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use sha2::Digest as _;
@@ -95,6 +95,13 @@ impl Agent {
                     .answer(number, &DaemonAnswer { refused_because, unwatched, unexpected });
             }
             WriterUpdate::Gone => {
+                let now = self.verdicts.now();
+                for thing in std::mem::take(&mut self.holdfast_writers.excused) {
+                    // An earlier run may have had more things.
+                    if thing.index() < self.verdicts.things() {
+                        self.verdicts.detector.recheck(Scope::Thing(thing), now);
+                    }
+                }
                 self.refresh_allowed();
                 self.follow_applies(changes)?;
             }

@@ -5,7 +5,9 @@
 //! the same file as the daemon. Nothing here waits.
 
 use super::writer_protocol::{COPY, DaemonAnswer, LONGEST, WriterAnnouncement, socket};
+use sensor_model::protocol::ThingId;
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
@@ -27,6 +29,8 @@ pub(super) struct HoldfastWriters {
     listener: Option<UnixListener>,
     connected: Vec<ConnectedWriter>,
     last: u64,
+    /// The closed directories in which temporary names of writers were seen, which are no drift while the writer is connected.
+    pub(super) excused: BTreeSet<ThingId>,
 }
 
 /// One connected writer.
@@ -176,6 +180,26 @@ impl HoldfastWriters {
     /// Processes of Holdfast that write now, by number and start.
     pub(super) fn processes(&self) -> impl Iterator<Item = (u32, u64)> {
         self.connected.iter().filter_map(|writer| writer.process)
+    }
+
+    /// Connects a writer with an accepted process.
+    #[cfg(test)]
+    pub(super) fn connect(&mut self, process: u32) -> UnixStream {
+        let (stream, other) = UnixStream::pair().unwrap();
+        self.connected.push(ConnectedWriter {
+            number: 0,
+            stream,
+            received: Vec::new(),
+            announcement: None,
+            process: Some((process, 0)),
+        });
+        other
+    }
+
+    /// Closes all connections.
+    #[cfg(test)]
+    pub(super) fn disconnect_all(&mut self) {
+        self.connected.clear();
     }
 
     /// Answers a writer.

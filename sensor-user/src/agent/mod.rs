@@ -60,6 +60,7 @@ mod deny_rules;
 pub mod detach;
 mod device_checks;
 mod diff;
+mod directory_watch;
 mod enrolment;
 mod episode;
 mod error;

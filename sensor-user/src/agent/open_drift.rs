@@ -52,6 +52,17 @@ impl OpenDrift {
         facts(&self.differences) == facts(differences)
     }
 
+    /// The actors that may have caused it, the one of the last change first.
+    pub fn makers(&self) -> Vec<Actor> {
+        let mut makers: Vec<Actor> = self.actor.iter().cloned().collect();
+        for actor in &self.actors {
+            if !makers.iter().any(|known| (known.pid, known.start_ns) == (actor.pid, actor.start_ns)) {
+                makers.push(actor.clone());
+            }
+        }
+        makers
+    }
+
     /// Whether its actor caused all of these differences. Only the found states are compared, because the expectation may have
     /// changed.
     fn explains(&self, differences: &[Difference]) -> bool {

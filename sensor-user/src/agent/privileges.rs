@@ -49,7 +49,7 @@ const fn kept(
 }
 
 /// The capabilities that the daemon keeps after attaching, in the order of the kernel's numbers.
-pub const KEPT: [NeededCapability; 9] = [
+pub const KEPT: [NeededCapability; 10] = [
     kept(Kept::ToWrite, CapabilitySet::CHOWN, "CAP_CHOWN", "give restored files their declared owner"),
     kept(
         Kept::ToWrite,
@@ -86,6 +86,12 @@ pub const KEPT: [NeededCapability; 9] = [
         CapabilitySet::SYS_PTRACE,
         "CAP_SYS_PTRACE",
         "read which program a process with more rights than the daemon runs",
+    ),
+    kept(
+        Kept::ToWrite,
+        CapabilitySet::MKNOD,
+        "CAP_MKNOD",
+        "copy an undeclared device node to a quarantine on another file system",
     ),
     kept(Kept::ToWrite, CapabilitySet::SETFCAP, "CAP_SETFCAP", "remove undeclared file capabilities"),
     kept(

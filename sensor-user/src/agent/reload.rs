@@ -13,6 +13,7 @@ use super::run_end::RunEnd;
 use super::state::Agent;
 use super::workers::Workers;
 use crate::desired::{Desired, DesiredError, reader_process};
+use crate::packages;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::{GapReason, Scope, ThingId};
 use std::collections::HashMap;
@@ -36,6 +37,8 @@ pub(super) struct CarriedState {
     pub(super) log_is_cut: bool,
     /// Only at the start: the root directory is another one than that of the daemon before.
     pub(super) is_new_root: bool,
+    /// When an event last had the closed directories compared, in boot-time nanoseconds.
+    pub(super) directories_followed: u64,
     /// The worker processes that still exist.
     pub(super) workers: Option<Workers>,
 }
@@ -80,6 +83,7 @@ impl Agent {
             Ok(new) if !is_kept && is_same(&new, desired) => {
                 tracing::info!("Read configs and policies again: nothing changed.");
                 desired.labels = new.labels;
+                desired.directories = new.directories;
                 reports.report(AgentReport::ConfigsRead(true));
             }
             Ok(new) => {
@@ -109,6 +113,31 @@ impl Agent {
         }
     }
 
+    /// Reads configs and policies again after a directory has begun or ceased to match the glob of a closed rule, or packages have
+    /// changed.
+    pub(super) fn follow_directories(&mut self) {
+        let desired = &mut self.verdicts.desired;
+        let now = packages::version(&self.verifications.verifier.observer, &desired.policy);
+        if now == desired.directories {
+            return;
+        }
+        // Configs with an error are not read again for the same change.
+        desired.directories = now;
+        tracing::info!("Packages changed, or directories that a glob closes.");
+        self.reload();
+    }
+
+    /// The same after an event in a directory in which a glob looks for names. Whoever makes names there may cause events without end,
+    /// so the next beat of the canary follows those after the first.
+    pub(super) fn follow_new_directories(&mut self) {
+        let now = self.verdicts.now();
+        let pause = u64::try_from(self.options.canary_every.as_nanos()).unwrap_or(u64::MAX);
+        if self.directories_followed == 0 || now.saturating_sub(self.directories_followed) >= pause {
+            self.directories_followed = now;
+            self.follow_directories();
+        }
+    }
+
     /// Takes the state for the next run out of the parts.
     pub(super) fn carry(&mut self) -> CarriedState {
         let expectations = &self.verdicts.desired.expectations;
@@ -126,6 +155,7 @@ impl Agent {
             kernel_counts,
             log_is_cut: false,
             is_new_root: false,
+            directories_followed: self.directories_followed,
             workers: None,
         }
     }

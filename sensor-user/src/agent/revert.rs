@@ -117,7 +117,7 @@ pub(super) fn still_declared(
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
     if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
-        // A policy declares it, and the repair refuses it with its own reason.
+        // A policy closes it, and nothing of a config is written there.
         return Ok(config);
     }
     let declared = expectations(&config)?;

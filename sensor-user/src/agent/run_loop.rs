@@ -6,6 +6,7 @@
 use super::blindness::CanaryBeat;
 use super::changes::Changes;
 use super::deadline_timer::DeadlineTimer;
+use super::directory_watch;
 use super::error::AgentError;
 use super::overwritten;
 use super::reports::AgentReport;
@@ -80,6 +81,11 @@ impl Agent {
         let mut alarms = alarms.map(readable_fd).transpose().map_err(unwatchable)?;
         let mut changes = readable_fd(changes).map_err(unwatchable)?;
         self.follow_open_apply(changes.get_mut())?;
+        let directories =
+            directory_watch::watch(&self.options.inputs.root, &self.verdicts.desired.directories.searched);
+        let mut directories = directories.map(readable_fd).transpose().map_err(unwatchable)?;
+        // A directory may have been made before it was watched.
+        self.follow_directories();
         let mut canary = interval(self.options.canary_every);
         let mut verify = interval(self.options.verify_every);
         let mut watchdog = interval(watchdog_pause());
@@ -114,6 +120,13 @@ impl Agent {
                 result = self.verifications.workers.next() => self.worker_answered(result, changes.get_mut()).await?,
                 written = poll_fn(|context| reports.poll_progress(context)) => written?,
                 expired = deadline.expired() => expired.map_err(broken_timer)?,
+                named = readable(&mut directories) => {
+                    named.map_err(unwatchable)?;
+                    if let Some(watch) = &directories {
+                        directory_watch::drain(watch.get_ref());
+                    }
+                    self.follow_new_directories();
+                }
                 readable = readable(&mut alarms) => readable.map_err(unwatchable)?,
                 guard = changes.readable_mut() => guard.map_err(unwatchable)?.clear_ready(),
             }
@@ -149,6 +162,7 @@ impl Agent {
         self.heartbeat();
         self.follow_applies(changes)?;
         self.follow_files();
+        self.follow_directories();
         self.compare_mounts(changes)?;
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();

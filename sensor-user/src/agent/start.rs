@@ -84,7 +84,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
     let runtime = self::runtime()?;
-    let Services { mut reports, applies, write_back } = services;
+    let Services { mut reports, applies, mut write_back } = services;
     let apply_tracker = ApplyTracker::new(applies);
     let (holdfast_writers, mut signals) = runtime.block_on(async {
         let signals = Signals::new().map_err(|source| AgentError::io("receive signals", source))?;
@@ -101,6 +101,9 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     let first = self::runtime()?;
     let apply_tracker = first.block_on(apply_tracker.start(&mut options, &observer));
     let loaded = load(&mut options, &observer)?;
+    if options.writes_managed_paths {
+        write_back.recover(&observer);
+    }
     let boot_id = boot_id(Path::new("/proc")).map_err(|source| AgentError::io("read the boot id", source))?;
     let environment = RunEnvironment { clock: Arc::clone(&clock), boot_id, observer: Arc::clone(&observer) };
     reports.prepare()?;
@@ -335,6 +338,7 @@ impl AgentRun {
         let workers = workers.unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock)));
         let budgets = std::mem::take(&mut carried.budgets);
         let kernel_counts = std::mem::take(&mut carried.kernel_counts);
+        let directories_followed = carried.directories_followed;
         let mut agent = Agent {
             intake: Intake::new(parts.processes, attributor, carried.losses),
             mounts: MountTracker::new(Path::new(mounts::TABLE)),
@@ -346,6 +350,7 @@ impl AgentRun {
             holdfast_writers,
             apply_tracker,
             write_back,
+            directories_followed,
             run_end: None,
             options,
         };

@@ -39,6 +39,8 @@ pub(super) struct Agent {
     pub(super) apply_tracker: ApplyTracker,
     /// Writes declared state back.
     pub(super) write_back: Box<dyn WriteBack>,
+    /// When an event last had the closed directories compared, in boot-time nanoseconds.
+    pub(super) directories_followed: u64,
     /// The reason to end this run, once there is one.
     pub(super) run_end: Option<RunEnd>,
 }

@@ -5,7 +5,9 @@
 
 use super::changes::Changes;
 use super::diff::DiffSources;
+use super::episode::brief;
 use super::error::AgentError;
+use super::open_drift::OpenDrift;
 use super::reports::AgentReport;
 use super::revert::{RevertError, still_declared};
 use super::state::Agent;
@@ -13,9 +15,13 @@ use super::verdicts::Verdicts;
 use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerResult;
 use super::write_back::{WriteBackRequest, WrittenBack};
+use crate::sys::temporary;
+use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
+use sensor_model::expectation::Thing;
 use sensor_model::protocol::{Finding, Scope, ThingId};
-use sensor_model::record::RecordKind;
+use sensor_model::record::{Actor, RecordKind};
+use std::path::Path;
 use std::time::Duration;
 
 /// Things that one turn verifies before the loop reads records again.
@@ -71,6 +77,7 @@ impl Agent {
             // Another config is current now, and the next run verifies by it.
             return Ok(());
         }
+        self.excuse_temporary_names(thing, &mut verified);
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
         if verified.differences.is_empty() || self.mounts.announced.are_shown() {
@@ -82,6 +89,25 @@ impl Agent {
         self.verifications.file_system_answers(thing, &mut self.verdicts);
         self.verdicts.conclude(thing, &verified, now, &mut self.verifications.verifier);
         Ok(())
+    }
+
+    /// Removes the differences that are temporary names of another process of Holdfast that writes now. The thing is verified again
+    /// when that process has ended.
+    fn excuse_temporary_names(&mut self, thing: ThingId, verified: &mut VerifiedThing) {
+        let writers: Vec<u32> = self.holdfast_writers.processes().map(|(process, _)| process).collect();
+        if writers.is_empty()
+            || !matches!(self.verdicts.expectation(thing).thing, Thing::ClosedDirectory { .. })
+        {
+            return;
+        }
+        let is_temporary = |difference: &Difference| {
+            let name = Path::new(&difference.found).file_name();
+            name.and_then(temporary::maker).is_some_and(|pid| writers.contains(&pid))
+        };
+        if verified.differences.iter().any(is_temporary) {
+            verified.retain(|difference| !is_temporary(difference));
+            self.holdfast_writers.excused.insert(thing);
+        }
     }
 
     /// Removes the differences of a state that an open apply passes through. `false`: another config is current, and this run reaches
@@ -182,7 +208,8 @@ impl Agent {
                 // The apply writes it; two writers would undo each other's work.
                 continue;
             }
-            let result = self.write_back_thing(thing).await;
+            let actors = self.verdicts.open_drift(thing).map(OpenDrift::makers).unwrap_or_default();
+            let result = self.write_back_thing(thing, &actors).await;
             let name = self.verdicts.name(thing);
             let path = name.path.clone();
             let mut record = self.verdicts.new_record(RecordKind::Reverted);
@@ -194,7 +221,20 @@ impl Agent {
                 Ok(written) => {
                     record.differences.clone_from(&written.before);
                     record.detail.insert("actions".into(), written.actions.clone().into());
-                    self.verdicts.report(AgentReport::Reverted(&path, Ok(())));
+                    if !written.quarantined.is_empty() {
+                        let moved = serde_json::to_value(&written.quarantined).unwrap_or_default();
+                        record.detail.insert("quarantined".into(), moved);
+                        let makers: Vec<Actor> = actors.iter().map(brief).collect();
+                        record
+                            .detail
+                            .insert("made_by".into(), serde_json::to_value(makers).unwrap_or_default());
+                    }
+                    if let Some(error) = &written.left {
+                        record.detail.insert("error".into(), error.to_string().into());
+                        self.verdicts.report(AgentReport::Reverted(&path, Err(error)));
+                    } else {
+                        self.verdicts.report(AgentReport::Reverted(&path, Ok(())));
+                    }
                 }
                 Err(error) => {
                     record.detail.insert("error".into(), error.to_string().into());
@@ -208,12 +248,18 @@ impl Agent {
         }
     }
 
-    async fn write_back_thing(&mut self, thing: ThingId) -> Result<WrittenBack, RevertError> {
+    async fn write_back_thing(
+        &mut self,
+        thing: ThingId,
+        actors: &[Actor],
+    ) -> Result<WrittenBack, RevertError> {
         let expectation = self.verdicts.expectation(thing);
         // The daemon keeps no contents in memory: it reads the config again, which must declare the thing as before.
         let config = still_declared(expectation, &self.options.inputs.source)?;
         let (observer, ids) = (&self.verifications.verifier.observer, &self.verdicts.desired.ids);
-        let wanted = WriteBackRequest { observer, config: &config, expectation, ids };
+        let writers: Vec<u32> = self.holdfast_writers.processes().map(|(process, _)| process).collect();
+        let wanted =
+            WriteBackRequest { observer, config: &config, expectation, ids, actors, writers: &writers };
         Ok(self.write_back.write_back(wanted).await?)
     }
 }

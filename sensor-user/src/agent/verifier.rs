@@ -49,6 +49,27 @@ pub struct VerifiedThing {
     object: ObjectVersion,
 }
 
+impl VerifiedThing {
+    /// Leaves differences out.
+    pub fn retain(&mut self, is_kept: impl Fn(&Difference) -> bool) {
+        let before = self.differences.len();
+        self.differences.retain(is_kept);
+        if self.differences.is_empty() {
+            self.verification.finding = Finding::Compliant { untouched: false };
+        } else if self.differences.len() < before
+            && let Finding::Differs { fingerprint, .. } = &mut self.verification.finding
+        {
+            *fingerprint = fingerprint_of(&self.differences);
+        }
+    }
+}
+
+fn fingerprint_of(differences: &[Difference]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    differences.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// The result of an attempt to verify a thing.
 #[derive(Debug)]
 pub enum VerifyOutcome {
@@ -297,11 +318,9 @@ impl Verifier {
         let finding = if differences.is_empty() {
             Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
         } else {
-            let mut hasher = DefaultHasher::new();
-            differences.hash(&mut hasher);
             let new_inode = before.is_some_and(|before| before.inode != seen.inode);
             Finding::Differs {
-                fingerprint: hasher.finish(),
+                fingerprint: fingerprint_of(&differences),
                 transient: is_transient(&differences, new_inode),
             }
         };

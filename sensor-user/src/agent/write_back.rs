@@ -7,17 +7,31 @@ use sensor_model::compare::Ids;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::Expectation;
 use sensor_model::merge::Rendered;
+use sensor_model::record::Actor;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 
 /// The result for one thing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct WrittenBack {
     /// The differences before; empty if nothing was written.
     pub before: Vec<Difference>,
     /// Each change in a few words, without contents.
     pub actions: Vec<String>,
+    /// Undeclared objects that were moved to the quarantine.
+    pub quarantined: Vec<Quarantined>,
+    /// Why the thing is only partly as declared; `None` if nothing failed.
+    pub left: Option<WriteBackError>,
+}
+
+/// An object that was moved to the quarantine.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Quarantined {
+    /// Where it was. What is not printable is an escape.
+    pub path: String,
+    /// The id of the item.
+    pub item: String,
 }
 
 /// A thing was not written back, or not entirely.
@@ -43,6 +57,10 @@ pub struct WriteBackRequest<'a> {
     pub expectation: &'a Expectation,
     /// Users and groups that expectations name.
     pub ids: &'a Ids,
+    /// The actors that may have caused the drift, the one of the last change first.
+    pub actors: &'a [Actor],
+    /// The numbers of other processes of Holdfast that write now.
+    pub writers: &'a [u32],
 }
 
 /// Writes declared state back.
@@ -55,4 +73,7 @@ pub trait WriteBack {
         &'a mut self,
         wanted: WriteBackRequest<'a>,
     ) -> Pin<Box<dyn Future<Output = Result<WrittenBack, WriteBackError>> + 'a>>;
+
+    /// Completes or undoes what a killed daemon left half done. The log has what cannot be.
+    fn recover(&mut self, observer: &Observer);
 }

@@ -243,7 +243,7 @@ pub async fn repair<'a>(
 mod tests {
     use super::*;
     use crate::{
-        desired::{Desired, LabelVersion},
+        desired::{Desired, DirectoriesVersion, LabelVersion},
         observation::Observer,
     };
     use sensor_model::{
@@ -295,6 +295,7 @@ spec:
                 sources: Vec::new(),
                 waiting: Vec::new(),
                 labels: LabelVersion::default(),
+                directories: DirectoriesVersion::default(),
                 nothing: false,
             };
             let observer = Arc::new(Observer::new(root.path()).unwrap());

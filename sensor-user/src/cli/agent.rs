@@ -166,6 +166,8 @@ impl AgentCommand {
             configs: (mode == Mode::Manage)
                 .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>),
         };
+        let own = [Some(self.log.clone()), Some(self.run.clone()), std::env::current_exe().ok()];
+        let own = own.into_iter().flatten().collect();
         let places = Places {
             log: self.log,
             state: inputs.state.clone(),
@@ -198,7 +200,7 @@ impl AgentCommand {
         let services = Services {
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&options.inputs.root, &options.inputs.state)),
-            write_back: Box::new(Reverter::new(&options.inputs.root)),
+            write_back: Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, own)),
         };
         run(options, services)?;
         Ok(super::exit::IN_SYNC)

@@ -1,8 +1,8 @@
 //! The command line: parsing, and one module for each command.
 //!
 //! In: arguments. Out: text or JSON on standard output, and an exit code. A command parses its arguments, calls a room, and prints
-//! the answer. Only `agent` keeps running. Only `agent`, `repair`, `apply`, `rollback` and
-//! `order` change managed paths.
+//! the answer. Only `agent` keeps running. Only `agent`, `repair`, `apply`, `rollback`,
+//! `order` and `quarantine` change managed paths.
 
 pub mod adopt;
 pub mod agent;
@@ -24,6 +24,7 @@ pub mod look;
 pub mod order;
 pub mod output;
 pub mod plan;
+pub mod quarantine;
 pub mod render;
 pub mod repair;
 pub mod rollback;
@@ -75,6 +76,8 @@ pub enum Command {
     Rollback(rollback::Rollback),
     /// Write the expected state back.
     Repair(repair::Repair),
+    /// List, restore or remove what a drift policy moved out of closed directories.
+    Quarantine(quarantine::QuarantineCommand),
     /// Print a MachineConfig that declares the present state of paths.
     Adopt(adopt::Adopt),
     /// Show what changes from one config to another, in which steps, and whether they drain or reboot the node.
@@ -132,6 +135,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::History(history) => history.run(screen),
         Command::Rollback(rollback) => rollback.run(screen),
         Command::Repair(repair) => repair.run(screen),
+        Command::Quarantine(quarantine) => quarantine.run(screen),
         Command::Adopt(adopt) => adopt.run(screen),
         Command::Plan(plan) => plan.run(screen),
         Command::Render(render) => render.run(screen),

@@ -2,6 +2,7 @@
 //!
 //! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
+use super::quarantine::QuarantineReport;
 use super::image::{ImageDiffReport, ImageListReport, ImageShowReport, ImageVerifyReport, IndexedReport};
 use crate::{
     apply::{ApplyReport, HistoryReport, PlanReport, RepairReport},
@@ -36,6 +37,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         of::<LogReport<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
         of::<PlanReport>("plan", "What `holdfast plan -o json` prints."),
+        of::<QuarantineReport>("quarantine", "What `holdfast quarantine list -o json` prints."),
         of::<RepairReport>("repair", "What `holdfast repair -o json` prints."),
         of::<socket::SocketError>(
             "socket-error",

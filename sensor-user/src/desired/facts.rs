@@ -10,7 +10,10 @@ use sensor_model::{
     expectation::{Expectation, Expected, Owner, Thing},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 /// Facts of one host.
 pub trait HostFacts {
@@ -29,6 +32,9 @@ pub trait HostFacts {
     /// The directories that a policy closes, and what packages put below them.
     fn directories(&self, policy: &DriftPolicy) -> HostDirectories;
 
+    /// The versions of these facts now.
+    fn directories_version(&self, policy: &DriftPolicy) -> DirectoriesVersion;
+
     /// Sets the label of each expectation by the SELinux policy. Gives the types that the policy allows any user to choose.
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String>;
 }
@@ -37,6 +43,17 @@ pub trait HostFacts {
 /// SELinux.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelVersion(pub(crate) Vec<Option<(u64, u64, i128, i128)>>);
+
+/// The versions of what [`HostFacts::directories`] gives, and where to look for a change. Empty without a closed directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoriesVersion {
+    /// The databases of packages: of each its inode, size, and times of change in nanoseconds.
+    pub(crate) packages: Vec<Option<(u64, u64, i128, i128)>>,
+    /// The directories that match the glob of a rule, by the rule's path.
+    pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
+    /// The directories in which the globs look for names.
+    pub(crate) searched: Vec<PathBuf>,
+}
 
 /// Completes expectations with facts of the host. Gives the ids that they name.
 pub(crate) fn complete(expectations: &mut [Expectation], policy: &DriftPolicy, host: &dyn HostFacts) -> Ids {

@@ -4,8 +4,8 @@
 //! used.
 
 use super::{
-    error::DesiredError, facts::HostFacts, facts::LabelVersion, facts::complete, files::read, inputs::Inputs,
-    last_usable, manifests::of_files, policies::drift_policies,
+    error::DesiredError, facts::DirectoriesVersion, facts::HostFacts, facts::LabelVersion, facts::complete,
+    files::read, inputs::Inputs, last_usable, manifests::of_files, policies::drift_policies,
 };
 use sensor_model::{
     closed::closed_directories,
@@ -33,6 +33,8 @@ pub struct Desired {
     pub waiting: Vec<WaitingArgument>,
     /// The SELinux policy whose labels are expected.
     pub labels: LabelVersion,
+    /// The versions of the closed directories and of the packages in them.
+    pub directories: DirectoriesVersion,
     /// The configs declare nothing at all.
     pub nothing: bool,
 }
@@ -69,6 +71,8 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
+    // Read before the directories: if they change meanwhile, the next comparison finds another version.
+    let directories = host.directories_version(&policy);
     let closed = closed_directories(&expectations, &policy, &host.directories(&policy));
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
@@ -99,7 +103,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     }
     Ok(DesiredWithConfig {
         rendered,
-        desired: Desired { expectations, ids, policy, sources, waiting, labels, nothing },
+        desired: Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing },
     })
 }
 

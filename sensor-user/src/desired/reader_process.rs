@@ -4,9 +4,9 @@
 //! Reading configs takes many times the memory of the result. The process returns all of that memory when it ends.
 
 use super::{
-    error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::HostFacts, facts::LabelVersion,
-    inputs::Inputs, inputs::Waits, load::Desired, load::load as read_here, source::MachineConfigs,
-    source::StateSource, unknown::Unknown,
+    error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::DirectoriesVersion,
+    facts::HostFacts, facts::LabelVersion, inputs::Inputs, inputs::Waits, load::Desired,
+    load::load as read_here, source::MachineConfigs, source::StateSource, unknown::Unknown,
 };
 use sensor_model::compare::Ids;
 use sensor_model::drift_policy::DriftPolicy;
@@ -44,6 +44,7 @@ enum First {
         sources: Vec<String>,
         waiting: Vec<WaitingArgument>,
         labels: LabelVersion,
+        directories: Box<DirectoriesVersion>,
         nothing: bool,
     },
     Refused(RefusedConfigs),
@@ -155,10 +156,19 @@ pub fn answer(
 fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
-        Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing }) => {
+        Ok(Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing }) => {
             let (count, policy) = (expectations.len(), Box::new(policy));
             (
-                First::Desired { expectations: count, ids, policy, sources, waiting, labels, nothing },
+                First::Desired {
+                    expectations: count,
+                    ids,
+                    policy,
+                    sources,
+                    waiting,
+                    labels,
+                    directories: Box::new(directories),
+                    nothing,
+                },
                 expectations,
             )
         }
@@ -226,11 +236,20 @@ fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
     let (count, mut desired) = match serde_json::from_slice(first).map_err(unreadable)? {
-        First::Desired { expectations, ids, policy, sources, waiting, labels, nothing } => {
+        First::Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing } => {
             let policy = *policy;
             (
                 expectations,
-                Desired { expectations: Vec::new(), ids, policy, sources, waiting, labels, nothing },
+                Desired {
+                    expectations: Vec::new(),
+                    ids,
+                    policy,
+                    sources,
+                    waiting,
+                    labels,
+                    directories: *directories,
+                    nothing,
+                },
             )
         }
         First::Refused(refused) => return Err(refused.into()),

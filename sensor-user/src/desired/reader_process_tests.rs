@@ -117,13 +117,16 @@ fn the_daemon_receives_exactly_what_the_process_read() {
         sources: read.sources.clone(),
         waiting: read.waiting.clone(),
         labels: read.labels.clone(),
+        directories: read.directories.clone(),
         nothing: true,
     }));
-    let Desired { expectations, ids, policy, sources, waiting, labels, nothing } = received(&*bytes).unwrap();
+    let Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing } =
+        received(&*bytes).unwrap();
     assert!(nothing && !read.nothing);
     assert_eq!(expectations, read.expectations);
     assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));
     assert_eq!(labels, read.labels);
+    assert_eq!(directories, read.directories);
     let shared = |pair: &[Expectation]| match (&pair[0].label, &pair[1].label) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         _ => false,

@@ -3,18 +3,14 @@
 //! In: a directory. Out: the directory without the temporary names of processes that have ended. Those of a running Holdfast stay.
 
 use super::{error::DiskError, listing::each_name, place::Place};
-use crate::observation::Observer;
+use crate::{observation::Observer, sys::temporary::maker};
 use nix::errno::Errno;
 use std::{
-    ffi::{OsStr, OsString},
     fs, io,
     ops::ControlFlow,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-/// How a temporary name begins and ends. Nothing reads a name with this ending in a drop-in directory.
-const AFFIXES: (&str, &str) = (".holdfast-", ".new");
 
 /// The name of this program's processes.
 const PROGRAM: &str = "holdfast";
@@ -32,16 +28,6 @@ enum MakingProcess {
     Ended,
     /// Another program has its number, or `/proc` does not show it.
     Unknown,
-}
-
-/// A temporary name of this process.
-pub(super) fn temporary_name(number: u64) -> OsString {
-    name_of(std::process::id(), number)
-}
-
-fn name_of(pid: u32, number: u64) -> OsString {
-    let (start, end) = AFFIXES;
-    OsString::from(format!("{start}{pid}-{number}{end}"))
 }
 
 /// Removes the temporary names of ended processes from a directory. Returns the number of removed names, and the first error.
@@ -95,15 +81,6 @@ fn unfinished(observer: &Observer, path: &Path, now: SystemTime) -> Result<Optio
     Ok((state == MakingProcess::Ended || is_old).then_some(place))
 }
 
-/// The process that made a temporary name; `None` for every name that Holdfast does not write.
-fn maker(name: &OsStr) -> Option<u32> {
-    let (start, end) = AFFIXES;
-    let (pid, number) = name.to_str()?.strip_prefix(start)?.strip_suffix(end)?.split_once('-')?;
-    let (pid, number) = (pid.parse().ok()?, number.parse().ok()?);
-    // Numbers can also be read from `+1` and `007`.
-    (pid != 0 && name == name_of(pid, number)).then_some(pid)
-}
-
 /// Whether a process is this one, or another Holdfast.
 fn state(pid: u32) -> MakingProcess {
     if pid == std::process::id() {
@@ -133,6 +110,7 @@ fn state_by_comm(comm: io::Result<String>, has_proc: bool) -> MakingProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::temporary::name_of;
     use std::collections::BTreeSet;
     use tempfile::TempDir;
 
@@ -163,7 +141,7 @@ mod tests {
 
     #[test]
     fn names_of_ended_processes_are_removed_and_all_others_stay() {
-        let own = temporary_name(7).into_string().unwrap();
+        let own = name_of(std::process::id(), 7).into_string().unwrap();
         let others = [
             own.as_str(),
             ".holdfast-apply-2-1",

@@ -3,15 +3,12 @@
 //! In: the new object. Out: the path has the new object or the unchanged old one. A killed process may leave a temporary name, and
 //! never half a file at the path. The next repair removes such names ([`super::leftovers`]).
 
-use super::{
-    error::DiskError, leftovers::temporary_name, make::NewLink, metadata::NewMetadata, place::Place,
-};
-use crate::sys;
+use super::{error::DiskError, make::NewLink, metadata::NewMetadata, place::Place};
+use crate::sys::{self, temporary};
 use nix::{errno::Errno, sys::stat::fstat};
 use std::{
     ffi::{OsStr, OsString},
     os::fd::{AsFd, OwnedFd},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// A temporary name. Dropping it removes the name unless it was renamed.
@@ -96,10 +93,8 @@ impl Place {
         operation: &'static str,
         make: impl Fn(&OsStr) -> Result<T, Errno>,
     ) -> Result<(T, Temporary<'_>), DiskError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
         loop {
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let name = temporary_name(number);
+            let name = temporary::next_name();
             match make(&name) {
                 Ok(object) => {
                     return Ok((object, Temporary { directory: &self.directory, name, renamed: false }));

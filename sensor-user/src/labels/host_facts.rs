@@ -2,7 +2,7 @@
 
 use super::{expect, version};
 use crate::{
-    desired::{HostFacts, LabelVersion},
+    desired::{DirectoriesVersion, HostFacts, LabelVersion},
     observation::Observer,
     packages,
 };
@@ -32,6 +32,10 @@ impl HostFacts for Observer {
 
     fn directories(&self, policy: &DriftPolicy) -> HostDirectories {
         packages::directories(self, policy)
+    }
+
+    fn directories_version(&self, policy: &DriftPolicy) -> DirectoriesVersion {
+        packages::version(self, policy)
     }
 
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String> {

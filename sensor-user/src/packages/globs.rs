@@ -7,6 +7,7 @@ use crate::{observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use sensor_model::name_patterns::NamePatterns;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,17 @@ pub(super) const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).un
 /// Most directories that one glob names. A user may own a directory on the way, and fill it.
 const MOST: usize = 4096;
 
-/// The directories that match, sorted.
-pub(super) fn directories(observer: &Observer, pattern: &str) -> Vec<PathBuf> {
+/// The directories that match, sorted. Adds the directories in which it looked for names to `searched`: a new name there may match.
+pub(super) fn directories(
+    observer: &Observer,
+    pattern: &str,
+    searched: &mut BTreeSet<PathBuf>,
+) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        if is_glob(part) {
+            searched.extend(found.iter().take(MOST.saturating_sub(searched.len())).cloned());
+        }
         found = found.iter().flat_map(|directory| matching(observer, directory, part)).take(MOST).collect();
     }
     found.retain(|path| observer.root().open_at(path, DIRECTORY).is_ok());
@@ -34,10 +42,14 @@ pub(super) fn directories(observer: &Observer, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
+fn is_glob(part: &str) -> bool {
+    part.contains(['*', '?', '[', '{', '\\'])
+}
+
 /// The paths in a directory whose name matches.
 fn matching(observer: &Observer, directory: &Path, part: &str) -> Vec<PathBuf> {
     let Ok(names) = NamePatterns::new(vec![part.to_owned()]) else { return Vec::new() };
-    if !part.contains(['*', '?', '[', '{', '\\']) {
+    if !is_glob(part) {
         return vec![directory.join(part)];
     }
     let mut found = Vec::new();

@@ -1,18 +1,31 @@
 //! Facts of a host about the directories that a drift policy closes.
 //!
 //! In: the policy. Out: the directories that its globs name, and the paths of packages below all closed directories. A database that
-//! cannot be read is logged, and its packages then declare nothing.
+//! cannot be read is logged, and its packages then declare nothing. A path in a directory that is a link into `/usr` (`/lib` and others,
+//! since the merged `/usr`) is given as it is on the disk.
 
 mod dpkg;
 mod globs;
+mod rpm;
+mod unread;
 
 #[cfg(test)]
 mod tests;
 
-use crate::observation::Observer;
-use sensor_model::{closed::HostDirectories, drift_policy::DriftPolicy};
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use crate::{desired::DirectoriesVersion, observation::Observer};
+use globs::DIRECTORY;
+use nix::{fcntl::OFlag, sys::stat::fstat};
+use sensor_model::{
+    closed::{HostDirectories, PackagedPath},
+    drift_policy::DriftPolicy,
+};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// Directories that may be links to those of the same name in `/usr`.
+const MERGED: [&str; 5] = ["bin", "lib", "lib32", "lib64", "sbin"];
 
 /// The directories that a policy closes, and what packages put below them.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
@@ -22,13 +35,81 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
         if let Some(path) = rule.directory() {
             roots.insert(path.to_owned());
         } else {
-            let matching = globs::directories(observer, &rule.path);
+            let matching = globs::directories(observer, &rule.path, &mut BTreeSet::new());
             roots.extend(matching.iter().cloned());
             found.matching.insert(rule.path.clone(), matching);
         }
     }
-    if !roots.is_empty() {
-        found.packaged = dpkg::packaged(observer, &roots);
+    if roots.is_empty() {
+        return found;
     }
+    let merged: Vec<&str> = MERGED.into_iter().filter(|name| is_link_to_directory(observer, name)).collect();
+    let is_wanted =
+        |path: &Path| on_disk(path, &merged).ancestors().skip(1).any(|above| roots.contains(above));
+    let mut paths = BTreeSet::new();
+    for read in
+        [dpkg::packaged(observer, &is_wanted, &mut paths), rpm::packaged(observer, &is_wanted, &mut paths)]
+    {
+        if let Err(error) = read {
+            found.packages_unread = true;
+            tracing::warn!(
+                %error,
+                "Cannot read a database of packages; Holdfast takes files of packages in closed directories for undeclared ones, and moves \
+                 nothing to the quarantine."
+            );
+        }
+    }
+    let paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| on_disk(&path, &merged)).collect();
+    let above: BTreeSet<PathBuf> =
+        paths.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    let is_directory = |path: &Path| above.contains(path) || observer.root().open_at(path, DIRECTORY).is_ok();
+    found.packaged =
+        paths.into_iter().map(|path| PackagedPath { is_directory: is_directory(&path), path }).collect();
     found
+}
+
+/// The versions of the facts of [`directories`]: another version means other facts. It reads no list of a package.
+pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesVersion {
+    let mut version = DirectoriesVersion::default();
+    let mut searched = BTreeSet::new();
+    let mut closes_any = false;
+    for (rule, _) in policy.closed() {
+        closes_any = true;
+        if rule.directory().is_none() {
+            let matching = globs::directories(observer, &rule.path, &mut searched);
+            version.matching.insert(rule.path.clone(), matching);
+        }
+    }
+    version.searched = searched.into_iter().collect();
+    if closes_any {
+        let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
+        version.packages = databases.map(|path| identity(observer, path)).collect();
+    }
+    version
+}
+
+/// Inode, size, and times of change in nanoseconds.
+fn identity(observer: &Observer, path: &Path) -> Option<(u64, u64, i128, i128)> {
+    let file = observer.root().open_at(path, OFlag::O_PATH | OFlag::O_CLOEXEC).ok()?;
+    let stat = fstat(&file).ok()?;
+    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
+    Some((stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec)))
+}
+
+/// A path of a package as it is on the disk.
+fn on_disk(path: &Path, merged: &[&str]) -> PathBuf {
+    match path.strip_prefix("/") {
+        Ok(below) if merged.iter().any(|top| below.starts_with(top) && below != Path::new(top)) => {
+            Path::new("/usr").join(below)
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// Whether a name in the root directory is a link to a directory.
+fn is_link_to_directory(observer: &Observer, name: &str) -> bool {
+    let path = Path::new("/").join(name);
+    let opens = |flags| observer.root().open_at(&path, flags).is_ok();
+    !opens(DIRECTORY) && opens(OFlag::O_RDONLY | OFlag::O_DIRECTORY)
 }

@@ -88,3 +88,81 @@ fn without_a_closed_directory_and_without_packages_nothing_is_read() {
     let found = directories(&observer, &policy("    - {path: /etc/cron.d/, closed: true, action: observe}"));
     assert!(found.packaged.is_empty());
 }
+
+/// rpm's database of a host, in this format.
+fn with_rpm(root: &Path, path: &str, bytes: &[u8]) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// A database that rpm 4.18 made.
+fn rpmdb() -> Vec<u8> {
+    use std::io::Read as _;
+    let packed = include_bytes!("../../../sensor-model/src/rpm/testdata/rpmdb.sqlite.gz");
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn packages_of_rpm_declare_their_paths_also_those_that_do_not_exist() {
+    for database in ["usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite"] {
+        let (root, observer) = host(&["etc/cron.d/sub"], &[("a", "/etc/sudoers.d/of-dpkg\n")]);
+        with_rpm(root.path(), database, &rpmdb());
+        let rules = "
+    - {path: /etc/sudoers.d/, closed: true, action: observe}
+    - {path: '/etc/cron.*', closed: true, action: observe}
+";
+        let found = directories(&observer, &policy(rules));
+        assert!(!found.packages_unread);
+        let wanted = [
+            packaged("/etc/cron.d/sub", true),
+            packaged("/etc/cron.d/sub/x", false),
+            packaged("/etc/sudoers.d/from rpm", false),
+            packaged("/etc/sudoers.d/ghost", false),
+            packaged("/etc/sudoers.d/of-dpkg", false),
+        ];
+        assert_eq!(found.packaged, wanted);
+    }
+}
+
+#[test]
+fn a_database_that_cannot_be_read_is_said_to_be_unread_and_the_others_count() {
+    let half = &rpmdb()[..8192];
+    for (path, bytes) in [
+        ("var/lib/rpm/Packages", &b"a database of Berkeley DB"[..]),
+        ("usr/lib/sysimage/rpm/Packages.db", b"RpmP"),
+        ("var/lib/rpm/rpmdb.sqlite", b""),
+        ("var/lib/rpm/rpmdb.sqlite", half),
+    ] {
+        let (root, observer) = host(&[], &[("a", "/etc/cron.d/x\n")]);
+        with_rpm(root.path(), path, bytes);
+        let rules = "    - {path: /etc/cron.d/, closed: true, action: observe}";
+        let found = directories(&observer, &policy(rules));
+        assert!(found.packages_unread, "{path}");
+        assert_eq!(found.packaged, [packaged("/etc/cron.d/x", false)]);
+    }
+}
+
+#[test]
+fn a_change_of_packages_and_a_new_directory_that_matches_are_another_version() {
+    let (root, observer) = host(&["etc/cron.d", "var/lib/dpkg"], &[]);
+    let rules = "    - {path: '/etc/cron.*', closed: true, action: observe}";
+    let policy = policy(rules);
+    let mut known = version(&observer, &policy);
+    assert_eq!(known.searched, [Path::new("/etc")]);
+    assert_eq!(version(&observer, &policy), known);
+    for what in ["a directory", "dpkg", "rpm"] {
+        match what {
+            "a directory" => fs::create_dir(root.path().join("etc/cron.daily")).unwrap(),
+            "dpkg" => fs::write(root.path().join("var/lib/dpkg/status"), "x").unwrap(),
+            _ => with_rpm(root.path(), "var/lib/rpm/rpmdb.sqlite", b"x"),
+        }
+        let now = version(&observer, &policy);
+        assert_ne!(now, known, "{what}");
+        known = now;
+    }
+    fs::write(root.path().join("etc/cron.allow"), "").unwrap();
+    assert_eq!(version(&observer, &policy), known, "a file is no directory");
+}

@@ -4,6 +4,7 @@
 //! through [`crate::disk`] and observed again, or the reason why not. A repair writes only below the root and only what a config
 //! declares. No error has content in it.
 
+mod closed;
 mod context;
 mod error;
 mod file;
@@ -72,6 +73,25 @@ impl Restorer {
         (observed.observation, differences)
     }
 
+    /// Moves what nothing declares in a directory that a policy closes to the quarantine. Gives the differences before.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or is none.
+    fn move_undeclared(
+        &self,
+        rendered: &Rendered,
+        expectation: &Expectation,
+        ids: &Ids,
+        how: closed::Move<'_>,
+    ) -> Result<closed::Moved, RepairError> {
+        let path = expectation.thing.path();
+        let Expected::ClosedDirectory(expected) = &expectation.expected else {
+            return Err(RepairError::refused(&path, RepairRefusal::NotADirectory));
+        };
+        let host = RepairContext { observer: &self.observer, rendered, ids };
+        host.move_undeclared(&path, expected, how)
+    }
+
     /// Restores a thing, and observes it again.
     ///
     /// # Errors
@@ -101,7 +121,8 @@ impl Restorer {
             Expected::Directory(directory) => host.declared_directory(&path, directory, &before, label)?,
             Expected::Link(link) => host.link(&path, link, label)?,
             Expected::ClosedDirectory(_) if matches!(expectation.source, ExpectationSource::ClosedBy(_)) => {
-                let what_does = "nothing declares what is in it: declare it (`holdfast adopt` prints how), or move it away";
+                let what_does = "nothing declares what is in it: declare it (`holdfast adopt` prints how), or move it away; under a rule \
+                                 with `action: revert` the daemon moves it to the quarantine";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,

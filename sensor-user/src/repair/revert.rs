@@ -1,25 +1,103 @@
 //! Repairs by the daemon, under a `revert` policy.
 //!
-//! In: a drifted thing, and the config. Out: an implementation of [`WriteBack`] for the daemon's loop.
+//! In: a drifted thing, and the config. Out: an implementation of [`WriteBack`] for the daemon's loop: it restores what a config
+//! declares, and moves what nothing declares in a directory that a policy closes to the quarantine.
 
-use super::{Restored, Restorer};
-use crate::agent::write_back::{WriteBack, WriteBackError, WriteBackRequest, WrittenBack};
+use super::{Restored, Restorer, closed};
+use crate::{
+    agent::write_back::{Quarantined, WriteBack, WriteBackError, WriteBackRequest, WrittenBack},
+    clock::{Clock as _, SystemClock, rfc3339},
+    observation::Observer,
+    quarantine::{Cause, OwnFiles, Quarantine, QuarantineError},
+};
+use sensor_model::{
+    difference::Difference,
+    expectation::{ClosedBy, ExpectationSource},
+};
 use std::{
     path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
 };
 
-/// Gives the daemon's loop a [`Restorer`].
+/// Gives the daemon's loop a [`Restorer`], and a quarantine.
 #[derive(Debug)]
 pub struct Reverter {
     root: PathBuf,
+    /// The state directory, which has the quarantine.
+    state: PathBuf,
+    /// Paths with files of Holdfast itself.
+    own: Vec<PathBuf>,
+}
+
+/// Undeclared names that are still there.
+#[derive(Debug, thiserror::Error)]
+enum LeftError {
+    /// Their reasons.
+    #[error("{}", texts(.0))]
+    NotMoved(Vec<QuarantineError>),
+    /// A file of a package may look undeclared.
+    #[error(
+        "a database of packages could not be read, so files of packages look undeclared, and nothing is moved; the daemon's log has the \
+         reason"
+    )]
+    PackagesUnread,
+    /// More than one attempt moves.
+    #[error("more undeclared names are left; they are moved with the next attempts")]
+    More,
+}
+
+fn texts(errors: &[QuarantineError]) -> String {
+    /// How many reasons are given.
+    const NAMED: usize = 8;
+    let mut texts: Vec<String> = errors.iter().take(NAMED).map(ToString::to_string).collect();
+    if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        texts.push(format!("and {more} more"));
+    }
+    texts.join("; ")
 }
 
 impl Reverter {
-    /// For the host at `root`.
-    pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+    /// For the host at `root`. `own` are paths with files of Holdfast itself; the state directory is one of them.
+    pub fn new(root: &Path, state: &Path, own: Vec<PathBuf>) -> Self {
+        Self { root: root.to_owned(), state: state.to_owned(), own }
+    }
+
+    fn quarantine(
+        &self,
+        wanted: WriteBackRequest<'_>,
+        rule: &ClosedBy,
+        restorer: &Restorer,
+        before: Vec<Difference>,
+    ) -> Result<WrittenBack, WriteBackError> {
+        if rule.packages_unread {
+            return Err(WriteBackError::new(LeftError::PackagesUnread));
+        }
+        let quarantine = Quarantine::open(&self.state).map_err(WriteBackError::new)?;
+        let own = self.own.iter().map(PathBuf::as_path).chain([self.state.as_path(), quarantine.path()]);
+        let own = OwnFiles::of(own);
+        let time = rfc3339(SystemClock.now());
+        let cause = Cause { time: &time, actors: wanted.actors, rule };
+        let how = closed::Move { quarantine: &quarantine, own: &own, cause, writers: wanted.writers };
+        let moved = restorer
+            .move_undeclared(wanted.config, wanted.expectation, wanted.ids, how)
+            .map_err(WriteBackError::new)?;
+        let quarantined: Vec<Quarantined> =
+            moved.items.into_iter().map(|item| Quarantined { path: item.path, item: item.id }).collect();
+        let actions = quarantined
+            .iter()
+            .map(|moved| format!("undeclared {} moved to the quarantine, item {}", moved.path, moved.item));
+        let left = match (moved.errors.is_empty(), moved.is_more) {
+            (false, _) => Some(LeftError::NotMoved(moved.errors)),
+            (true, true) => Some(LeftError::More),
+            (true, false) => None,
+        };
+        Ok(WrittenBack {
+            before,
+            actions: actions.collect(),
+            quarantined,
+            left: left.map(WriteBackError::new),
+        })
     }
 }
 
@@ -30,9 +108,21 @@ impl WriteBack for Reverter {
     ) -> Pin<Box<dyn Future<Output = Result<WrittenBack, WriteBackError>> + 'a>> {
         Box::pin(async move {
             let mut restorer = Restorer::new(Arc::clone(wanted.observer), &self.root);
+            if let ExpectationSource::ClosedBy(rule) = &wanted.expectation.source {
+                let (_, before) = restorer.observe_and_compare(wanted.expectation, wanted.ids).await;
+                return self.quarantine(wanted, rule, &restorer, before);
+            }
             let result = restorer.restore(wanted.config, wanted.expectation, wanted.ids).await;
             let Restored { before, actions } = result.map_err(WriteBackError::new)?;
-            Ok(WrittenBack { before, actions })
+            Ok(WrittenBack { before, actions, ..WrittenBack::default() })
         })
+    }
+
+    fn recover(&mut self, observer: &Observer) {
+        let recovered = Quarantine::open_existing(&self.state)
+            .and_then(|quarantine| quarantine.map_or(Ok(()), |quarantine| quarantine.recover(observer)));
+        if let Err(error) = recovered {
+            tracing::warn!(%error, "Cannot look for interrupted moves of the quarantine; the next move does.");
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod durable;
 mod error;
+pub(crate) mod temporary;
 
 pub use error::CallError;
 
@@ -13,7 +14,10 @@ use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat},
     sys::{
-        stat::{Mode, fchmod, mkdirat},
+        stat::{
+            FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, mkdirat, mknodat,
+            utimensat,
+        },
         time::TimeSpec,
     },
     unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, linkat, symlinkat, unlinkat},
@@ -120,7 +124,8 @@ pub(crate) fn sync_all(of: impl AsFd) -> CallResult {
     if durable::fsync_is_enough(&of)? { Ok(()) } else { sync_file_system(of) }
 }
 
-fn sync_file_system(of: impl AsFd) -> CallResult {
+/// Makes everything on a file system durable.
+pub(crate) fn sync_file_system(of: impl AsFd) -> CallResult {
     step("syncfs", false)?;
     rustix::fs::syncfs(of).map_err(raw)
 }
@@ -156,6 +161,18 @@ pub(crate) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Call
 /// Renames an object, and replaces the object with the new name.
 pub(crate) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> CallResult {
     rename_with(&directory, from, to, RenameFlags::empty())
+}
+
+/// Renames an object to a free name in another directory of the same mount.
+pub(crate) fn move_free(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> CallResult {
+    step("rename", false)?;
+    renameat_with(from, old, to, new, RenameFlags::NOREPLACE).map_err(raw)
+}
+
+/// Makes a FIFO, a socket or a device node that only its owner can open.
+pub(crate) fn make_node(directory: impl AsFd, name: &OsStr, kind: SFlag, device: u64) -> CallResult {
+    step("mknod", true)?;
+    mknodat(directory, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, device)
 }
 
 fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFlags) -> CallResult {
@@ -194,14 +211,28 @@ pub(crate) fn mode(file: impl AsFd, mode: u32) -> CallResult {
     fchmod(file, Mode::from_bits_truncate(mode & 0o7777))
 }
 
+/// Sets the permission bits of a name that is no symbolic link. Only for directories in which no other user can put a link.
+pub(crate) fn mode_of_name(directory: impl AsFd, name: &OsStr, mode: u32) -> CallResult {
+    step("fchmodat", false)?;
+    fchmodat(directory, name, Mode::from_bits_truncate(mode & 0o7777), FchmodatFlags::FollowSymlink)
+}
+
+/// Gives a name, also a symbolic link, the access and modification times of an object.
+pub(crate) fn times_of_name(directory: impl AsFd, name: &OsStr, of: &FileStat) -> CallResult {
+    step("utimensat", false)?;
+    let (accessed, modified) =
+        (TimeSpec::new(of.st_atime, of.st_atime_nsec), TimeSpec::new(of.st_mtime, of.st_mtime_nsec));
+    utimensat(directory, name, &accessed, &modified, UtimensatFlags::NoFollowSymlink)
+}
+
 /// Sets an extended attribute.
 pub(crate) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> CallResult {
     step("fsetxattr", true)?;
     fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
 }
 
-/// Sets an extended attribute of a symbolic link, by its handle.
-pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> CallResult {
+/// Sets an extended attribute of an object, also of a symbolic link, by its handle.
+pub(crate) fn set_link_attribute(handle: &OwnedFd, name: impl rustix::path::Arg, value: &[u8]) -> CallResult {
     step("setxattr", true)?;
     rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
 }

@@ -1,12 +1,14 @@
-//! Directories that a drift policy closes: each undeclared name is drift, live, with its actor.
+//! Directories that a drift policy closes: each undeclared name is drift, live, with its actor, or is moved to the quarantine.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
@@ -30,9 +32,23 @@ spec:
   - {path: '/etc/glob.*', closed: true, action: observe}
   - {path: /etc/refused/, closed: true, action: deny}
   - {path: /etc/later/, closed: true, action: degrade}
+  - {path: '/etc/moved.*', closed: true, action: revert}
+  - {path: '/run/moved.*', closed: true, action: revert}
 ";
 
 const CLOSED: &str = "/etc/closed";
+
+/// On the file system of the state directory, and on another one.
+const BASES: [&str; 2] = ["/etc", "/run"];
+
+/// Types of objects, with a command that makes one at `X` in one step.
+const TYPES: [(&str, &str); 5] = [
+    ("regular", "echo content > BASE/made && chmod 4755 BASE/made && mv BASE/made X"),
+    ("directory", "mkdir -p BASE/made/deep && touch BASE/made/deep/file && mv BASE/made X"),
+    ("symlink", "ln -s /etc/passwd X"),
+    ("fifo", "mkfifo X"),
+    ("character-device", "mknod X c 1 3"),
+];
 
 /// Puts things into closed directories, before and after the daemon's start.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
@@ -41,6 +57,18 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
          echo content > /etc/closed/sub/declared.conf && chmod 644 /etc/closed/declared.conf /etc/closed/sub/declared.conf && \
          touch /etc/closed/README /etc/closed/early",
     )?;
+    // The state directory is on the file system of `/etc`, and `/run` is another one. The daemon moves objects of one directory a few
+    // times a minute, so each check has a directory of its own.
+    for base in BASES {
+        for name in TYPES
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(["socket", "any-name", "back", "mount", "early", "loop"])
+        {
+            fs::create_dir_all(format!("{base}/moved.{name}"))?;
+        }
+        fs::write(format!("{base}/moved.early/x"), "")?;
+    }
     // A package put this file there.
     shell(
         "mkdir -p /var/lib/dpkg/info && touch /etc/closed/packaged && \
@@ -76,7 +104,18 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     );
     context.check("exceptions_and_declared_names_are_no_drift", quiet(&mut agent));
     context.check("refused", refused(&mut agent));
+    context.check("a_directory_that_begins_to_match_a_glob", begins_to_match(&mut agent));
     context.check("explain_and_repair", explained());
+    for base in BASES {
+        let of = base.trim_start_matches('/');
+        context.check(&format!("{of}_each_type_is_moved"), moved_of_each_type(&mut agent, base));
+        context.check(&format!("{of}_moved_back"), moved_back(&mut agent, &format!("{base}/moved.back")));
+        context.check(
+            &format!("{of}_not_across_a_mount"),
+            mount_stays(&mut agent, &format!("{base}/moved.mount")),
+        );
+    }
+    context.check("a_loop_is_bounded", loop_is_bounded(&mut agent));
     agent.stop()?;
     Ok(())
 }
@@ -166,6 +205,166 @@ fn refused(agent: &mut RunningDaemon) -> Result<String> {
     ensure!(record["path"] == "/etc/refused" || record["path"] == "/etc/refused/x", "{record}");
     ensure!(fs::read_dir("/etc/refused")?.next().is_none(), "a name was made");
     Ok(record["operation"].to_string())
+}
+
+/// The directory is closed without a reload by a person: the daemon follows the names in `/etc`.
+fn begins_to_match(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell("mkdir /etc/glob.two && touch /etc/glob.two/x")?;
+    let record = drift(agent, before, "/etc/glob.two")?;
+    ensure!(record["differences"][0]["found"] == "/etc/glob.two/x", "{record}");
+    let before = agent.records()?.len();
+    shell("touch /etc/glob.two/y")?;
+    let record = drift(agent, before, "/etc/glob.two")?;
+    ensure!(record["actor"]["argv"].is_array(), "{record}");
+    shell("rm -r /etc/glob.two")?;
+    recovered(agent, "/etc/glob.two")?;
+    Ok(record["operation"].to_string())
+}
+
+fn quarantine(arguments: &str) -> Result<Value> {
+    let printed = shell(&format!("{HOLDFAST} quarantine {arguments} -o json 2>/dev/null"))?;
+    serde_json::from_str(&printed).with_context(|| printed.clone())
+}
+
+/// The item of a path.
+fn item_of(path: &str) -> Result<Value> {
+    let items = quarantine("list")?;
+    let items = items["items"].as_array().context("no items")?;
+    items
+        .iter()
+        .rev()
+        .find(|item| item["path"] == path)
+        .cloned()
+        .with_context(|| format!("no item of {path}"))
+}
+
+/// Waits until the daemon has moved an object.
+fn moved(agent: &mut RunningDaemon, before: usize, directory: &str, name: &str) -> Result<Value> {
+    let path = format!("{directory}/{name}");
+    let record = agent.wait_for("the move", before, |record| {
+        let moved = record["detail"]["quarantined"].as_array();
+        record["kind"] == "reverted"
+            && moved.is_some_and(|moved| moved.iter().any(|moved| moved["path"] == path))
+    })?;
+    ensure!(record["path"] == directory, "{record}");
+    ensure!(!Path::new(&path).is_symlink() && !Path::new(&path).exists(), "{path} is still there");
+    let item = item_of(&path)?;
+    let named = record["detail"]["quarantined"].as_array().context("no items")?;
+    ensure!(named.iter().any(|moved| moved["item"] == item["id"]), "{record} {item}");
+    Ok(item)
+}
+
+fn moved_of_each_type(agent: &mut RunningDaemon, base: &str) -> Result<String> {
+    moved(agent, 0, &format!("{base}/moved.early"), "x")?;
+    let mut all = Vec::new();
+    for (kind, command) in TYPES {
+        let directory = format!("{base}/moved.{kind}");
+        let before = agent.records()?.len();
+        shell(&command.replace('X', &format!("{directory}/x")).replace("BASE", base))?;
+        let item = moved(agent, before, &directory, "x")?;
+        ensure!(item["type"] == kind, "{item}");
+        ensure!(item["actors"][0]["argv"].is_array(), "nobody made it: {item}");
+        ensure!(item["rule"] == format!("{base}/moved.*"), "{item}");
+        ensure!(item["copied"].as_bool().unwrap_or(false) == (base == "/run"), "{item}");
+        all.push(item);
+        recovered(agent, &directory)?;
+    }
+    let (directory, before) = (format!("{base}/moved.socket"), agent.records()?.len());
+    drop(UnixListener::bind(format!("{directory}/x"))?);
+    let item = moved(agent, before, &directory, "x")?;
+    ensure!(item["type"] == "socket" && item["actors"][0]["pid"] == std::process::id(), "{item}");
+    let (directory, before) = (format!("{base}/moved.any-name"), agent.records()?.len());
+    fs::write(Path::new(OsStr::from_bytes(&[directory.as_bytes(), b"/\xff\n"].concat())), "")?;
+    moved(agent, before, &directory, "\\xff\\x0a")?;
+    recovered(agent, &directory)?;
+    let file = &all[0];
+    ensure!(file["mode"] == "4755" && file["size"] == 8 && file["sha256"].is_string(), "{file}");
+    ensure!(all[4]["device"] == serde_json::json!([1, 3]), "{}", all[4]);
+    ensure!(fs::read_to_string("/etc/passwd")?.contains("root"), "a link was followed");
+    let mode = shell("stat -c %a /var/lib/holdfast/quarantine")?;
+    ensure!(mode.trim() == "700", "{mode}");
+    Ok(file.to_string())
+}
+
+/// A restored object is moved again, because the rule says so, and is the same as before.
+fn moved_back(agent: &mut RunningDaemon, directory: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    let made = directory.replace("moved.", "made.");
+    shell(&format!("mkdir -p {made}/deep && echo kept > {made}/deep/file && mv {made} {directory}/back"))?;
+    let item = moved(agent, before, directory, "back")?;
+    recovered(agent, directory)?;
+    let id = item["id"].as_str().context("no id")?.to_owned();
+    // Without the daemon it stays where it was.
+    agent.signal(Signal::SIGSTOP)?;
+    let restored = quarantine(&format!("restore {id}")).and_then(|report| {
+        let content = fs::read_to_string(format!("{directory}/back/deep/file"))?;
+        ensure!(content == "kept\n" && report["items"][0]["id"] == id, "{content} {report}");
+        ensure!(shell(&format!("{HOLDFAST} quarantine restore {id} 2>&1")).is_err(), "it was restored twice");
+        Ok(report)
+    });
+    let before = agent.records()?.len();
+    agent.signal(Signal::SIGCONT)?;
+    let report = restored?;
+    let again = moved(agent, before, directory, "back")?;
+    let again = again["id"].as_str().context("no id")?;
+    quarantine(&format!("remove {again} --yes"))?;
+    ensure!(item_of(&format!("{directory}/back")).is_err(), "it was not removed");
+    recovered(agent, directory)?;
+    Ok(report.to_string())
+}
+
+fn mount_stays(agent: &mut RunningDaemon, directory: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    let made = directory.replace("moved.", "made.");
+    shell(&format!("mkdir -p {made}/deep && mount -t tmpfs held {made}/deep && touch {made}/deep/file"))?;
+    // The mount moves with the directory above it.
+    shell(&format!("mv {made} {directory}/held"))?;
+    let record = agent.wait_for("the refusal", before, |record| {
+        record["kind"] == "reverted"
+            && record["detail"]["error"].as_str().is_some_and(|error| error.contains("mounted there"))
+    })?;
+    ensure!(Path::new(&format!("{directory}/held/deep/file")).exists(), "it was moved: {record}");
+    let status = status::read()?;
+    ensure!(status["verdict"] == "drifted", "{status}");
+    shell(&format!("umount {directory}/held/deep"))?;
+    moved(agent, before, directory, "held")?;
+    recovered(agent, directory)?;
+    Ok(record["detail"]["error"].to_string())
+}
+
+const LOOP: &str = "/etc/moved.loop";
+
+/// Something that writes the file again and again: the daemon moves it a few times, and waits then.
+fn loop_is_bounded(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    let mut writes = 0;
+    let has_waited = |agent: &RunningDaemon| -> Result<usize> {
+        let records = agent.records()?;
+        Ok(records
+            .iter()
+            .skip(before)
+            .filter(|record| record["kind"] == "reverted" && record["path"] == LOOP)
+            .count())
+    };
+    // The limit is three attempts in a minute; earlier checks may have used some.
+    let moves = wait::until("the daemon to move no more", LIMIT, || {
+        if !Path::new("/etc/moved.loop/x").exists() {
+            writes += 1;
+            ensure!(writes <= 4, "the daemon moved it {writes} times in a row");
+            fs::write("/etc/moved.loop/x", writes.to_string())?;
+            return Ok(None);
+        }
+        let open = status::read()?["drifted"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|thing| thing["path"] == LOOP));
+        let output = fs::read_to_string("/run/holdfast-agent.log")?;
+        let is_said = output.contains("Wrote the path back too often");
+        if open && is_said { has_waited(agent).map(Some) } else { Ok(None) }
+    })?;
+    fs::remove_file("/etc/moved.loop/x")?;
+    recovered(agent, LOOP)?;
+    Ok(format!("{writes} writes, {moves} moves"))
 }
 
 /// `explain` of an undeclared file names the rule, and `who` its maker. A repair does not remove the file.

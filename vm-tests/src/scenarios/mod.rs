@@ -130,7 +130,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "closed",
-        shows: "what nothing declares in a closed directory is drift with its actor, whatever it is and whenever it came, or is refused",
+        shows: "what nothing declares in a closed directory is drift with its actor, whatever it is and whenever it came, or is refused, or moved to the quarantine and back",
         by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see new names")),
         run: closed::bare,
         ..Scenario::USUAL

@@ -1,6 +1,7 @@
 //! Tests of the loop without kernel programs: the tests report changes and set the time; the files are real.
 
 mod applies;
+mod closed;
 mod cluster_policies;
 mod denial_counts;
 mod drift;
@@ -227,7 +228,7 @@ impl Node {
         let reporter = self.reporter();
         let readiness = reporter.readiness();
         let reports = Box::new(reporter);
-        let write_back = Box::new(Reverter::new(&options.inputs.root));
+        let write_back = Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, Vec::new()));
         let run = AgentRun {
             options,
             parts,

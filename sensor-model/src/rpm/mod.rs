@@ -1,0 +1,23 @@
+//! The database of rpm: which paths packages own.
+//!
+//! In: pages of an SQLite file, and the header blobs in them. Out: the paths of each package. Reading the file is cheaper and safer than
+//! running `rpm`, and works in a pod. Both parsers are bounded: a damaged or hostile file gives an error.
+
+pub mod header;
+pub mod sqlite;
+#[cfg(test)]
+mod tests;
+
+/// The table that has a header for each package.
+pub const TABLE: &str = "Packages";
+
+/// The formats of rpm's database, by the file's name and its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `rpmdb.sqlite`: read.
+    Sqlite,
+    /// `Packages` of Berkeley DB, until RHEL 8: not read.
+    BerkeleyDb,
+    /// `Packages.db` of rpm's own format, of SUSE: not read.
+    Ndb,
+}

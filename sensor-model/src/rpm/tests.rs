@@ -1,0 +1,93 @@
+//! A database that rpm 4.18 made, and damaged ones.
+
+use super::*;
+use std::io::Read as _;
+
+/// The file in memory.
+struct Bytes<'a>(&'a [u8]);
+
+impl sqlite::Pages for Bytes<'_> {
+    fn start(&mut self, buffer: &mut [u8]) -> bool {
+        let start = self.0.get(..buffer.len());
+        start.inspect(|start| buffer.copy_from_slice(start)).is_some()
+    }
+
+    fn page(&mut self, number: u32, buffer: &mut [u8]) -> bool {
+        let start = (number as usize - 1) * buffer.len();
+        let page = self.0.get(start..start + buffer.len());
+        page.inspect(|page| buffer.copy_from_slice(page)).is_some()
+    }
+}
+
+fn database() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let packed = include_bytes!("testdata/rpmdb.sqlite.gz");
+    flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+const SMALL: &[u8] = include_bytes!("../../fuzz/seeds/rpm/database");
+
+fn blobs(file: &[u8], table: &str) -> Result<Vec<Vec<u8>>, sqlite::SqliteError> {
+    let mut found = Vec::new();
+    sqlite::each_blob(&mut Bytes(file), table, |blob| found.push(blob.to_vec())).map(|()| found)
+}
+
+#[test]
+fn the_paths_of_packages_are_those_that_rpm_lists() {
+    let blobs = blobs(&database(), TABLE).unwrap();
+    assert_eq!(blobs.len(), 1);
+    let paths: Vec<String> =
+        header::paths(&blobs[0]).unwrap().into_iter().map(|path| String::from_utf8(path).unwrap()).collect();
+    assert_eq!(paths.len(), 605, "what `rpm -qal` prints");
+    for path in [
+        "/etc/cron.d/sub",
+        "/etc/cron.d/sub/x",
+        "/etc/sudoers.d/from rpm",
+        "/etc/sudoers.d/ghost",
+        "/usr/lib/systemd/system-generators/gen",
+        "/etc/yum.repos.d/a-name-of-a-file-that-takes-some-room-in-the-header-600.repo",
+    ] {
+        assert!(paths.iter().any(|found| found == path), "{path}");
+    }
+}
+
+#[test]
+fn rows_of_all_sizes_are_read_from_a_tree_of_pages() {
+    let mut lengths: Vec<usize> = blobs(SMALL, TABLE).unwrap().iter().map(Vec::len).collect();
+    lengths.sort_unstable();
+    let header = include_bytes!("../../fuzz/seeds/rpm/header").len();
+    assert_eq!(lengths, [0, 2, 100, 100, 100, 100, 100, 100, 100, 100, 100, header, 3000]);
+}
+
+#[test]
+fn another_file_and_another_table_and_a_damaged_page_are_errors() {
+    use sqlite::SqliteError;
+    assert_eq!(blobs(b"SQLite format 3", TABLE), Err(SqliteError::OtherFile));
+    assert_eq!(blobs(&[0; 4096], TABLE), Err(SqliteError::OtherFile));
+    assert_eq!(blobs(SMALL, "None"), Err(SqliteError::NoTable));
+    assert!(matches!(blobs(&SMALL[..SMALL.len() / 2], TABLE), Err(SqliteError::Page(_))));
+    // A loop of overflow pages: each page leads to itself.
+    let mut looped = SMALL.to_vec();
+    for page in 3..looped.len() / 512 {
+        let number = u32::try_from(page + 1).unwrap().to_be_bytes();
+        looped[page * 512..page * 512 + 4].copy_from_slice(&number);
+    }
+    assert!(blobs(&looped, TABLE).is_err());
+}
+
+#[test]
+fn a_header_that_ends_early_or_lacks_a_directory_is_an_error() {
+    let whole = include_bytes!("../../fuzz/seeds/rpm/header");
+    assert_eq!(header::paths(whole).unwrap().len(), 5);
+    for length in 0..whole.len() {
+        assert!(header::paths(&whole[..length]).is_err(), "{length} bytes");
+    }
+    let number = |number: u32| number.to_be_bytes();
+    // One file in directory 1, and there is only directory 0.
+    let index = [1117, 8, 0, 1, 1118, 8, 2, 1, 1116, 4, 4, 1].map(number).concat();
+    let blob =
+        [number(3).to_vec(), number(8).to_vec(), index, b"f\0/\0".to_vec(), number(1).to_vec()].concat();
+    assert_eq!(header::paths(&blob), Err(header::HeaderError::NoDirectory));
+    assert_eq!(header::paths(&number(u32::MAX).repeat(2)), Err(header::HeaderError::TooMany));
+}

@@ -1,0 +1,132 @@
+//! Directories that a drift policy closes.
+
+use super::*;
+use crate::agent::holdfast_writers::WriterUpdate;
+use crate::quarantine::{Manifest, Quarantine};
+
+const DIRECTORY: &str = "/etc/closed";
+
+fn node(action: &str) -> Node {
+    let node = Node::new(&json!({ "path": "/etc/closed/", "closed": true, "action": action }));
+    fs::create_dir(node.path("root/etc/closed")).unwrap();
+    node
+}
+
+fn closed() -> Thing {
+    Thing::closed_directory(DIRECTORY)
+}
+
+fn items(node: &Node) -> Vec<Manifest> {
+    let quarantine = Quarantine::open_existing(&node.path("state")).unwrap();
+    quarantine.map(|quarantine| quarantine.items().unwrap().0).unwrap_or_default()
+}
+
+/// What the records of drift of the directory found.
+fn found(node: &Node) -> Vec<Vec<String>> {
+    let drifts = node.recorded(RecordKind::Drift).into_iter();
+    let drifts = drifts.filter(|record| record.path.as_deref() == Some(DIRECTORY));
+    drifts.map(|record| record.differences.into_iter().map(|difference| difference.found).collect()).collect()
+}
+
+#[tokio::test]
+async fn a_revert_moves_an_undeclared_object_and_the_record_says_to_where_and_who_made_it() {
+    let node = node("revert");
+    let mut daemon = node.begin(None).await;
+    fs::write(node.path("root/etc/closed/x"), "content").unwrap();
+    fs::write(node.path("root/etc/closed/y"), "content").unwrap();
+    node.changed(&mut daemon, &closed(), Some(mallory())).await;
+    assert_eq!(fs::read_dir(node.path("root/etc/closed")).unwrap().count(), 0);
+    let items = items(&node);
+    assert_eq!(items.len(), 2);
+    assert_eq!(items[0].path, "/etc/closed/x");
+    assert_eq!((items[0].actors[0].pid, items[0].rule.as_str()), (8, "/etc/closed/"));
+    node.end(daemon).await;
+    let reverted = node.recorded(RecordKind::Reverted);
+    assert_eq!(reverted.len(), 1);
+    let detail = &reverted[0].detail;
+    assert_eq!(
+        detail["quarantined"],
+        json!([
+            { "path": "/etc/closed/x", "item": items[0].id },
+            { "path": "/etc/closed/y", "item": items[1].id },
+        ])
+    );
+    assert_eq!(detail["made_by"][0]["pid"], 8);
+    assert!(!detail.contains_key("error"), "{detail:?}");
+    assert_eq!(found(&node), [["/etc/closed/x", "/etc/closed/y"]]);
+}
+
+#[tokio::test]
+async fn what_is_written_again_and_again_is_moved_a_few_times_a_minute_and_is_drift_in_between() {
+    let node = node("revert");
+    let mut daemon = node.begin(None).await;
+    for number in 0..40 {
+        fs::write(node.path("root/etc/closed/x"), number.to_string()).unwrap();
+        node.changed(&mut daemon, &closed(), Some(mallory())).await;
+    }
+    assert_eq!(items(&node).len(), 3);
+    let drifted = node.status().drifted;
+    assert!(drifted.iter().any(|drifted| drifted.path == DIRECTORY), "{drifted:?}");
+    node.end(daemon).await;
+}
+
+#[tokio::test]
+async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_packages() {
+    for is_unread in [false, true] {
+        let node = node("revert");
+        node.observes.set(!is_unread);
+        if is_unread {
+            // The format of RHEL 8.
+            fs::create_dir_all(node.path("root/var/lib/rpm")).unwrap();
+            fs::write(node.path("root/var/lib/rpm/Packages"), "").unwrap();
+        }
+        let mut daemon = node.begin(None).await;
+        fs::write(node.path("root/etc/closed/x"), "").unwrap();
+        node.changed(&mut daemon, &closed(), Some(mallory())).await;
+        assert!(node.path("root/etc/closed/x").exists());
+        assert_eq!(items(&node), []);
+        assert!(node.status().degraded);
+        node.end(daemon).await;
+        let reverted = node.recorded(RecordKind::Reverted);
+        let errors: Vec<_> = reverted.iter().map(|record| record.detail["error"].to_string()).collect();
+        assert_eq!(!errors.is_empty(), is_unread);
+        assert!(errors.iter().all(|error| error.contains("database of packages")), "{errors:?}");
+    }
+}
+
+#[tokio::test]
+async fn temporary_names_of_another_holdfast_are_no_drift_while_it_writes() {
+    let node = node("degrade");
+    let mut daemon = node.begin(None).await;
+    let _writer = daemon.agent.holdfast_writers.connect(4_242);
+    fs::write(node.path("root/etc/closed/.holdfast-4242-1.new"), "").unwrap();
+    node.changed(&mut daemon, &closed(), None).await;
+    assert_eq!(found(&node), [[""; 0]; 0]);
+    // Those of another process are, and other names too.
+    fs::write(node.path("root/etc/closed/.holdfast-4243-1.new"), "").unwrap();
+    node.changed(&mut daemon, &closed(), Some(mallory())).await;
+    daemon.agent.holdfast_writers.disconnect_all();
+    daemon.agent.handle_writer_update(WriterUpdate::Gone, &mut daemon.changes).unwrap();
+    node.settle(&mut daemon).await;
+    node.end(daemon).await;
+    let [own, other] = [4_242, 4_243].map(|pid| format!("/etc/closed/.holdfast-{pid}-1.new"));
+    assert_eq!(found(&node), [vec![other.clone()], vec![own, other]]);
+}
+
+#[tokio::test]
+async fn a_directory_that_begins_to_match_a_glob_is_closed_without_a_reload() {
+    let node = Node::new(&json!({ "path": "/etc/glob.*", "closed": true, "action": "observe" }));
+    let mut daemon = node.begin(None).await;
+    daemon.agent.follow_new_directories();
+    assert!(daemon.agent.run_end.is_none(), "nothing changed");
+    fs::create_dir(node.path("root/etc/glob.d")).unwrap();
+    // Events without end have it looked for once.
+    daemon.agent.follow_new_directories();
+    assert!(daemon.agent.run_end.is_none());
+    node.clock.0.fetch_add(60_000_000_000, Ordering::Relaxed);
+    daemon.agent.follow_new_directories();
+    let Some(RunEnd::Reloaded(desired)) = daemon.agent.run_end.take() else { panic!("no reload") };
+    let new = Thing::closed_directory("/etc/glob.d");
+    assert!(desired.expectations.iter().any(|expectation| expectation.thing == new));
+    node.end(daemon).await;
+}

@@ -1,0 +1,248 @@
+//! Copies of an object on another file system, and the removal of objects.
+//!
+//! In: an object, and a directory that only root can open. Out: the object there, with type, content, mode, owner, attributes and
+//! times as far as the file system takes them; or the object removed, if it is what a survey found.
+
+use super::{
+    error::{QuarantineError, QuarantineRefusal, failed},
+    limits::{MOST_DEEP, MOVE_BYTES, MOVE_OBJECTS},
+    survey::{Survey, each_chunk, handle, kind, open_directory, open_file},
+};
+use crate::{observation::resolve::link_target, sys};
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::stat::{FileStat, Mode, SFlag, fstat},
+};
+use rustix::fs::{IFlags, getxattr, ioctl_getflags, listxattr};
+use std::{
+    ffi::{OsStr, OsString},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+};
+
+/// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+const LARGEST: usize = 64 << 10;
+
+/// How many losses a copy names.
+const MOST_LOSSES: usize = 16;
+
+const DIRECTORY: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// One copy.
+#[derive(Debug)]
+pub(super) struct Copy<'a> {
+    /// The path of the original, for messages.
+    path: &'a Path,
+    /// What the copy does not have.
+    pub(super) losses: Vec<String>,
+    /// How many objects and bytes it may still write. A process in a moved directory can make more than the survey found.
+    objects: usize,
+    bytes: u64,
+}
+
+impl<'a> Copy<'a> {
+    pub(super) fn new(path: &'a Path) -> Self {
+        Self { path, losses: Vec::new(), objects: MOVE_OBJECTS, bytes: MOVE_BYTES }
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<(), QuarantineError> {
+        let left = (self.objects.checked_sub(1), self.bytes.checked_sub(bytes));
+        let (Some(objects), Some(bytes)) = left else {
+            return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
+        };
+        (self.objects, self.bytes) = (objects, bytes);
+        Ok(())
+    }
+
+    /// Copies an object to a free name in a directory that only root can open.
+    pub(super) fn run(
+        &mut self,
+        from: (&OwnedFd, &OsStr),
+        to: (&OwnedFd, &OsStr),
+        depth: usize,
+    ) -> Result<(), QuarantineError> {
+        let path = self.path;
+        let failed = |operation| failed(path, operation);
+        if depth > MOST_DEEP {
+            return Err(QuarantineError::refused(self.path, QuarantineRefusal::TooDeep));
+        }
+        let original = handle(from.0, from.1).map_err(failed("look up an object"))?;
+        let stat = fstat(&original).map_err(failed("stat"))?;
+        let (directory, name) = to;
+        let size = if kind(&stat) == SFlag::S_IFREG { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
+        self.spend(size)?;
+        match kind(&stat) {
+            SFlag::S_IFREG => {
+                let file = open_file(&original).map_err(failed("open"))?;
+                let made = sys::create(directory, name).map_err(failed("make the copy"))?;
+                let whole =
+                    each_chunk(&file, size, |chunk| sys::write(&made, chunk)).map_err(failed("copy"))?;
+                if !whole {
+                    return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
+                }
+            }
+            SFlag::S_IFDIR => {
+                sys::mkdir(directory, name).map_err(failed("make the copy of a directory"))?;
+                let made =
+                    openat(directory, name, DIRECTORY, Mode::empty()).map_err(failed("open the copy"))?;
+                let names =
+                    open_directory(&original).and_then(sys::names).map_err(failed("read a directory"))?;
+                for name in names {
+                    self.run((&original, name.as_os_str()), (&made, name.as_os_str()), depth + 1)?;
+                }
+            }
+            SFlag::S_IFLNK => {
+                let target = link_target(original.as_fd()).map_err(failed("read the link"))?;
+                let target = target.ok_or_else(|| failed("read the link")(Errno::EINVAL))?;
+                sys::symlink(&target, directory, name).map_err(failed("make the copy of a link"))?;
+            }
+            node => {
+                sys::make_node(directory, name, node, stat.st_rdev)
+                    .map_err(failed("make the copy of a node"))?;
+            }
+        }
+        self.finish(&original, &stat, to)
+    }
+
+    /// Gives the copy the owner, the attributes, the mode and the times. The mode is set late: chown(2) clears the setuid bits.
+    fn finish(
+        &mut self,
+        original: &OwnedFd,
+        stat: &FileStat,
+        (directory, name): (&OwnedFd, &OsStr),
+    ) -> Result<(), QuarantineError> {
+        let path = self.path;
+        let failed = |operation| failed(path, operation);
+        let copy = handle(directory, name).map_err(failed("look up the copy"))?;
+        sys::own_link(&copy, Some(stat.st_uid), Some(stat.st_gid)).map_err(failed("change the owner"))?;
+        for (attribute, value) in attributes(original).map_err(failed("read attributes"))? {
+            if let Err(errno) = sys::set_link_attribute(&copy, attribute.as_os_str(), &value) {
+                self.lose(&format!("extended attribute {}: {}", attribute.to_string_lossy(), errno.desc()));
+            }
+        }
+        if kind(stat) != SFlag::S_IFLNK {
+            sys::mode_of_name(directory, name, stat.st_mode).map_err(failed("change the mode"))?;
+        }
+        if let Err(errno) = sys::times_of_name(directory, name, stat) {
+            self.lose(&format!("times: {}", errno.desc()));
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, loss: &str) {
+        if self.losses.len() < MOST_LOSSES && !self.losses.iter().any(|known| known == loss) {
+            self.losses.push(loss.to_owned());
+        }
+    }
+}
+
+/// The extended attributes of an object, also of a link, by its handle.
+fn attributes(handle: &OwnedFd) -> Result<Vec<(OsString, Vec<u8>)>, Errno> {
+    let path = sys::by_handle(handle);
+    let mut list = vec![0; LARGEST];
+    let length = match listxattr(&path, list.as_mut_slice()) {
+        Ok(length) => length,
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => 0,
+        Err(errno) => return Err(sys::raw(errno)),
+    };
+    let mut found = Vec::new();
+    let mut value = vec![0; LARGEST];
+    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match getxattr(&path, name, value.as_mut_slice()) {
+            Ok(length) => found.push((OsStr::from_bytes(name).to_owned(), value[..length].to_vec())),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(sys::raw(errno)),
+        }
+    }
+    Ok(found)
+}
+
+/// Clears the flags that refuse a rename or a removal. Returns whether one was set.
+pub(super) fn clear_flags(directory: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
+    let object = handle(directory, name)?;
+    let opened = match kind(&fstat(&object)?) {
+        SFlag::S_IFREG => open_file(&object)?,
+        SFlag::S_IFDIR => open_directory(&object)?,
+        _ => return Ok(false),
+    };
+    // The file system has no flags.
+    let Ok(flags) = ioctl_getflags(&opened) else { return Ok(false) };
+    let refusing = IFlags::IMMUTABLE | IFlags::APPEND;
+    if !flags.intersects(refusing) {
+        return Ok(false);
+    }
+    sys::set_flags(&opened, flags.difference(refusing))?;
+    Ok(true)
+}
+
+/// Removes an object with everything below it, if each object is one of the survey. `false` if one is not: it stays, with the
+/// directories above it.
+pub(super) fn erase(
+    directory: &OwnedFd,
+    name: &OsStr,
+    survey: &Survey,
+    path: &Path,
+) -> Result<bool, QuarantineError> {
+    erase_below((directory, name), Path::new(""), Some(survey), path, 0)
+}
+
+/// Removes an object in a directory that only root can open, with everything below it.
+pub(super) fn remove_all(directory: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), QuarantineError> {
+    erase_below((directory, name), Path::new(""), None, path, 0).map(drop)
+}
+
+fn erase_below(
+    (directory, name): (&OwnedFd, &OsStr),
+    relative: &Path,
+    survey: Option<&Survey>,
+    path: &Path,
+    depth: usize,
+) -> Result<bool, QuarantineError> {
+    let failed = |operation| failed(path, operation);
+    if depth > MOST_DEEP + 2 {
+        return Err(QuarantineError::refused(path, QuarantineRefusal::TooDeep));
+    }
+    let object = match handle(directory, name) {
+        Err(Errno::ENOENT) => return Ok(true),
+        Err(Errno::EXDEV) => return Err(QuarantineError::refused(path, QuarantineRefusal::Mount)),
+        opened => opened.map_err(failed("look up an object"))?,
+    };
+    let stat = fstat(&object).map_err(failed("stat"))?;
+    if let Some(survey) = survey
+        && !survey.entries.get(relative).is_some_and(|entry| entry.is_now(&stat))
+    {
+        return Ok(false);
+    }
+    let is_directory = kind(&stat) == SFlag::S_IFDIR;
+    let mut is_empty = true;
+    if is_directory {
+        // A directory with such a flag keeps its names.
+        clear_flags(directory, name).map_err(failed("clear the immutable flag"))?;
+        let names = open_directory(&object).and_then(sys::names).map_err(failed("read a directory"))?;
+        for name in names {
+            let below = relative.join(&name);
+            is_empty &= erase_below((&object, name.as_os_str()), &below, survey, path, depth + 1)?;
+        }
+    }
+    if !is_empty {
+        return Ok(false);
+    }
+    let remove = || sys::remove(directory, name, is_directory);
+    let removed = match remove() {
+        Err(Errno::EPERM) if clear_flags(directory, name).map_err(failed("clear the immutable flag"))? => {
+            remove()
+        }
+        removed => removed,
+    };
+    match removed {
+        Ok(()) | Err(Errno::ENOENT) => Ok(true),
+        // Somebody put a name into the directory meanwhile.
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) if survey.is_some() => Ok(false),
+        Err(errno) => Err(failed("remove")(errno)),
+    }
+}

@@ -1,0 +1,95 @@
+//! Undeclared names in a directory that a drift policy closes: they are moved to the quarantine.
+//!
+//! In: the expectation of the directory, and who may have made the names. Out: one item for each name that was moved, and why the
+//! others were not. A limited number in one call, because the loop of the daemon waits for it.
+
+use super::{
+    context::RepairContext,
+    error::{RepairError, RepairRefusal},
+};
+use crate::{
+    disk::{DiskError, Place},
+    quarantine::{Cause, Manifest, OwnFiles, Quarantine, QuarantineError},
+    sys::{self, CallError, temporary},
+};
+use nix::{errno::Errno, fcntl::OFlag};
+use sensor_model::expectation::ClosedDirectoryExpectation;
+use std::{ffi::OsString, ops::ControlFlow, os::fd::OwnedFd, path::Path};
+
+/// Most names that one call moves.
+const MOST: usize = 32;
+
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
+
+/// How names are moved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Move<'a> {
+    pub(super) quarantine: &'a Quarantine,
+    pub(super) own: &'a OwnFiles,
+    pub(super) cause: Cause<'a>,
+    /// The processes of Holdfast that write now. Their temporary names stay.
+    pub(super) writers: &'a [u32],
+}
+
+/// What one call moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) items: Vec<Manifest>,
+    pub(super) errors: Vec<QuarantineError>,
+    /// Undeclared names are left that it did not try.
+    pub(super) is_more: bool,
+}
+
+impl RepairContext<'_> {
+    /// Moves the undeclared names of a closed directory to the quarantine.
+    pub(super) fn move_undeclared(
+        &self,
+        path: &Path,
+        expected: &ClosedDirectoryExpectation,
+        how: Move<'_>,
+    ) -> Result<Moved, RepairError> {
+        let mut moved = Moved::default();
+        let directory = match self.observer.root().open_at(path, DIRECTORY) {
+            Ok(directory) => directory,
+            Err(Errno::ENOENT) => return Ok(moved),
+            Err(Errno::ENOTDIR) => return Err(RepairError::refused(path, RepairRefusal::NotADirectory)),
+            Err(errno) => return Err(DiskError::opening(path, "open the directory", errno).into()),
+        };
+        let failed = |operation| move |errno: Errno| DiskError::from(CallError::new(path, operation, errno));
+        let copy = |directory: &OwnedFd| {
+            directory
+                .try_clone()
+                .map_err(|error| DiskError::from(CallError::new(path, "open the directory", error)))
+        };
+        let mut names: Vec<OsString> = Vec::new();
+        sys::each_name(copy(&directory)?, |name| {
+            let is_of_writer = temporary::maker(name).is_some_and(|pid| how.writers.contains(&pid));
+            if expected.is_unexpected(&name.to_string_lossy()) && !is_of_writer {
+                names.push(name.to_owned());
+            }
+            if names.len() <= MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .map_err(failed("read the directory"))?;
+        moved.is_more = names.len() > MOST;
+        names.truncate(MOST);
+        names.sort_unstable();
+        if names.is_empty() {
+            return Ok(moved);
+        }
+        let mut session = match how.quarantine.begin_moves(self.observer) {
+            Ok(session) => session,
+            Err(error) => {
+                moved.errors.push(error);
+                return Ok(moved);
+            }
+        };
+        for name in names {
+            let place = Place { directory: copy(&directory)?, path: path.join(&name), name };
+            match session.take(&place, how.own, how.cause) {
+                Ok(item) => moved.items.extend(item),
+                Err(error) => moved.errors.push(error),
+            }
+        }
+        Ok(moved)
+    }
+}
