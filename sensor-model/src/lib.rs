@@ -23,7 +23,6 @@
 //! | [`selinux`] | the label that the policy gives a path |
 //! | [`cgroup`] | unit, slice, container and pod by a control group's path |
 //! | [`host`] | parsers for other texts of a host: mount table, process status, accounts, unit files, BTF, fanotify events |
-//! | [`rpm`] | the paths that packages own, by rpm's database |
 //! | [`os`] | deployments and kernel arguments: how tools print them and how two of them compare |
 //! | [`expectation`] | what one managed thing should be, and which MachineConfig declares it |
 //! | [`expectation_watch`] | the paths to watch for an expectation |
@@ -37,6 +36,8 @@
 //! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
 //! | [`image`] | OS images: manifests, layers, what they put at each path, and the index of that |
+//! | [`dpkg`] | the packages of dpkg's database, and what each has at its paths |
+//! | [`rpm`] | the same by rpm's database |
 //! | [`adopt`] | the MachineConfig that declares the present state |
 //! | [`protocol`] | the detection protocol: changes and verifications become verdicts and gaps |
 //! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
@@ -70,6 +71,7 @@ pub mod closed;
 pub mod compare;
 pub mod data_url;
 pub mod difference;
+pub mod dpkg;
 pub mod drift_policy;
 pub mod expectation;
 pub mod expectation_watch;

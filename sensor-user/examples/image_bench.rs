@@ -40,7 +40,7 @@ fn index(layout: &Path, state: &Path) -> Result<()> {
         "digest": indexed.meta.digest,
         "entries": indexed.meta.entries,
         "bytes": indexed.meta.bytes,
-        "compressed": indexed.meta.layers.iter().map(|layer| layer.size).sum::<u64>(),
+        "compressed": indexed.meta.layers.iter().filter_map(|layer| layer.size).sum::<u64>(),
         "index_bytes": indexed.size,
         "cpu_seconds": cpu()? - start.0,
         "seconds": start.1.elapsed().as_secs_f64(),

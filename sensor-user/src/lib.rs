@@ -23,7 +23,7 @@
 //! | [`event`] | decodes and checks a ring record |
 //! | [`attribution`] | finds the actor of a change: process, login, unit, pod |
 //! | [`observation`] | observes the things of a host |
-//! | [`packages`] | finds the directories that a policy closes, and what packages put there |
+//! | [`packages`] | finds the directories that a policy closes, and what packages have there and elsewhere |
 //! | [`labels`] | finds the SELinux label that a path should have |
 //! | [`agent`] | runs the detection protocol in one loop |
 //! | [`diagnosis`] | tests which backend works on a host, and what it cannot see |
@@ -77,8 +77,8 @@ pub mod disk;
 
 pub mod store;
 
-pub mod quarantine;
 pub mod image;
+pub mod quarantine;
 
 pub mod repair;
 

@@ -33,7 +33,7 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     }
     let profile = if full { Profile::Release } else { Profile::Merge };
     std::thread::scope(|scope| {
-        scope.spawn(|| workspace(&parts, quick));
+        scope.spawn(|| workspace(&parts, quick, profile));
         others(&parts, quick, profile);
     });
     if !quick {
@@ -45,7 +45,7 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
 }
 
 /// The lane of what is built by the development profile.
-fn workspace(parts: &TestParts, quick: bool) {
+fn workspace(parts: &TestParts, quick: bool, profile: Profile) {
     // A test resolves every field and hook against each kernel's BTF. Without the BTF it would pass untested.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     for (name, arguments) in [
@@ -58,23 +58,31 @@ fn workspace(parts: &TestParts, quick: bool) {
         parts.run(name, || show(cargo().args(arguments).envs(environment).current_dir(dist::root())));
     }
     parts.run("generated files", || reference::generate(true, &[FAULTS]));
+    if quick {
+        return;
+    }
+    // The other lane has begun to build the programs, so on an empty cache this waits for them.
+    parts.run("control plane", || control_plane(kube::NEWEST));
+    if profile == Profile::Release {
+        parts.run("layers, against umoci", || unpacked::test(FAULTS));
+        parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
+    }
 }
 
 /// The lane of everything else, each with a build folder of its own.
 fn others(parts: &TestParts, quick: bool, profile: Profile) {
     parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
+        parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
+        if profile == Profile::Release {
+            parts.run("programs of the older Kubernetes", || kube_assets(kube::OLDER));
+        }
         parts.run("programs for guests", || programs_for_guests(profile));
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
-        parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
-        parts.run("control plane", || control_plane(kube::NEWEST));
     }
     if profile == Profile::Release {
-        parts.run("layers, against umoci", || unpacked::test(FAULTS));
-        parts.run("programs of the older Kubernetes", || kube_assets(kube::OLDER));
-        parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
         parts.run("image", image::check_reproducible);
     }
 }
@@ -83,6 +91,7 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
 fn programs_for_guests(profile: Profile) -> Result<()> {
     dist::build_guest(Profile::Dev)?;
     dist::build_holdfast(profile)?;
+    dist::build_cluster(profile)?;
     let log = run::written()?;
     let warnings: Vec<&str> = log.lines().filter(|line| line.starts_with("warning: ")).collect();
     ensure!(warnings.is_empty(), "the compiler warns: {}", warnings.join("; "));
@@ -102,7 +111,7 @@ fn all_kernels() -> Result<()> {
     kernels::series().try_for_each(|series| kernels::ensure(&cache, series).map(drop))
 }
 
-/// Builds what the next part needs.
+/// Builds what the tests on a control plane need, and the guests with a kubelet.
 fn kube_assets(release: &str) -> Result<()> {
     kube::KubeAssets::ensure(&Cache::open()?, release).map(drop)
 }
@@ -111,6 +120,7 @@ fn kube_assets(release: &str) -> Result<()> {
 /// options of Cargo are those of the other tests, so that nothing is built twice. Tests that need more than the release has are named
 /// and left out.
 fn control_plane(release: &str) -> Result<()> {
+    kube_assets(release)?;
     let mut left_out = Vec::new();
     for (test, what) in kube::beyond(release) {
         say("skip", &format!("{test}: Kubernetes {release} has no {what}"));

@@ -89,6 +89,13 @@ pub fn rpm(data: &[u8]) {
         if let Ok(paths) = header::paths(blob) {
             assert!(paths.len() <= blob.len(), "each name has a byte");
         }
+        if let Ok(package) = crate::rpm::package(blob) {
+            assert!(package.files.len() <= blob.len(), "each name has a byte");
+            for file in &package.files {
+                let entry = file.entry(1, |_| Some(0), |_| None);
+                assert!(entry.sha256.is_none() || entry.md5.is_none(), "a digest is of one kind");
+            }
+        }
     };
     check(data);
     let mut total = 0;
@@ -97,6 +104,19 @@ pub fn rpm(data: &[u8]) {
         check(blob);
     });
     assert!(total <= data.len(), "a byte of the file is in one row: {read:?}");
+}
+
+/// The texts of dpkg's database: a path is absolute, and a file of a package is at one place.
+pub fn dpkg(data: &[u8]) {
+    for package in crate::dpkg::packages(data) {
+        assert!(!package.package.name.is_empty());
+        assert!(package.conffiles.iter().all(|(path, _)| path.starts_with(b"/")));
+    }
+    assert!(crate::dpkg::sums(data).all(|(path, _)| path.len() > 1 && path.starts_with(b"/")));
+    let diversions = crate::dpkg::Diversions::of(data);
+    for line in data.split(|byte| *byte == b'\n').take(64).filter(|line| line.starts_with(b"/")) {
+        assert!(diversions.place(line, "no package has this name\n").starts_with(b"/"));
+    }
 }
 
 /// A kernel's BTF: every lookup ends in bounded time, and a member has one type.

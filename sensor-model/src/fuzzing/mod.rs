@@ -12,7 +12,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-pub use host::{accounts, btf, fanotify, install, mountinfo, process_stat, rpm};
+pub use host::{accounts, btf, dpkg, fanotify, install, mountinfo, process_stat, rpm};
 pub use images::{image_document, image_index, image_layer};
 pub use plans::{node_disruption, plan, registries, selinux};
 pub use records::{cgroup, drift_policy, forensic_log, journal};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 24] = [
+const TARGETS: [(&str, Target); 25] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -26,6 +26,7 @@ const TARGETS: [(&str, Target); 24] = [
     ("btf", btf),
     ("fanotify", fanotify),
     ("rpm", rpm),
+    ("dpkg", dpkg),
     ("image_layer", image_layer),
     ("image_index", image_index),
     ("image_document", image_document),

@@ -3,7 +3,7 @@
 //! In: an entry, and the observation of its path. Out: the differences, with the texts that a declared thing would have. Times are
 //! never compared, because tools that make an image from a commit set them all to zero.
 
-use super::entry::ImageEntry;
+use super::entry::{ImageEntry, Known};
 use crate::{
     compare::{Ids, compare},
     difference::{Difference, DifferenceKind},
@@ -47,7 +47,7 @@ impl ImageEntry {
     }
 
     fn owner(&self, id: u32) -> Owner {
-        if self.implied { Owner::Undeclared } else { Owner::Id(id) }
+        if self.known.has_metadata() { Owner::Id(id) } else { Owner::Undeclared }
     }
 }
 
@@ -56,9 +56,12 @@ pub fn changed_parts(old: &ImageEntry, new: &ImageEntry) -> Vec<&'static str> {
     if old.file_type != new.file_type {
         return vec![DifferenceKind::Type.as_str()];
     }
-    let known = !old.implied && !new.implied;
+    let known = old.known.has_metadata() && new.known.has_metadata();
     let parts = [
-        ((old.size, old.sha256) != (new.size, new.sha256), DifferenceKind::Content.as_str()),
+        (
+            (old.size, old.sha256, old.md5) != (new.size, new.sha256, new.md5),
+            DifferenceKind::Content.as_str(),
+        ),
         (known && old.mode != new.mode, DifferenceKind::Mode.as_str()),
         (known && (old.uid, old.gid) != (new.uid, new.gid), DifferenceKind::Owner.as_str()),
         (known && old.xattrs != new.xattrs, DifferenceKind::Xattr.as_str()),
@@ -75,9 +78,15 @@ pub fn differences(
     observation: &Observation,
     knows_xattrs: bool,
 ) -> Vec<Difference> {
+    if entry.known == Known::Name {
+        return Vec::new();
+    }
     let Observation::Object(object) = observation else {
         return compare(expectation, observation, &Ids::default());
     };
+    if !entry.known.has_type() {
+        return Vec::new();
+    }
     if !matches!(entry.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
         return special(entry, expectation, object);
     }
@@ -85,13 +94,25 @@ pub fn differences(
     let is_wrong_type = found.iter().any(|difference| difference.kind == DifferenceKind::Type);
     found.retain(|difference| match difference.kind {
         DifferenceKind::Xattr => false,
-        DifferenceKind::Mode => !entry.implied,
+        DifferenceKind::Mode => entry.known.has_metadata(),
         _ => true,
     });
-    if knows_xattrs && !entry.implied && !is_wrong_type {
+    if knows_xattrs && entry.known.has_metadata() && !is_wrong_type {
         found.extend(xattrs(entry, expectation, object));
     }
     found
+}
+
+/// The difference between the MD5 of a file and that of its entry; `None` if they are equal, or the entry has none.
+pub fn md5_difference(entry: &ImageEntry, path: &Path, found: [u8; 16]) -> Option<Difference> {
+    let expected = entry.md5.filter(|expected| *expected != found)?;
+    let text = |digest: [u8; 16]| format!("md5:{}", hex::encode(digest));
+    Some(Difference {
+        kind: DifferenceKind::Content,
+        expected: text(expected),
+        found: text(found),
+        text: format!("content mismatch for file \"{}\"", path.display()),
+    })
 }
 
 /// Devices and pipes, which a config cannot declare.

@@ -1,6 +1,32 @@
-//! What an image has at one path.
+//! What an image, or a package, has at one path.
 
-use crate::observation::FileType;
+use crate::{names::names, observation::FileType};
+
+names! {
+    /// How much the source of an entry says about its path. Only that is compared.
+    pub enum Known {
+        /// Type, content, mode, owner, and attributes as far as the image has them.
+        All = "all",
+        /// Type, and content of a file or target of a link: a directory that no layer names, or a file of a package of dpkg.
+        Content = "type and content",
+        /// That the path exists: a name in a package's list that has no checksum there.
+        Existence = "existence",
+        /// That the path may exist: a package owns the name, and creates nothing there.
+        Name = "name",
+    }
+}
+
+impl Known {
+    /// Whether mode and owner are known.
+    pub fn has_metadata(self) -> bool {
+        self == Self::All
+    }
+
+    /// Whether the type is known.
+    pub fn has_type(self) -> bool {
+        matches!(self, Self::All | Self::Content)
+    }
+}
 
 /// What an image has at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +43,8 @@ pub struct ImageEntry {
     pub size: u64,
     /// SHA-256 of a regular file's content.
     pub sha256: Option<[u8; 32]>,
+    /// MD5 of a regular file's content, where a package has no better digest. The size is not known then.
+    pub md5: Option<[u8; 16]>,
     /// Extended attributes, sorted by name: the name, and the value as [`crate::xattr::describe`] shows it. The value of
     /// `security.selinux` is the label itself.
     pub xattrs: Vec<(String, String)>,
@@ -24,10 +52,12 @@ pub struct ImageEntry {
     pub target: Option<Vec<u8>>,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
-    /// The layer that last changed it, counted from 0.
+    /// The layer that last changed it, or the package that owns it, counted from 0.
     pub layer: u16,
-    /// No layer names the directory; it exists because a layer names something in it. Its mode and owner are then not known.
-    pub implied: bool,
+    /// How much of this is known.
+    pub known: Known,
+    /// A configuration file of a package, which the package expects an admin to change.
+    pub config: bool,
     /// Paths with the same number above 0 are hard links of one inode.
     pub links: u32,
 }

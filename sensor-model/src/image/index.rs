@@ -5,14 +5,14 @@
 //! it. A look-up reads one slot in memory and one record of the file. A slot holds a part of the path's hash, and the offset of the
 //! record. The hash begins with the image's digest, so that nobody can make an image whose paths share one slot.
 
-use super::entry::ImageEntry;
+use super::entry::{ImageEntry, Known};
 use crate::observation::FileType;
 use sha2::{Digest as _, Sha256};
 
 /// The beginning of an index file.
 pub const MAGIC: &[u8; 16] = b"holdfast-index\n\0";
 /// The version of the form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the trailer.
 pub const TRAILER: usize = 80;
 /// Most bytes of one record.
@@ -196,11 +196,14 @@ impl Trailer {
     }
 }
 
-const IMPLIED: u8 = 1;
+const IS_CONFIG: u8 = 1;
 const HAS_DIGEST: u8 = 2;
 const HAS_TARGET: u8 = 4;
 const HAS_DEVICE: u8 = 8;
 const HAS_LINKS: u8 = 16;
+const HAS_MD5: u8 = 32;
+/// Two bits: the place in [`Known::ALL`].
+const KNOWN: u32 = 6;
 
 /// Adds the record of a path: its length, and then its fields.
 pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
@@ -210,12 +213,16 @@ pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
     let file_type = FileType::ALL.iter().position(|kind| *kind == entry.file_type).unwrap_or(0);
     into.push(u8::try_from(file_type).unwrap_or(0));
     let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let known = Known::ALL.iter().position(|known| *known == entry.known).unwrap_or(0);
+    let known = u8::try_from(known).unwrap_or(0);
     into.push(
-        flag(entry.implied, IMPLIED)
+        flag(entry.config, IS_CONFIG)
             | flag(entry.sha256.is_some(), HAS_DIGEST)
             | flag(entry.target.is_some(), HAS_TARGET)
             | flag(entry.device.is_some(), HAS_DEVICE)
-            | flag(entry.links != 0, HAS_LINKS),
+            | flag(entry.links != 0, HAS_LINKS)
+            | flag(entry.md5.is_some(), HAS_MD5)
+            | (known << KNOWN),
     );
     for number in [entry.mode, entry.uid, entry.gid] {
         into.extend_from_slice(&number.to_le_bytes());
@@ -224,6 +231,9 @@ pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
     into.extend_from_slice(&entry.size.to_le_bytes());
     if let Some(sha256) = &entry.sha256 {
         into.extend_from_slice(sha256);
+    }
+    if let Some(md5) = &entry.md5 {
+        into.extend_from_slice(md5);
     }
     if let Some(target) = &entry.target {
         text(target, into);
@@ -260,6 +270,7 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
     let layer = u16::from_le_bytes(fields.array()?);
     let size = u64::from_le_bytes(fields.array()?);
     let sha256 = if has(HAS_DIGEST) { Some(fields.array()?) } else { None };
+    let md5 = if has(HAS_MD5) { Some(fields.array()?) } else { None };
     let target = if has(HAS_TARGET) { Some(fields.text()?.to_vec()) } else { None };
     let device = if has(HAS_DEVICE) { Some((fields.number()?, fields.number()?)) } else { None };
     let links = if has(HAS_LINKS) { fields.number()? } else { 0 };
@@ -269,9 +280,23 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
         xattrs
             .push((std::str::from_utf8(name).ok()?.to_owned(), std::str::from_utf8(value).ok()?.to_owned()));
     }
-    let implied = has(IMPLIED);
-    let entry =
-        ImageEntry { file_type, mode, uid, gid, size, sha256, xattrs, target, device, layer, implied, links };
+    let known = *Known::ALL.get(usize::from(flags >> KNOWN))?;
+    let entry = ImageEntry {
+        file_type,
+        mode,
+        uid,
+        gid,
+        size,
+        sha256,
+        md5,
+        xattrs,
+        target,
+        device,
+        layer,
+        known,
+        config: has(IS_CONFIG),
+        links,
+    };
     Some((path, entry))
 }
 

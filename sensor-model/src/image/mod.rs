@@ -18,8 +18,8 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use difference::{changed_parts, differences};
-pub use entry::ImageEntry;
+pub use difference::{changed_parts, differences, md5_difference};
+pub use entry::{ImageEntry, Known};
 pub use error::{EntryFault, LayerError};
 pub use index::{
     IndexError, MAGIC, META_LIMIT, PathHasher, RECORD_LIMIT, SlotTable, TRAILER, Trailer, decode_record,
@@ -30,6 +30,6 @@ pub use manifest::{
     Choice, Compression, ConfigError, Descriptor, ImageConfig, Manifest, ManifestDocument, ManifestError,
     Platform, parse_config, parse_document,
 };
-pub use reference::{ImageMeta, LayerMeta, Strength, is_digest};
+pub use reference::{ImageMeta, ImageSource, LayerMeta, Package, Strength, is_digest};
 pub use tar::LayerReader;
 pub use tree::ImageTree;

@@ -1,5 +1,6 @@
 //! The names of an image and of its layers, and how strong a verdict by them is.
 
+use super::entry::ImageEntry;
 use crate::names::names;
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +9,58 @@ names! {
     pub enum Strength {
         /// The SHA-256 of the content in a layer whose own digest was verified.
         Layer = "sha256 of a layer",
+        /// The SHA-256 of the content in the database of packages.
+        PackageSha256 = "sha256 of a package",
+        /// The MD5 of the content in the database of packages. It shows mistakes. Somebody can make two contents with one MD5.
+        PackageMd5 = "md5 of a package",
+        /// A name in the database of packages, which has no digest of a content there.
+        PackageName = "name in a package",
     }
 }
 
-/// One layer of an image.
+names! {
+    /// What an index was made from.
+    pub enum ImageSource {
+        /// The layers of an OCI image.
+        Layers = "layers",
+        /// The databases of packages of a host.
+        Packages = "packages",
+    }
+}
+
+/// A package.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version, with epoch and release.
+    pub version: String,
+    /// Its architecture.
+    pub architecture: String,
+}
+
+impl Package {
+    /// In words: `openssh-server 1:9.2p1-2 (amd64)`.
+    pub fn text(&self) -> String {
+        format!("{} {} ({})", self.name, self.version, self.architecture)
+    }
+}
+
+/// One layer of an image, or one package of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LayerMeta {
-    /// Digest of the layer's blob.
+    /// Digest of the layer's blob; absent for a package.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
     pub digest: String,
-    /// Digest of the uncompressed layer.
+    /// Digest of the uncompressed layer; absent for a package.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
     pub diff_id: String,
-    /// Size of the blob in bytes.
-    pub size: u64,
+    /// Size of the blob in bytes; absent for a package.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub size: Option<u64>,
+    /// The package; absent for a layer.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub package: Option<Package>,
     /// The line of the image's history that made the layer; null if the image has none for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub history: Option<String>,
@@ -28,20 +69,23 @@ pub struct LayerMeta {
 /// What an index says about its image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ImageMeta {
-    /// Digest of the manifest of the platform.
+    /// What the index was made from.
+    pub source: ImageSource,
+    /// Digest of the manifest of the platform; for packages, of what their databases say.
     pub digest: String,
     /// Digests of the image indexes that lead to the manifest, the outermost first. They name the same image.
     pub indexes: Vec<String>,
-    /// Digest of the image's config.
+    /// Digest of the image's config; absent for packages.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
     pub config: String,
-    /// The platform, such as `linux/amd64`.
+    /// The platform, such as `linux/amd64`; for packages, what manages them: `dpkg`, `rpm` or both.
     pub platform: String,
     /// Names that the layout gives to the image.
     pub names: Vec<String>,
     /// When the image was made, by its own word.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub created: Option<String>,
-    /// The layers, the lowest first.
+    /// The layers, the lowest first; or the packages.
     pub layers: Vec<LayerMeta>,
     /// How many paths the index has.
     pub entries: u64,
@@ -50,6 +94,9 @@ pub struct ImageMeta {
     /// The image is an encapsulated ostree commit. Its extended attributes are in objects of their own, so the index does not
     /// know them.
     pub ostree: bool,
+    /// The state of the databases of packages that it was made from; absent for an image. In another state the index is old.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub state: Option<String>,
 }
 
 impl ImageMeta {
@@ -58,11 +105,39 @@ impl ImageMeta {
         self.digest == digest || self.indexes.iter().any(|index| index == digest)
     }
 
-    /// The blame in words: `layer 2 of 3, sha256:…, "RUN …"`. The line is cut to `most` characters.
+    /// Whether the entries have all extended attributes of their paths. An ostree commit has them in objects of their own, and packages
+    /// have none, or only some.
+    pub fn knows_xattrs(&self) -> bool {
+        self.source == ImageSource::Layers && !self.ostree
+    }
+
+    /// What a verdict about an entry rests on.
+    pub fn strength(&self, entry: &ImageEntry) -> Strength {
+        match (self.source, entry.sha256, entry.md5) {
+            (ImageSource::Layers, ..) => Strength::Layer,
+            (ImageSource::Packages, Some(_), _) => Strength::PackageSha256,
+            (ImageSource::Packages, None, Some(_)) => Strength::PackageMd5,
+            (ImageSource::Packages, None, None) => Strength::PackageName,
+        }
+    }
+
+    /// What verdicts about contents rest on, at the weakest.
+    pub fn strength_of_contents(&self) -> Strength {
+        match self.source {
+            ImageSource::Layers => Strength::Layer,
+            ImageSource::Packages if self.platform == "rpm" => Strength::PackageSha256,
+            ImageSource::Packages => Strength::PackageMd5,
+        }
+    }
+
+    /// The blame in words: `layer 2 of 3, sha256:…, "RUN …"`, or the package. The line is cut to `most` characters.
     pub fn blame(&self, layer: u16, most: usize) -> String {
         let number = usize::from(layer);
         let count = self.layers.len();
         let Some(meta) = self.layers.get(number) else { return format!("layer {} of {count}", number + 1) };
+        if let Some(package) = &meta.package {
+            return format!("package {}", package.text());
+        }
         let digest: String = meta.digest.chars().take(19).collect();
         let mut text = format!("layer {} of {count}, {digest}…", number + 1);
         if let Some(line) = &meta.history {

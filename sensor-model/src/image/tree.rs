@@ -7,7 +7,7 @@
 mod way;
 
 use super::{
-    entry::ImageEntry,
+    entry::{ImageEntry, Known},
     error::{EntryFault, LayerError, lossy},
     limits::ImageLimits,
 };
@@ -459,7 +459,9 @@ impl ImageTree {
             target: inode.target.as_deref().map(<[u8]>::to_vec),
             device: inode.device,
             layer: node.layer,
-            implied: inode.implied,
+            known: if inode.implied { Known::Content } else { Known::All },
+            config: false,
+            md5: None,
             links: links.get(&node.inode).copied().unwrap_or(0),
         }
     }

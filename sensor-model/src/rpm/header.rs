@@ -1,6 +1,7 @@
 //! One package of rpm's database: a header blob.
 //!
-//! In: the blob: two counts, an index of tags, a store of values, all big-endian (lib/header.c of rpm). Out: the paths of the package.
+//! In: the blob: two counts, an index of tags, a store of values, all big-endian (lib/header.c of rpm). Out: the paths of the package,
+//! and the values of its tags.
 
 /// Tag of paths in packages from before rpm 4 (`RPMTAG_OLDFILENAMES`).
 const OLD_FILE_NAMES: u32 = 1027;
@@ -12,7 +13,10 @@ const BASE_NAMES: u32 = 1117;
 const DIRECTORY_NAMES: u32 = 1118;
 
 /// Types of values.
+const INT16: u32 = 3;
 const INT32: u32 = 4;
+const INT64: u32 = 5;
+const STRING: u32 = 6;
 const STRING_ARRAY: u32 = 8;
 
 /// Bytes of an entry of the index.
@@ -37,7 +41,8 @@ pub enum HeaderError {
     NoDirectory,
 }
 
-struct Blob<'a> {
+/// The header of a package.
+pub(super) struct Blob<'a> {
     index: &'a [u8],
     store: &'a [u8],
 }
@@ -47,15 +52,7 @@ struct Blob<'a> {
 /// # Errors
 /// See [`HeaderError`].
 pub fn paths(blob: &[u8]) -> Result<Vec<Vec<u8>>, HeaderError> {
-    let entries = usize::try_from(number(blob, 0)?).map_err(|_| HeaderError::TooMany)?;
-    let bytes = usize::try_from(number(blob, 4)?).map_err(|_| HeaderError::Short)?;
-    if entries > MOST_ENTRIES {
-        return Err(HeaderError::TooMany);
-    }
-    let start = 8 + entries * ENTRY;
-    let end = start.checked_add(bytes).ok_or(HeaderError::Short)?;
-    let index = blob.get(8..start).ok_or(HeaderError::Short)?;
-    let header = Blob { index, store: blob.get(start..end).ok_or(HeaderError::Short)? };
+    let header = Blob::of(blob)?;
     let Some(names) = header.strings(BASE_NAMES)? else {
         let old = header.strings(OLD_FILE_NAMES)?.unwrap_or_default();
         return Ok(old.into_iter().map(<[u8]>::to_vec).collect());
@@ -82,6 +79,19 @@ fn number(bytes: &[u8], at: usize) -> Result<u32, HeaderError> {
 }
 
 impl<'a> Blob<'a> {
+    /// The parts of a blob.
+    pub(super) fn of(blob: &'a [u8]) -> Result<Self, HeaderError> {
+        let entries = usize::try_from(number(blob, 0)?).map_err(|_| HeaderError::TooMany)?;
+        let bytes = usize::try_from(number(blob, 4)?).map_err(|_| HeaderError::Short)?;
+        if entries > MOST_ENTRIES {
+            return Err(HeaderError::TooMany);
+        }
+        let start = 8 + entries * ENTRY;
+        let end = start.checked_add(bytes).ok_or(HeaderError::Short)?;
+        let index = blob.get(8..start).ok_or(HeaderError::Short)?;
+        Ok(Self { index, store: blob.get(start..end).ok_or(HeaderError::Short)? })
+    }
+
     /// The values of a tag from its first byte on, and their number; `None` without the tag.
     fn values(&self, tag: u32, kind: u32) -> Result<Option<(&'a [u8], usize)>, HeaderError> {
         for entry in self.index.chunks_exact(ENTRY) {
@@ -97,7 +107,7 @@ impl<'a> Blob<'a> {
         Ok(None)
     }
 
-    fn strings(&self, tag: u32) -> Result<Option<Vec<&'a [u8]>>, HeaderError> {
+    pub(super) fn strings(&self, tag: u32) -> Result<Option<Vec<&'a [u8]>>, HeaderError> {
         let Some((bytes, count)) = self.values(tag, STRING_ARRAY)? else { return Ok(None) };
         // Each string takes a byte at least, so this is bounded by the blob.
         let mut left = bytes;
@@ -110,9 +120,44 @@ impl<'a> Blob<'a> {
         Ok(Some(found))
     }
 
-    fn numbers(&self, tag: u32) -> Result<Option<Vec<u32>>, HeaderError> {
-        let Some((bytes, count)) = self.values(tag, INT32)? else { return Ok(None) };
-        let bytes = bytes.get(..count * 4).ok_or(HeaderError::Short)?;
-        bytes.chunks_exact(4).map(|chunk| number(chunk, 0)).collect::<Result<_, _>>().map(Some)
+    /// The value of a tag that is one string; empty without the tag.
+    pub(super) fn string(&self, tag: u32) -> Result<&'a [u8], HeaderError> {
+        let Some((bytes, _)) = self.values(tag, STRING)? else { return Ok(b"") };
+        let end = bytes.iter().position(|byte| *byte == 0).ok_or(HeaderError::Short)?;
+        Ok(&bytes[..end])
+    }
+
+    pub(super) fn numbers(&self, tag: u32) -> Result<Option<Vec<u32>>, HeaderError> {
+        Ok(self
+            .chunks(tag, INT32)?
+            .map(|chunks| chunks.iter().map(|chunk| u32::from_be_bytes(*chunk)).collect()))
+    }
+
+    pub(super) fn short_numbers(&self, tag: u32) -> Result<Option<Vec<u16>>, HeaderError> {
+        Ok(self
+            .chunks(tag, INT16)?
+            .map(|chunks| chunks.iter().map(|chunk| u16::from_be_bytes(*chunk)).collect()))
+    }
+
+    pub(super) fn long_numbers(&self, tag: u32) -> Result<Option<Vec<u64>>, HeaderError> {
+        Ok(self
+            .chunks(tag, INT64)?
+            .map(|chunks| chunks.iter().map(|chunk| u64::from_be_bytes(*chunk)).collect()))
+    }
+
+    /// Single bytes, of either type that rpm has for them (`RPM_CHAR_TYPE`, `RPM_INT8_TYPE`).
+    pub(super) fn bytes(&self, tag: u32) -> Result<Option<&'a [u8]>, HeaderError> {
+        for kind in [1, 2] {
+            if let Some((bytes, count)) = self.values(tag, kind)? {
+                return bytes.get(..count).ok_or(HeaderError::Short).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn chunks<const N: usize>(&self, tag: u32, kind: u32) -> Result<Option<&'a [[u8; N]]>, HeaderError> {
+        let Some((bytes, count)) = self.values(tag, kind)? else { return Ok(None) };
+        let bytes = bytes.get(..count * N).ok_or(HeaderError::Short)?;
+        Ok(Some(bytes.as_chunks::<N>().0))
     }
 }

@@ -1,12 +1,15 @@
-//! The database of rpm: which paths packages own.
+//! The database of rpm: which paths packages own, and what they have there.
 //!
-//! In: pages of an SQLite file, and the header blobs in them. Out: the paths of each package. Reading the file is cheaper and safer than
+//! In: pages of an SQLite file, and the header blobs in them. Out: the paths of each package, with the state of each. Reading the file is cheaper and safer than
 //! running `rpm`, and works in a pod. Both parsers are bounded: a damaged or hostile file gives an error.
 
+mod files;
 pub mod header;
 pub mod sqlite;
 #[cfg(test)]
 mod tests;
+
+pub use files::{RpmFile, RpmPackage, package};
 
 /// The table that has a header for each package.
 pub const TABLE: &str = "Packages";

@@ -91,3 +91,23 @@ fn a_header_that_ends_early_or_lacks_a_directory_is_an_error() {
     assert_eq!(header::paths(&blob), Err(header::HeaderError::NoDirectory));
     assert_eq!(header::paths(&number(u32::MAX).repeat(2)), Err(header::HeaderError::TooMany));
 }
+
+#[test]
+fn a_package_has_its_version_and_the_state_of_each_of_its_paths() {
+    use crate::{image::Known, observation::FileType};
+    let blobs = blobs(&database(), TABLE).unwrap();
+    let found = package(&blobs[0]).unwrap();
+    println!("{:?} {:?}", found.package, &found.files[..12]);
+    assert_eq!(found.files.len(), 605);
+    let entry = |path: &str| {
+        let file = found.files.iter().find(|file| file.path == path.as_bytes()).unwrap();
+        file.entry(7, |name| (name == b"root").then_some(0), |name| (name == b"root").then_some(0))
+    };
+    let ghost = entry("/etc/sudoers.d/ghost");
+    assert_eq!((ghost.known, ghost.sha256, ghost.layer), (Known::Name, None, 7));
+    let generator = entry("/usr/lib/systemd/system-generators/gen");
+    assert_eq!((generator.file_type, generator.known), (FileType::Regular, Known::All));
+    assert!(generator.sha256.is_some() && generator.md5.is_none());
+    let directory = entry("/etc/cron.d/sub");
+    assert_eq!((directory.file_type, directory.sha256), (FileType::Directory, None));
+}

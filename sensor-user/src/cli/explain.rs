@@ -15,7 +15,7 @@ use crate::{
     report::forensic::{self, LogPlace},
 };
 use anyhow::Context as _;
-use sensor_model::verdict::VerdictKind;
+use sensor_model::{image::ImageSource, verdict::VerdictKind};
 use std::{io, path::PathBuf};
 
 /// Arguments.
@@ -26,8 +26,9 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Also show what this image has at the path: a digest, or its beginning. `holdfast image index` makes the index. [default:
-    /// the booted image, if the host shows its digest and it has an index]
+    /// Also show what this image has at the path: a digest, or its beginning. `packages` for the
+    /// host's packages. `holdfast image index` makes the index. [default: the booted image, if the host shows its digest and it has an
+    /// index; else the packages, if they have one]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
     /// Directory of the forensic log.
@@ -130,32 +131,35 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
 }
 
 fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
-    let names = explained.names.join(", ");
-    let name =
-        if names.is_empty() { explained.digest.clone() } else { format!("{} ({names})", explained.digest) };
+    let (noun, name) = match explained.source {
+        ImageSource::Packages => ("package", "packages".to_owned()),
+        ImageSource::Layers if explained.names.is_empty() => ("image", format!("image {}", explained.digest)),
+        ImageSource::Layers => {
+            ("image", format!("image {} ({})", explained.digest, explained.names.join(", ")))
+        }
+    };
+    let name = clean(&name);
     let Some(entry) = &explained.entry else {
-        return screen.line(&format!("image {}: it has nothing at this path", clean(&name)));
+        let nothing = match explained.source {
+            ImageSource::Packages => "none has this path",
+            ImageSource::Layers => "it has nothing at this path",
+        };
+        return screen.line(&format!("{name}: {nothing}"));
     };
     let word = match (entry.verdict, &explained.overruled_by) {
-        (VerdictKind::Compliant, _) => screen.paint(Tone::Good, "as in the image"),
+        (VerdictKind::Compliant, _) => screen.paint(Tone::Good, &format!("as in the {noun}")),
         (VerdictKind::Unknown, _) => screen.paint(Tone::Notable, "unknown"),
-        (_, Some(_)) => screen.paint(Tone::Quiet, "differs from the image"),
+        (_, Some(_)) => screen.paint(Tone::Quiet, &format!("differs from the {noun}")),
         (_, None) => screen.paint(Tone::Bad, "drifted"),
     };
-    screen.line(&format!("image {}: {word}", clean(&name)))?;
+    screen.line(&format!("{name}: {word}"))?;
     let layer = &entry.layer;
-    let mut rows = vec![(
-        None,
-        vec![
-            "put there by".to_owned(),
-            clean(&format!("layer {} of {}, {}", layer.number, layer.count, layer.digest)),
-        ],
-    )];
+    let mut rows = vec![(None, vec!["put there by".to_owned(), clean(&layer.text())])];
     rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
     if entry.path != path {
         rows.push((None, vec!["without links".to_owned(), clean(&entry.path)]));
     }
-    rows.push((None, vec!["image has".to_owned(), clean(&entry.expected.summary())]));
+    rows.push((None, vec![format!("{noun} has"), clean(&entry.expected.summary())]));
     rows.push((None, vec!["found".to_owned(), describe::found(&entry.observation)]));
     let differences = entry.differences.iter();
     rows.extend(
@@ -163,7 +167,7 @@ fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Res
     );
     rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));
     if let Some(config) = &explained.overruled_by {
-        let text = format!("the state that {config} declares applies, not that of the image");
+        let text = format!("the state that {config} declares applies, not that of the {noun}");
         rows.push((None, vec!["precedence".to_owned(), clean(&text)]));
     }
     screen.table(2, &rows)

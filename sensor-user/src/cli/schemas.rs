@@ -2,8 +2,8 @@
 //!
 //! In: the types. Out: schemas, each with the name of its file in `docs/schemas`. `cargo xtask generate` writes them.
 
-use super::quarantine::QuarantineReport;
 use super::image::{ImageDiffReport, ImageListReport, ImageShowReport, ImageVerifyReport, IndexedReport};
+use super::quarantine::QuarantineReport;
 use crate::{
     apply::{ApplyReport, HistoryReport, PlanReport, RepairReport},
     diagnosis::Diagnosis,

@@ -13,7 +13,7 @@ use super::{
 };
 use flate2::bufread::MultiGzDecoder;
 use sensor_model::image::{
-    Choice, Compression, Descriptor, ImageLimits, ImageMeta, ImageTree, LayerMeta, LayerReader,
+    Choice, Compression, Descriptor, ImageLimits, ImageMeta, ImageSource, ImageTree, LayerMeta, LayerReader,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -62,10 +62,12 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
     let layers = layers.map(|((blob, _), (diff_id, history))| LayerMeta {
         digest: blob.digest.clone(),
         diff_id,
-        size: blob.size,
+        size: Some(blob.size),
+        package: None,
         history,
     });
     ImageMeta {
+        source: ImageSource::Layers,
         digest,
         indexes,
         config: manifest.config.digest.clone(),
@@ -76,6 +78,7 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
         entries: 0,
         bytes: tree.bytes(),
         ostree: config.ostree || tree.contains(b"/sysroot/ostree/repo/objects"),
+        state: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why an image is not indexed, or an index not read.
 
-use crate::sys::CallError;
+use crate::{packages::Unread, sys::CallError};
 use sensor_model::image::{ConfigError, IndexError, LayerError, ManifestError};
 use std::{io, path::PathBuf};
 
@@ -116,7 +116,7 @@ pub enum ImageError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// The index is damaged.
-    #[error("{}: {reason}; build it anew with `holdfast image index LAYOUT`", path.display())]
+    #[error("{}: {reason}; build it anew with `holdfast image index`", path.display())]
     Index {
         /// The file.
         path: PathBuf,
@@ -131,6 +131,21 @@ pub enum ImageError {
         /// Digests of the images that have one.
         images: Vec<String>,
     },
+    /// A database of packages cannot be read.
+    #[error("the databases of packages cannot be indexed: {0}")]
+    Packages(#[from] Unread),
+    /// The host has neither dpkg nor rpm.
+    #[error("this host has no database of packages: neither /var/lib/dpkg/status nor rpmdb.sqlite")]
+    NoPackages,
+    /// There is no index of the host's packages.
+    #[error("there is no index of this host's packages; make it with `holdfast image index --packages`")]
+    NotIndexed,
+    /// Packages changed since the index was made.
+    #[error(
+        "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
+         --packages`"
+    )]
+    Old,
     /// Several indexes are.
     #[error("several images have a digest that begins with {wanted}: {}", images.join(", "))]
     Ambiguous {
@@ -182,8 +197,14 @@ impl ImageError {
     /// Whether the mistake is in an argument, or in what it names.
     pub fn is_input(&self) -> bool {
         match self {
-            Self::Layout(_) | Self::Layer { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => true,
-            Self::Call(_) | Self::Index { .. } => false,
+            Self::Layout(_)
+            | Self::Layer { .. }
+            | Self::Unknown { .. }
+            | Self::Ambiguous { .. }
+            | Self::NoPackages
+            | Self::NotIndexed
+            | Self::Old => true,
+            Self::Call(_) | Self::Index { .. } | Self::Packages(_) => false,
         }
     }
 }

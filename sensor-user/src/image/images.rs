@@ -1,7 +1,7 @@
 //! The directory of all indexes.
 //!
 //! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
-//! that leads to it, or the beginning of the manifest's.
+//! that leads to it, or the beginning of the manifest's. The index of the host's packages has the name `packages` in the place of a digest.
 
 use super::{error::ImageError, index::ImageIndex};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     sys::{self, CallError},
 };
 use nix::errno::Errno;
-use sensor_model::image::is_digest;
+use sensor_model::image::{ImageMeta, ImageSource, is_digest};
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -17,6 +17,8 @@ use std::{
 
 /// How the names of indexes end.
 const ENDING: &str = ".index";
+/// The name of the index of the host's packages.
+pub const PACKAGES: &str = "packages";
 /// The fewest digits of a digest's beginning.
 const FEWEST: usize = 6;
 
@@ -37,9 +39,28 @@ impl Images {
         &self.path
     }
 
-    /// The name of the index of a manifest's digest.
-    pub(super) fn file_name(digest: &str) -> String {
+    /// The name of an index file.
+    pub(super) fn file_name(meta: &ImageMeta) -> String {
+        match meta.source {
+            ImageSource::Layers => Self::name_of(&meta.digest),
+            ImageSource::Packages => Self::name_of(PACKAGES),
+        }
+    }
+
+    fn name_of(digest: &str) -> String {
         format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
+    }
+
+    /// Opens the index of the host's packages; `None` if there is none. It may be older than the databases.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn packages(&self) -> Result<Option<ImageIndex>, ImageError> {
+        let path = self.path.join(Self::name_of(PACKAGES));
+        match ImageIndex::open(&path) {
+            Err(ImageError::Call(error)) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     /// Opens the directory, and makes it if it is missing.
@@ -75,15 +96,18 @@ impl Images {
         if !is_digest(digest) || !self.digests()?.iter().any(|known| known == digest) {
             return Ok(None);
         }
-        ImageIndex::open(&self.path.join(Self::file_name(digest))).map(Some)
+        ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
-    /// Opens the index of an image: by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
+    /// Opens the index of an image: by `packages`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
     /// manifest's digest.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read.
     pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
+        if wanted == PACKAGES {
+            return self.packages()?.ok_or(ImageError::NotIndexed);
+        }
         if let Some(index) = self.open_exact(wanted)? {
             return Ok(index);
         }
@@ -94,7 +118,7 @@ impl Images {
             let found: Vec<_> = digests.iter().filter(|digest| digest.starts_with(&beginning)).collect();
             match found.as_slice() {
                 [] => {}
-                [digest] => return ImageIndex::open(&self.path.join(Self::file_name(digest))),
+                [digest] => return ImageIndex::open(&self.path.join(Self::name_of(digest))),
                 several => {
                     let images = several.iter().map(|digest| (*digest).clone()).collect();
                     return Err(ImageError::Ambiguous { wanted: wanted.to_owned(), images });
@@ -104,7 +128,7 @@ impl Images {
         if is_digest(wanted) {
             // The digest may be that of an image index.
             for digest in &digests {
-                let index = ImageIndex::open(&self.path.join(Self::file_name(digest)))?;
+                let index = ImageIndex::open(&self.path.join(Self::name_of(digest)))?;
                 if index.meta().is(wanted) {
                     return Ok(index);
                 }

@@ -5,7 +5,7 @@
 //! is checked at each read, since root may change the file meanwhile.
 
 use super::error::ImageError;
-use crate::sys::CallError;
+use crate::{observation::Observer, packages, sys::CallError};
 use nix::{fcntl::OFlag, sys::stat::Mode};
 use sensor_model::image::{
     ImageEntry, ImageMeta, IndexError, MAGIC, PathHasher, RECORD_LIMIT, SlotTable, TRAILER, Trailer,
@@ -85,6 +85,17 @@ impl ImageIndex {
     /// What the index says about its image.
     pub fn meta(&self) -> &ImageMeta {
         &self.meta
+    }
+
+    /// Refuses the index of a host's packages if they changed since it was made.
+    ///
+    /// # Errors
+    /// [`ImageError::Old`].
+    pub fn refuse_old(self, observer: &Observer) -> Result<Self, ImageError> {
+        match &self.meta.state {
+            Some(state) if *state != packages::state(observer) => Err(ImageError::Old),
+            _ => Ok(self),
+        }
     }
 
     /// The entry of a path; `None` if the image has nothing there. Links are not followed.

@@ -1,16 +1,18 @@
 //! The images of the OS: read from a layout into an index, and looked up in it.
 //!
-//! In: a directory with an OCI image layout. Out: an index file in the state directory, and what it has at a path of the host. It
+//! In: a directory with an OCI image layout, or the databases of packages. Out: an index file in the state directory, and what it has at a path of the host. It
 //! verifies each digest itself, keeps no content, and opens no network socket. A layer passes through memory in pieces. The
 //! index is for root alone: an image may have secrets in its history.
 
 mod blob;
 mod build;
+mod content;
 mod diff;
 mod error;
 mod images;
 mod index;
 mod layout;
+mod packages;
 mod verify;
 mod write;
 mod zstd;
@@ -18,8 +20,9 @@ mod zstd;
 pub use build::{Progress, index_image};
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
-pub use images::Images;
+pub use images::{Images, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
+pub use packages::index_packages;
 pub use verify::{Found, Verified, Verifier};
 pub use write::Indexed;

@@ -3,13 +3,13 @@
 //! In: an index and an observer. Out: what differs at one path or at all paths, with the layer to blame. It reads each file once and
 //! changes nothing.
 
-use super::{error::ImageError, index::ImageIndex};
+use super::{content, error::ImageError, index::ImageIndex};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{ExpectationSource, ImageLayer},
-    image::{ImageEntry, differences},
+    image::{ImageEntry, differences, md5_difference},
     observation::{FileType, Observation},
 };
 use std::{
@@ -101,7 +101,7 @@ impl<'a> Verifier<'a> {
             let found = self.compare(path.to_owned(), entry);
             verified.compared += 1;
             let lists = unexpected
-                && found.entry.file_type == FileType::Directory
+                && found.is_directory()
                 && !verified.left_out.iter().any(|above| path == Path::new(above));
             if lists {
                 verified.unexpected.extend(self.unexpected(&found.path)?);
@@ -115,14 +115,41 @@ impl<'a> Verifier<'a> {
     }
 
     fn compare(&self, path: PathBuf, entry: ImageEntry) -> Found {
-        let layers = &self.index.meta().layers;
-        let layer = layers.get(usize::from(entry.layer)).map_or("", |layer| &layer.digest);
-        let source =
-            ExpectationSource::ImageLayer(ImageLayer { layer: layer.into(), image: Arc::clone(&self.image) });
+        let meta = self.index.meta();
+        let layer = meta.layers.get(usize::from(entry.layer));
+        let layer: Arc<str> = match layer.and_then(|layer| layer.package.as_ref()) {
+            Some(package) => package.text().into(),
+            None => layer.map_or("", |layer| &layer.digest).into(),
+        };
+        let source = ExpectationSource::ImageLayer(ImageLayer { layer, image: Arc::clone(&self.image) });
         let expectation = entry.expectation(&path, source);
-        let observation = self.observer.observe(&expectation).observation;
-        let differences = differences(&entry, &expectation, &observation, !self.index.meta().ostree);
+        let observed = self.observer.observe(&expectation).observation;
+        let (observation, sum) = self.sum(&path, &entry, observed);
+        let mut differences = differences(&entry, &expectation, &observation, meta.knows_xattrs());
+        differences.extend(sum.and_then(|sum| md5_difference(&entry, &path, sum)));
         Found { path, entry, observation, differences }
+    }
+
+    /// The MD5 of a file whose package has no better digest. A file that cannot be read is not observed either.
+    fn sum(
+        &self,
+        path: &Path,
+        entry: &ImageEntry,
+        observation: Observation,
+    ) -> (Observation, Option<[u8; 16]>) {
+        let Observation::Object(object) = &observation else { return (observation, None) };
+        if entry.md5.is_none() || object.file_type != FileType::Regular {
+            return (observation, None);
+        }
+        let failed = |reason: &str| {
+            let error = format!("{}: {reason}", path.display());
+            (Observation::Unreadable { error }, None)
+        };
+        match content::md5(self.observer, path, object.size) {
+            Ok(Some(sum)) => (observation, Some(sum)),
+            Ok(None) => failed("it changed while it was read; try again"),
+            Err(errno) => failed(errno.desc()),
+        }
     }
 
     /// The names in a directory that the image does not have. A directory that cannot be read is a difference of its own.
@@ -176,6 +203,11 @@ impl<'a> Verifier<'a> {
 }
 
 impl Found {
+    /// Whether the host has a directory there.
+    fn is_directory(&self) -> bool {
+        matches!(&self.observation, Observation::Object(object) if object.file_type == FileType::Directory)
+    }
+
     /// Whether nothing could be read of the path, so that nothing is known.
     pub fn is_unreadable(&self) -> bool {
         !self.differences.is_empty()

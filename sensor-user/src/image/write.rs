@@ -1,12 +1,12 @@
 //! An index file, written.
 //!
-//! In: the tree of an image. Out: the file, whole and synced, or the old one. The records pass through one buffer.
+//! In: the tree of an image, or the entries of packages. Out: the file, whole and synced, or the old one. The records pass through one buffer.
 
 use super::{error::ImageError, images::Images};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{
-    ImageMeta, ImageTree, MAGIC, SlotTable, TRAILER, Trailer, encode_record, path_hash,
+    ImageEntry, ImageMeta, ImageTree, MAGIC, SlotTable, TRAILER, Trailer, encode_record, path_hash,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -29,10 +29,29 @@ pub struct Indexed {
     pub size: u64,
 }
 
-/// Writes the index of an image.
-pub(super) fn write(images: &Images, mut meta: ImageMeta, tree: &ImageTree) -> Result<Indexed, ImageError> {
+/// What an index is made from.
+pub(super) trait Entries {
+    /// Calls `take` for each path, a directory before what is in it. Gives the number of paths.
+    ///
+    /// # Errors
+    /// Those of `take`, which end the walk.
+    fn each<E>(&self, take: impl FnMut(&[u8], &ImageEntry) -> Result<(), E>) -> Result<u64, E>;
+}
+
+impl Entries for ImageTree {
+    fn each<E>(&self, take: impl FnMut(&[u8], &ImageEntry) -> Result<(), E>) -> Result<u64, E> {
+        Self::each(self, take)
+    }
+}
+
+/// Writes the index of an image or of packages.
+pub(super) fn write(
+    images: &Images,
+    mut meta: ImageMeta,
+    tree: &impl Entries,
+) -> Result<Indexed, ImageError> {
     let directory = images.make()?;
-    let name = Images::file_name(&meta.digest);
+    let name = Images::file_name(&meta);
     let path = images.path().join(&name);
     let failed = |operation| {
         let path = path.clone();
@@ -60,7 +79,7 @@ pub(super) fn write(images: &Images, mut meta: ImageMeta, tree: &ImageTree) -> R
 }
 
 /// Writes the parts of the file; gives its size.
-fn fill(file: &OwnedFd, path: &Path, meta: &mut ImageMeta, tree: &ImageTree) -> Result<u64, CallError> {
+fn fill(file: &OwnedFd, path: &Path, meta: &mut ImageMeta, tree: &impl Entries) -> Result<u64, CallError> {
     let mut out =
         Output { file, path: path.to_owned(), buffer: Vec::new(), digest: Sha256::new(), written: 0 };
     out.buffer.extend_from_slice(MAGIC);

@@ -10,7 +10,7 @@ use crate::{
 use sensor_model::{
     difference::Difference,
     expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
-    image::{ImageEntry, ImageMeta, Strength},
+    image::{ImageEntry, ImageMeta, ImageSource, Known, Package, Strength},
     observation::{FileType, Observation},
     record::RecordedState,
     verdict::VerdictKind,
@@ -21,7 +21,9 @@ use std::path::Path;
 /// What an image says about a path.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct ExplainedImage {
-    /// Digest of the image's manifest.
+    /// What the index was made from.
+    pub source: ImageSource,
+    /// Digest of the image's manifest; for packages, of what their databases say.
     pub digest: String,
     /// Names that its layout gave to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,15 +57,19 @@ pub struct ExplainedEntry {
     pub observation: Observation,
 }
 
-/// A layer that is to blame.
+/// A layer that is to blame, or a package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct BlamedLayer {
     /// Its number, counted from 1, the lowest first.
     pub number: usize,
     /// How many layers the image has.
     pub count: usize,
-    /// Digest of its blob.
+    /// Digest of its blob; absent for a package.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub digest: String,
+    /// The package; absent for a layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package: Option<Package>,
     /// The line of the image's history that made it; null if the image has none for it.
     pub history: Option<String>,
 }
@@ -76,7 +82,16 @@ impl BlamedLayer {
             number: usize::from(entry.layer) + 1,
             count: meta.layers.len(),
             digest: layer.map_or_else(String::new, |layer| layer.digest.clone()),
+            package: layer.and_then(|layer| layer.package.clone()),
             history: layer.and_then(|layer| layer.history.clone()),
+        }
+    }
+
+    /// In words: `layer 2 of 3, sha256:…`, or `package openssh-server 1:9.2p1-2 (amd64)`. It may hold control characters.
+    pub fn text(&self) -> String {
+        match &self.package {
+            Some(package) => format!("package {}", package.text()),
+            None => format!("layer {} of {}, {}", self.number, self.count, self.digest),
         }
     }
 }
@@ -84,16 +99,21 @@ impl BlamedLayer {
 /// What an image has at a path.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct ImageState {
-    /// Its type.
-    #[serde(rename = "type")]
-    pub file_type: FileType,
-    /// Permission bits, with setuid, setgid and sticky; null for a directory that no layer names.
+    /// How much of the path's state is known.
+    pub known: Known,
+    /// Whether it is a configuration file of a package, which an admin may change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub config: bool,
+    /// Its type; absent if it is not known.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub file_type: Option<FileType>,
+    /// Permission bits, with setuid, setgid and sticky; absent if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Owning user id; null for a directory that no layer names.
+    /// Owning user id; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Owning group id; null for a directory that no layer names.
+    /// Owning group id; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
     /// Size of a file in bytes.
@@ -102,6 +122,9 @@ pub struct ImageState {
     /// SHA-256 of a file's content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+    /// MD5 of a file's content, where a package has no better digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub md5: Option<String>,
     /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -115,15 +138,18 @@ pub struct ImageState {
 
 impl From<&ImageEntry> for ImageState {
     fn from(entry: &ImageEntry) -> Self {
-        let known = |number| (!entry.implied).then_some(number);
-        let is_file = entry.file_type == FileType::Regular;
+        let known = |number| entry.known.has_metadata().then_some(number);
+        let has_size = entry.sha256.is_some();
         Self {
-            file_type: entry.file_type,
+            known: entry.known,
+            config: entry.config,
+            file_type: entry.known.has_type().then_some(entry.file_type),
             mode: known(entry.mode),
             uid: known(entry.uid),
             gid: known(entry.gid),
-            size: is_file.then_some(entry.size),
+            size: has_size.then_some(entry.size),
             sha256: entry.sha256.map(hex::encode),
+            md5: entry.md5.map(hex::encode),
             target: entry.target.as_ref().map(|target| String::from_utf8_lossy(target).into_owned()),
             device: entry.device,
             xattrs: entry.xattrs.clone(),
@@ -134,14 +160,19 @@ impl From<&ImageEntry> for ImageState {
 impl ImageState {
     /// In a few words. It may hold control characters.
     pub fn summary(&self) -> String {
-        let what = match (&self.target, &self.sha256, self.device, self.size) {
-            (Some(target), ..) => format!("link to {target}"),
-            (_, Some(sum), _, Some(size)) => format!("sha256:{sum} ({size} bytes)"),
-            (_, _, Some((major, minor)), _) => {
-                format!("{} {major}:{minor}", self.file_type.as_str().replace('-', " "))
-            }
-            _ => self.file_type.as_str().replace('-', " "),
+        let kind = match (self.file_type, self.known) {
+            (Some(kind), _) => kind.as_str().replace('-', " "),
+            (None, Known::Name) => "a name that need not exist".to_owned(),
+            (None, _) => "something, without a digest".to_owned(),
         };
+        let what = match (&self.target, &self.sha256, &self.md5, self.device) {
+            (Some(target), ..) => format!("link to {target}"),
+            (_, Some(sum), ..) => format!("sha256:{sum} ({} bytes)", self.size.unwrap_or(0)),
+            (_, _, Some(sum), _) => format!("md5:{sum}"),
+            (.., Some((major, minor))) => format!("{kind} {major}:{minor}"),
+            _ => kind,
+        };
+        let what = if self.config { format!("{what}, a configuration file") } else { what };
         match (self.mode, self.uid, self.gid) {
             (Some(mode), Some(uid), Some(gid)) => format!("{what}, mode {mode:04o}, owner {uid}:{gid}"),
             _ => what,
@@ -163,6 +194,7 @@ pub fn explain_by_image(
     let found = Verifier::new(index, observer, root).path(path)?;
     let meta = index.meta();
     Ok(ExplainedImage {
+        source: meta.source,
         digest: meta.digest.clone(),
         names: meta.names.clone(),
         entry: found.map(|found| entry(meta, found)),
@@ -180,7 +212,7 @@ fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
         path: found.path.to_string_lossy().into_owned(),
         layer: BlamedLayer::of(meta, &found.entry),
         expected: ImageState::from(&found.entry),
-        strength: Strength::Layer,
+        strength: meta.strength(&found.entry),
         verdict,
         differences: found.differences,
         found: snapshot(&found.observation),
@@ -206,21 +238,28 @@ pub fn booted_digest(observer: &Observer) -> Option<String> {
     }
 }
 
-/// The index that a command uses: that of `wanted`, else that of the booted image, if there is one.
+/// The index that a command uses: that of `wanted`, else that of the booted image, else that of the host's packages, if there is one.
 ///
 /// # Errors
-/// No index is that of `wanted`, or the index cannot be read.
+/// No index is that of `wanted`, or the index cannot be read. That of `wanted` is old.
 pub fn choose_index(
     images: &Images,
     wanted: Option<&str>,
     observer: &Observer,
 ) -> Result<Option<ImageIndex>, ImageError> {
     if let Some(wanted) = wanted {
-        return images.open(wanted).map(Some);
+        return images.open(wanted)?.refuse_old(observer).map(Some);
     }
-    let Some(digest) = booted_digest(observer) else { return Ok(None) };
+    let of_packages = || match images.packages()?.map(|index| index.refuse_old(observer)) {
+        Some(Err(error @ ImageError::Old)) => {
+            tracing::warn!(%error, "No package explains a path.");
+            Ok(None)
+        }
+        opened => opened.transpose(),
+    };
+    let Some(digest) = booted_digest(observer) else { return of_packages() };
     match images.open(&digest) {
-        Err(ImageError::Unknown { .. }) => Ok(None),
+        Err(ImageError::Unknown { .. }) => of_packages(),
         opened => opened.map(Some),
     }
 }

@@ -1,12 +1,17 @@
-//! dpkg's lists of files.
+//! dpkg's lists of files, and its sums.
 //!
-//! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory. Out: the paths below certain directories.
+//! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`. Out: the
+//! paths below certain directories, or what each package has at its paths.
 
-use super::{globs::DIRECTORY, unread::Unread};
+use super::{contents::Collector, globs::DIRECTORY, unread::Unread};
 use crate::{bounded, observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use sensor_model::dpkg::{Diversions, DpkgPackage, packages, sums};
+use sensor_model::image::{ImageEntry, Known};
+use sensor_model::observation::FileType;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
@@ -19,6 +24,8 @@ const INFO: &str = "/var/lib/dpkg/info";
 const LIST: u64 = 64 << 20;
 /// The file that dpkg replaces at the end of each change.
 const STATUS: &str = "/var/lib/dpkg/status";
+/// Where files of packages go whose path another package has.
+const DIVERSIONS: &str = "/var/lib/dpkg/diversions";
 
 /// The path of a file that is another one after each change of a package.
 pub(super) fn path() -> &'static Path {
@@ -42,6 +49,60 @@ pub(super) fn packaged(
         }
     }
     unread
+}
+
+/// Gives the collector what each package has at its paths. `false` on a host without dpkg.
+pub(super) fn collect(observer: &Observer, collector: &mut Collector<'_>) -> Result<bool, Unread> {
+    let read_if_any = |path: &Path| match read(observer, path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Unread::new(path, error)),
+    };
+    let status = Path::new(STATUS);
+    let Some(text) = read_if_any(status)? else { return Ok(false) };
+    let diversions = Diversions::of(&read_if_any(Path::new(DIVERSIONS))?.unwrap_or_default());
+    for DpkgPackage { package, lists, conffiles } in packages(&text) {
+        let file = |ending: &str| {
+            for name in &lists {
+                let path = Path::new(INFO).join(format!("{name}.{ending}"));
+                if let Some(bytes) = read_if_any(&path)? {
+                    return Ok(bytes);
+                }
+            }
+            Ok(Vec::new())
+        };
+        let (list, listed_sums) = (file("list")?, file("md5sums")?);
+        let sums: HashMap<Vec<u8>, [u8; 16]> = sums(&listed_sums).collect();
+        let conffiles: HashMap<Vec<u8>, [u8; 16]> = conffiles.into_iter().collect();
+        let name = package.name.clone();
+        let number = collector.package(package, status)?;
+        for path in list.split(|byte| *byte == b'\n').filter(|path| path.starts_with(b"/")) {
+            let (config, sum) = (conffiles.get(path), sums.get(path));
+            let entry = entry(number, config.or(sum).copied(), config.is_some());
+            collector.add(diversions.place(path, &name), entry);
+        }
+    }
+    Ok(true)
+}
+
+/// What dpkg knows of a path.
+fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
+    ImageEntry {
+        file_type: FileType::Regular,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        sha256: None,
+        md5,
+        xattrs: Vec::new(),
+        target: None,
+        device: None,
+        layer: package,
+        known: if md5.is_some() { Known::Content } else { Known::Existence },
+        config,
+        links: 0,
+    }
 }
 
 /// The paths of all lists. None on a host without dpkg.

@@ -1,9 +1,11 @@
-//! Facts of a host about the directories that a drift policy closes.
+//! The packages of a host, and facts about the directories that a drift policy closes.
 //!
-//! In: the policy. Out: the directories that its globs name, and the paths of packages below all closed directories. A database that
-//! cannot be read is logged, and its packages then declare nothing. A path in a directory that is a link into `/usr` (`/lib` and others,
+//! In: the policy; the databases of dpkg and rpm. Out: the directories that its globs name, and the paths of packages below all closed
+//! directories; or what each package has at its paths. A database that
+//! cannot be read is logged, and its packages then declare nothing in closed directories. A path in a directory that is a link into `/usr` (`/lib` and others,
 //! since the merged `/usr`) is given as it is on the disk.
 
+mod contents;
 mod dpkg;
 mod globs;
 mod rpm;
@@ -13,6 +15,7 @@ mod unread;
 mod tests;
 
 use crate::{desired::DirectoriesVersion, observation::Observer};
+pub(crate) use contents::PackageContents;
 use globs::DIRECTORY;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
@@ -23,6 +26,9 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
 };
+
+pub(crate) use contents::contents;
+pub(crate) use unread::Unread;
 
 /// Directories that may be links to those of the same name in `/usr`.
 const MERGED: [&str; 5] = ["bin", "lib", "lib32", "lib64", "sbin"];
@@ -86,6 +92,16 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesV
         version.packages = databases.map(|path| identity(observer, path)).collect();
     }
     version
+}
+
+/// The state of the databases as a text: another text means other packages. Empty on a host without packages.
+pub(crate) fn state(observer: &Observer) -> String {
+    let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
+    let states = databases.filter_map(|path| {
+        let (inode, size, modified, changed) = identity(observer, path)?;
+        Some(format!("{} inode {inode}, {size} bytes, {modified}, {changed}", path.display()))
+    });
+    states.collect::<Vec<_>>().join("; ")
 }
 
 /// Inode, size, and times of change in nanoseconds.

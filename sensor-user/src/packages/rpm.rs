@@ -1,12 +1,12 @@
 //! rpm's database.
 //!
-//! In: `rpmdb.sqlite`, which rpm has had since Fedora 33 and RHEL 9. Out: the paths of packages below certain directories. No program
-//! runs. The older formats are recognised and not read.
+//! In: `rpmdb.sqlite`, which rpm has had since Fedora 33 and RHEL 9. Out: the paths of packages below certain directories, or what
+//! each package has at its paths. No program runs. The older formats are recognised and not read.
 
-use super::unread::Unread;
+use super::{contents::Collector, unread::Unread};
 use crate::observation::Observer;
 use nix::{errno::Errno, fcntl::OFlag, sys::stat::fstat};
-use sensor_model::rpm::{Format, TABLE, header, sqlite};
+use sensor_model::rpm::{self, Format, TABLE, header, sqlite};
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
@@ -39,6 +39,39 @@ pub(super) fn packaged(
     is_wanted: &dyn Fn(&Path) -> bool,
     found: &mut BTreeSet<PathBuf>,
 ) -> Result<(), Unread> {
+    each_header(observer, &mut |blob| {
+        let paths = header::paths(blob)?;
+        let paths = paths.iter().map(|path| Path::new(OsStr::from_bytes(path)));
+        found.extend(paths.filter(|path| path.is_absolute() && is_wanted(path)).map(Path::to_owned));
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// Gives the collector what each package has at its paths. `false` on a host without rpm.
+pub(super) fn collect(observer: &Observer, collector: &mut Collector<'_>) -> Result<bool, Unread> {
+    let mut too_many = Ok(());
+    let has_rpm = each_header(observer, &mut |blob| {
+        let rpm::RpmPackage { package, files } = rpm::package(blob)?;
+        match collector.package(package, Path::new(TABLE)) {
+            Ok(number) => {
+                for file in files {
+                    let entry = file.entry(number, |name| collector.uid(name), |name| collector.gid(name));
+                    collector.add(&file.path, entry);
+                }
+            }
+            Err(error) => too_many = Err(error),
+        }
+        Ok(())
+    })?;
+    too_many.map(|()| has_rpm)
+}
+
+/// Calls `take` with the header of each package. `false` on a host without rpm.
+fn each_header(
+    observer: &Observer,
+    take: &mut dyn FnMut(&[u8]) -> Result<(), header::HeaderError>,
+) -> Result<bool, Unread> {
     let opened = DATABASES.iter().find_map(|(path, format)| {
         let path = Path::new(path);
         match observer.root().open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
@@ -47,7 +80,7 @@ pub(super) fn packaged(
             Err(errno) => Some(Err(Unread::new(path, errno.desc()))),
         }
     });
-    let Some(opened) = opened else { return Ok(()) };
+    let Some(opened) = opened else { return Ok(false) };
     let (path, format, file) = opened?;
     let failed = |reason: &dyn std::fmt::Display| Unread::new(path, reason);
     match format {
@@ -70,15 +103,13 @@ pub(super) fn packaged(
     }
     let mut damaged = None;
     let mut pages = FilePages(file.into());
-    let read = sqlite::each_blob(&mut pages, TABLE, |blob| match header::paths(blob) {
-        Ok(paths) => {
-            let paths = paths.iter().map(|path| Path::new(OsStr::from_bytes(path)));
-            found.extend(paths.filter(|path| path.is_absolute() && is_wanted(path)).map(Path::to_owned));
+    let read = sqlite::each_blob(&mut pages, TABLE, |blob| {
+        if let Err(error) = take(blob) {
+            damaged = Some(error);
         }
-        Err(error) => damaged = Some(error),
     });
     read.map_err(|error| failed(&error))?;
-    damaged.map_or(Ok(()), |error| Err(failed(&error)))
+    damaged.map_or(Ok(true), |error| Err(failed(&error)))
 }
 
 /// The pages of an open file.

@@ -8,7 +8,7 @@ use std::{
 /// A database of packages that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
-pub(super) struct Unread {
+pub struct Unread {
     path: PathBuf,
     reason: String,
 }

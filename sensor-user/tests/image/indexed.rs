@@ -123,7 +123,7 @@ fn a_damaged_index_is_an_error_with_the_next_step_and_never_an_answer() {
         fs::write(&path, &bytes).unwrap();
         let error = Images::of(&world.at("state")).open(&digest).unwrap_err().to_string();
         assert!(
-            error.contains("build it anew with `holdfast image index LAYOUT`") || error.contains("read: "),
+            error.contains("build it anew with `holdfast image index`") || error.contains("read: "),
             "{error}"
         );
     }

@@ -1,10 +1,11 @@
-//! The index of an OS image: made from layouts, shown, compared with a host, and with what umoci unpacks.
+//! The index of an OS image: made from layouts, shown, compared with a host, and with what umoci unpacks; the packages of a host as an image.
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 
 mod archive;
 mod explained;
 mod indexed;
 mod layout;
+mod packages;
 mod refused;
 mod unpacked;
 mod world;

@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     difference::DifferenceKind,
     expectation::{ExpectationSource, ImageLayer},
-    image::{MAGIC, differences},
+    image::{Known, MAGIC, differences},
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::path::Path;
@@ -23,7 +23,9 @@ fn full() -> ImageEntry {
         target: Some(b"../x\xff".to_vec()),
         device: Some((1, 3)),
         layer: 300,
-        implied: true,
+        md5: Some([9; 16]),
+        known: Known::Name,
+        config: true,
         links: 9,
     }
 }
@@ -36,7 +38,9 @@ fn a_record_gives_its_entry_back_and_no_part_of_it_gives_another() {
         xattrs: vec![],
         target: None,
         device: None,
-        implied: false,
+        md5: None,
+        known: Known::All,
+        config: false,
         links: 0,
         ..full()
     };
@@ -126,7 +130,8 @@ fn file() -> (ImageEntry, ObjectObservation) {
         ],
         target: None,
         device: None,
-        implied: false,
+        known: Known::All,
+        md5: None,
         gid: 2,
         ..full()
     };
@@ -167,7 +172,7 @@ fn what_an_image_does_not_know_is_not_compared() {
     let (entry, mut object) = file();
     object.xattrs.clear();
     assert!(found(&entry, &Observation::Object(Box::new(object)), false).is_empty());
-    let implied = ImageEntry { file_type: FileType::Directory, sha256: None, implied: true, ..entry };
+    let implied = ImageEntry { file_type: FileType::Directory, sha256: None, known: Known::Content, ..entry };
     let directory = ObjectObservation::new(FileType::Directory, 0o700, 9, 9);
     assert!(found(&implied, &Observation::Object(Box::new(directory)), true).is_empty());
 }

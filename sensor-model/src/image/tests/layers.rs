@@ -1,4 +1,5 @@
 use super::{archive::Archive, archive::Fields, archive::GNU, *};
+use crate::image::Known;
 use crate::observation::FileType;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
@@ -16,10 +17,10 @@ fn an_entry_has_the_fields_of_its_header_and_the_digest_of_its_content() {
         let found = entries(&tree);
         let su = &found["/usr/bin/su"];
         assert_eq!((su.file_type, su.mode, su.uid, su.gid, su.size), (FileType::Regular, 0o4755, 7, 8, 5));
-        assert_eq!((su.sha256, su.layer, su.implied), (Some(sha256(b"hello")), 0, false));
+        assert_eq!((su.sha256, su.layer, su.known), (Some(sha256(b"hello")), 0, Known::All));
         assert_eq!(
-            (found["/usr"].implied, found["/usr/bin"].implied, found["/"].implied),
-            (false, true, true)
+            (found["/usr"].known, found["/usr/bin"].known, found["/"].known),
+            (Known::All, Known::Content, Known::Content)
         );
     }
 }
@@ -280,5 +281,5 @@ fn the_root_has_the_metadata_of_its_entry() {
     let layer =
         Archive::new().with(Fields { mode: 0o700, owner: (1, 2), ..Fields::new(b'5', "./") }, b"").end();
     let root = entry(&[layer], "/");
-    assert_eq!((root.mode, root.uid, root.gid, root.implied), (0o700, 1, 2, false));
+    assert_eq!((root.mode, root.uid, root.gid, root.known), (0o700, 1, 2, Known::All));
 }

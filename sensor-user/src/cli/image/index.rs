@@ -1,18 +1,20 @@
-//! `holdfast image index`: reads a layout.
+//! `holdfast image index`: reads a layout, or the databases of packages.
 
 use super::place::{Place, input};
 use crate::{
     cli::{
+        BadInput,
         exit::IN_SYNC,
         output::{Output, Screen, Tone, clean, count},
     },
-    image::{Indexed, Progress, index_image},
+    image::{ImageError, Indexed, Progress, index_image, index_packages},
+    observation::Observer,
 };
-use sensor_model::image::{Choice, ImageLimits, ImageMeta, Platform, is_digest};
+use sensor_model::image::{Choice, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
 use serde::Serialize;
 use std::{
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -25,7 +27,14 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 pub(super) struct Index {
     /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
-    layout: PathBuf,
+    #[arg(required_unless_present = "packages")]
+    layout: Option<PathBuf>,
+    /// Index the packages of this host, by the databases of dpkg and rpm.
+    #[arg(long, conflicts_with_all = ["layout", "digest", "platform"])]
+    packages: bool,
+    /// The root directory whose packages are indexed.
+    #[arg(long, default_value = "/", value_name = "DIRECTORY", requires = "packages")]
+    root: PathBuf,
     /// The image to take: the digest of its manifest, or of the image index that leads to it.
     #[arg(long, value_name = "DIGEST", value_parser = digest)]
     digest: Option<String>,
@@ -62,17 +71,14 @@ fn digest(text: &str) -> Result<String, &'static str> {
 
 impl Index {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let choice = Choice { digest: self.digest.clone(), platform: self.platform.clone() };
-        let mut bar = Bar::new();
-        let indexed = index_image(
-            &self.layout,
-            &choice,
-            &self.place.images(),
-            ImageLimits::default(),
-            &mut |progress| bar.show(progress),
-        );
-        bar.end();
-        let Indexed { meta, path, size } = indexed.map_err(input)?;
+        let Indexed { meta, path, size } = match &self.layout {
+            Some(layout) => self.layout(layout),
+            None => {
+                let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
+                index_packages(&observer, &self.place.images())
+            }
+        }
+        .map_err(input)?;
         let report =
             IndexedReport { schema: SCHEMA, image: meta, path: path.to_string_lossy().into_owned(), size };
         if self.output.is_json() {
@@ -82,12 +88,28 @@ impl Index {
         }
         Ok(IN_SYNC)
     }
+
+    fn layout(&self, layout: &Path) -> Result<Indexed, ImageError> {
+        let choice = Choice { digest: self.digest.clone(), platform: self.platform.clone() };
+        let mut bar = Bar::new();
+        let indexed =
+            index_image(layout, &choice, &self.place.images(), ImageLimits::default(), &mut |progress| {
+                bar.show(progress)
+            });
+        bar.end();
+        indexed
+    }
 }
 
 fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     let meta = &report.image;
     let word = screen.paint(Tone::Good, "indexed");
     let paths = count(usize::try_from(meta.entries).unwrap_or(usize::MAX), "path");
+    if meta.source == ImageSource::Packages {
+        let packages = count(meta.layers.len(), "package");
+        screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;
+        return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
+    }
     screen.line(&format!("{word} {}: {paths}, {}", meta.digest, clean(&meta.platform)))?;
     for index in &meta.indexes {
         screen.line(&format!("  of the image index {index}"))?;

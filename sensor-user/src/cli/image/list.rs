@@ -1,11 +1,14 @@
 //! `holdfast image list`: the images that have an index.
 
 use super::place::{Place, input};
-use crate::cli::{
-    exit::{FAILURE, IN_SYNC},
-    output::{Output, Screen, Tone, clean},
+use crate::{
+    cli::{
+        exit::{FAILURE, IN_SYNC},
+        output::{Output, Screen, Tone, clean, count},
+    },
+    image::PACKAGES,
 };
-use sensor_model::image::ImageMeta;
+use sensor_model::image::{ImageMeta, ImageSource};
 use serde::Serialize;
 
 /// The value of [`ImageListReport::schema`].
@@ -35,7 +38,7 @@ pub struct ImageListReport {
 /// An index that cannot be read.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct UnreadableIndex {
-    /// Digest of the image's manifest.
+    /// Digest of the image's manifest; `packages` for the packages of the host.
     pub digest: String,
     /// Why not.
     pub reason: String,
@@ -45,6 +48,13 @@ impl List {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let images = self.place.images();
         let mut report = ImageListReport { schema: SCHEMA, images: Vec::new(), unreadable: Vec::new() };
+        match images.packages() {
+            Ok(index) => report.images.extend(index.map(|index| index.meta().clone())),
+            Err(error) => {
+                let unreadable = UnreadableIndex { digest: PACKAGES.to_owned(), reason: error.to_string() };
+                report.unreadable.push(unreadable);
+            }
+        }
         for digest in images.digests().map_err(input)? {
             match images.open(&digest) {
                 Ok(index) => report.images.push(index.meta().clone()),
@@ -66,12 +76,16 @@ fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
     }
     let mut rows = Vec::new();
     for meta in &report.images {
+        let (name, layers) = match meta.source {
+            ImageSource::Layers => (meta.digest.clone(), "layer"),
+            ImageSource::Packages => (PACKAGES.to_owned(), "package"),
+        };
         rows.push((
             None,
             vec![
-                meta.digest.clone(),
+                name,
                 clean(&meta.platform),
-                format!("{} layers", meta.layers.len()),
+                count(meta.layers.len(), layers),
                 format!("{} paths", meta.entries),
                 clean(&meta.created.clone().unwrap_or_default()),
                 clean(&meta.names.join(", ")),

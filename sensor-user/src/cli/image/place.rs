@@ -27,26 +27,29 @@ impl Place {
 /// The image to use.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImageOption {
-    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's. [default: the booted
-    /// image, if this host shows its digest]
+    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `packages` for the packages of
+    /// the host. [default: the booted image, if this host shows its digest; else the packages, if they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
 }
 
 impl ImageOption {
-    /// Opens its index.
-    pub(super) fn open(&self, images: &Images) -> anyhow::Result<ImageIndex> {
-        let wanted = if let Some(wanted) = &self.image {
-            wanted.clone()
-        } else {
-            let observer = Observer::new(Path::new("/"))?;
-            inspection::booted_digest(&observer).ok_or_else(|| {
-                BadInput::because(
-                    "this host does not show which image it booted; name one with --image DIGEST",
-                )
-            })?
-        };
-        images.open(&wanted).map_err(input)
+    /// Opens its index, for the host of the observer.
+    pub(super) fn open(&self, images: &Images, observer: &Observer) -> anyhow::Result<ImageIndex> {
+        if let Some(wanted) = &self.image {
+            return images.open(wanted).and_then(|index| index.refuse_old(observer)).map_err(input);
+        }
+        if let Some(digest) = inspection::booted_digest(observer) {
+            return images.open(&digest).map_err(input);
+        }
+        let packages = images.packages().map_err(input)?;
+        let packages = packages.map(|index| index.refuse_old(observer)).transpose().map_err(input)?;
+        packages.ok_or_else(|| {
+            BadInput::because(
+                "this host does not show which image it booted, and its packages have no index; name an image with --image DIGEST, or run \
+                 `holdfast image index --packages`",
+            )
+        })
     }
 }
 

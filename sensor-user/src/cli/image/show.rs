@@ -3,14 +3,19 @@
 use super::place::{ImageOption, Place, input};
 use crate::{
     cli::{
+        BadInput,
         exit::{DRIFT, IN_SYNC},
         output::{Output, Screen, clean},
         sources::host_path,
     },
     inspection::{BlamedLayer, ImageState},
+    observation::Observer,
 };
 use serde::Serialize;
-use std::{os::unix::ffi::OsStrExt as _, path::PathBuf};
+use std::{
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
 
 /// The value of [`ImageShowReport::schema`].
 const SCHEMA: &str = "holdfast.image-show/v1";
@@ -47,7 +52,8 @@ pub struct ImageShowReport {
 
 impl Show {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let index = self.image.open(&self.place.images())?;
+        let observer = Observer::new(Path::new("/")).map_err(BadInput::wrap)?;
+        let index = self.image.open(&self.place.images(), &observer)?;
         let entry = index.find(self.path.as_os_str().as_bytes()).map_err(input)?;
         let report = ImageShowReport {
             schema: SCHEMA,
@@ -71,8 +77,7 @@ fn text(report: &ImageShowReport, screen: &mut Screen) -> std::io::Result<()> {
         return screen.line(&format!("{path}: the image {} has nothing there", report.image));
     };
     screen.line(&format!("{path}: {}", clean(&state.summary())))?;
-    let layer_row = format!("layer {} of {}, {}", layer.number, layer.count, layer.digest);
-    let mut rows = vec![(None, vec!["put there by".to_owned(), clean(&layer_row)])];
+    let mut rows = vec![(None, vec!["put there by".to_owned(), clean(&layer.text())])];
     rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
     let xattrs = state.xattrs.iter();
     rows.extend(xattrs.map(|(name, value)| (None, vec![clean(name), clean(value)])));

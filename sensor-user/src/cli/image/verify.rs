@@ -12,7 +12,10 @@ use crate::{
     inspection::BlamedLayer,
     observation::Observer,
 };
-use sensor_model::{difference::Difference, image::Strength};
+use sensor_model::{
+    difference::Difference,
+    image::{ImageSource, Strength},
+};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -50,7 +53,9 @@ pub struct ImageVerifyReport {
     pub schema: &'static str,
     /// Digest of the image's manifest.
     pub image: String,
-    /// What the verdict rests on.
+    /// What the index was made from.
+    pub source: ImageSource,
+    /// What verdicts about contents rest on. Each differing path has its own.
     pub strength: Strength,
     /// How many paths were compared.
     pub compared: u64,
@@ -69,16 +74,21 @@ pub struct ImageVerifyReport {
 pub struct DifferingPath {
     /// The path.
     pub path: String,
-    /// The layer that put it there.
+    /// The layer that put it there, or the package that owns it.
     pub layer: BlamedLayer,
+    /// What the verdict rests on.
+    pub strength: Strength,
+    /// Whether it is a configuration file of a package, which an admin may change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub config: bool,
     /// Every difference.
     pub differences: Vec<Difference>,
 }
 
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let index = self.image.open(&self.place.images())?;
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
+        let index = self.image.open(&self.place.images(), &observer)?;
         let scan = Verifier::new(&index, &observer, &self.root);
         let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
         if verified.compared == 0 {
@@ -105,6 +115,8 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
     let shown = |found: Found| DifferingPath {
         path: found.path.to_string_lossy().into_owned(),
         layer: BlamedLayer::of(index.meta(), &found.entry),
+        strength: index.meta().strength(&found.entry),
+        config: found.entry.config,
         differences: found.differences,
     };
     let (unreadable, differing): (Vec<Found>, Vec<Found>) =
@@ -112,7 +124,8 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
     ImageVerifyReport {
         schema: SCHEMA,
         image: index.meta().digest.clone(),
-        strength: Strength::Layer,
+        source: index.meta().source,
+        strength: index.meta().strength_of_contents(),
         compared: verified.compared,
         differing: differing.into_iter().map(shown).collect(),
         unreadable: unreadable.into_iter().map(shown).collect(),
@@ -127,7 +140,8 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     for (path, word, tone) in differing.chain(unreadable) {
         let word = screen.paint(tone, word);
         let blame = screen.paint(Tone::Quiet, &clean(&blame(&path.layer)));
-        screen.line(&format!("{word} {} ({blame})", clean(&path.path)))?;
+        let config = if path.config { "configuration file, " } else { "" };
+        screen.line(&format!("{word} {} ({config}{blame})", clean(&path.path)))?;
         for difference in &path.differences {
             screen.line(&format!("  {}", clean(&difference.text)))?;
         }
@@ -136,10 +150,18 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         let word = screen.paint(Tone::Bad, "unexpected");
         screen.line(&format!("{word} {}", clean(path)))?;
     }
-    let paths = format!("{} paths compared with {}", report.compared, report.image);
+    let with = match report.source {
+        ImageSource::Layers => report.image.as_str(),
+        ImageSource::Packages => "the packages",
+    };
+    let paths = format!("{} paths compared with {with}", report.compared);
     let differing = report.differing.len() + report.unexpected.len();
     if differing == 0 && report.unreadable.is_empty() {
-        let word = screen.paint(Tone::Good, "as in the image");
+        let word = match report.source {
+            ImageSource::Layers => "as in the image",
+            ImageSource::Packages => "as in the packages",
+        };
+        let word = screen.paint(Tone::Good, word);
         screen.line(&format!("{word}: {paths} ({})", report.strength.as_str()))?;
     } else {
         screen.line(&format!("{differing} differ, {} unknown: {paths}", report.unreadable.len()))?;
@@ -152,6 +174,9 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
 
 /// A layer in a few words.
 pub(super) fn blame(layer: &BlamedLayer) -> String {
+    if layer.package.is_some() {
+        return layer.text();
+    }
     let digest: String = layer.digest.chars().take(19).collect();
     let history = layer.history.as_ref().map(|line| {
         let short: String = line.chars().take(HISTORY).collect();

@@ -1,0 +1,177 @@
+//! The packages of a host as an image: dpkg itself installs them here, and checks them too.
+
+use crate::world::World;
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, os::unix::fs::symlink, path::Path, process::Command};
+
+fn dpkg(program: &str, arguments: &[&str], world: &World) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(world.at(""))
+        // dpkg wants its helpers, which are in the directories of an admin.
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Builds and installs a package with these files, each with its own path as content.
+fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
+    let tree = world.at(name);
+    let control = tree.join("DEBIAN");
+    fs::create_dir_all(&control).unwrap();
+    let mut sums = String::new();
+    for file in files.iter().chain(conffiles) {
+        let path = tree.join(&file[1..]);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, file).unwrap();
+        let sum = dpkg("md5sum", &[&format!("{name}{file}")], world);
+        if !conffiles.contains(file) {
+            sums.push_str(&format!("{}  {}\n", &sum[..32], &file[1..]));
+        }
+    }
+    symlink("target", tree.join(format!("usr/link-{name}"))).unwrap();
+    fs::write(
+        control.join("control"),
+        format!("Package: {name}\nVersion: 1:2.0-1\nArchitecture: amd64\nMaintainer: a <a@example.org>\nDescription: test\n"),
+    )
+    .unwrap();
+    fs::write(control.join("md5sums"), sums).unwrap();
+    let list: String = conffiles.iter().map(|path| format!("{path}\n")).collect();
+    fs::write(control.join("conffiles"), list).unwrap();
+    dpkg("dpkg-deb", &["--root-owner-group", "--build", name], world);
+    let root = format!("--root={}", world.at("root").display());
+    let options = ["--force-not-root", "--force-architecture", "--force-script-chrootless"];
+    dpkg("dpkg", &[&[root.as_str()], &options[..], &["-i", &format!("{name}.deb")]].concat(), world);
+}
+
+fn installed() -> World {
+    let world = World::new();
+    for directory in ["root/var/lib/dpkg/info", "root/var/lib/dpkg/updates", "root/var/log"] {
+        fs::create_dir_all(world.at(directory)).unwrap();
+    }
+    for file in ["status", "available"] {
+        fs::write(world.at("root/var/lib/dpkg").join(file), "").unwrap();
+    }
+    // What the tool of the first package has is moved away for the second.
+    fs::write(world.at("root/var/lib/dpkg/diversions"), "/usr/bin/shared\n/usr/bin/shared.first\nsecond\n")
+        .unwrap();
+    install(&world, "first", &["/usr/bin/tool", "/usr/bin/shared", "/usr/share/doc/a"], &["/etc/first.conf"]);
+    world
+}
+
+fn verify(world: &World) -> (i32, Value) {
+    let result = world.run(&["image", "verify", "--image", "packages", "ROOT", "STATE", "-o", "json"]);
+    assert!(!result.out.is_empty(), "{result:?}");
+    (result.code, result.json("image-verify"))
+}
+
+fn differing(report: &Value) -> BTreeSet<String> {
+    let all = report["differing"].as_array().unwrap();
+    all.iter().map(|path| path["path"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What `dpkg --verify` finds.
+fn found_by_dpkg(world: &World) -> BTreeSet<String> {
+    let root = format!("--root={}", world.at("root").display());
+    let output = Command::new("dpkg").args([&root, "--verify"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line[line.find('/').unwrap()..].trim_end().to_owned()).collect()
+}
+
+#[test]
+fn what_differs_from_packages_is_what_dpkg_finds_and_diverted_files_and_is_blamed_on_the_package() {
+    let world = installed();
+    let result = world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    assert!(result.out.contains("indexed 1 package of dpkg"), "{}", result.out);
+    let (code, report) = verify(&world);
+    assert_eq!((code, differing(&report)), (0, BTreeSet::new()), "{report}");
+    assert_eq!(found_by_dpkg(&world), BTreeSet::new());
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    world.write_host("usr/bin/shared", "of the second package", 0o755);
+    world.write_host("usr/bin/shared.first", "changed", 0o755);
+    world.write_host("etc/first.conf", "changed by an admin", 0o644);
+    fs::remove_file(world.at("root/usr/share/doc/a")).unwrap();
+    let (code, report) = verify(&world);
+    assert_eq!(code, 1);
+    let mut found = differing(&report);
+    // dpkg 1.21 does not check files of a diversion.
+    assert!(found.remove("/usr/bin/shared.first") && !found.contains("/usr/bin/shared"), "{found:?}");
+    assert_eq!(found, found_by_dpkg(&world), "{report:#}");
+    let of = |path: &str| {
+        let all = report["differing"].as_array().unwrap();
+        all.iter().find(|found| found["path"] == path).unwrap().clone()
+    };
+    let tool = of("/usr/bin/tool");
+    assert_eq!(tool["layer"]["package"]["name"], "first");
+    assert_eq!(tool["layer"]["package"]["version"], "1:2.0-1");
+    assert_eq!(tool["strength"], "md5 of a package");
+    assert_eq!(of("/etc/first.conf")["config"], true);
+}
+
+#[test]
+fn explain_names_the_package_and_its_version_and_shows_no_content() {
+    let world = installed();
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    let explain = |path: &str| world.run(&["explain", path, "HOST", "STATE", "LOG"]);
+    let result = explain("/usr/bin/tool");
+    assert_eq!(result.code, 0, "{result:?}");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let result = explain("/usr/bin/tool");
+    assert_eq!(result.code, 1, "{result:?}");
+    for part in ["packages: drifted", "package first 1:2.0-1 (amd64)", "content mismatch", "md5 of a package"]
+    {
+        assert!(result.out.contains(part), "{part}: {}", result.out);
+    }
+    assert!(!result.out.contains("evil"), "{}", result.out);
+    let result = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG", "-o", "json"]);
+    let report = result.json("explain");
+    assert_eq!(report["image"]["source"], "packages");
+    let other = explain("/usr/bin/other");
+    assert!(other.out.contains("packages: none has this path"), "{}", other.out);
+}
+
+#[test]
+fn names_that_no_package_has_are_unexpected_and_a_directory_of_two_packages_is_not() {
+    let world = installed();
+    install(&world, "second", &["/usr/bin/of-second"], &[]);
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    world.write_host("usr/bin/backdoor", "x", 0o755);
+    let result = world.run(&[
+        "image",
+        "verify",
+        "--image",
+        "packages",
+        "--unexpected",
+        "/usr",
+        "ROOT",
+        "STATE",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(result.code, 1, "{result:?}");
+    assert_eq!(result.json("image-verify")["unexpected"], serde_json::json!(["/usr/bin/backdoor"]));
+}
+
+#[test]
+fn an_index_that_is_older_than_the_packages_is_refused_and_says_what_to_do() {
+    let world = installed();
+    let result = world.run(&["image", "verify", "--image", "packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 2, "{result:?}");
+    assert!(result.err.contains("holdfast image index --packages"), "{}", result.err);
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    let before = world.run(&["image", "list", "STATE"]).out;
+    assert!(before.contains("packages") && before.contains("1 package"), "{before}");
+    install(&world, "second", &["/usr/bin/of-second"], &[]);
+    let result = world.run(&["image", "verify", "--image", "packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 2, "{result:?}");
+    assert!(result.err.contains("packages changed"), "{}", result.err);
+    let nothing = World::new();
+    fs::create_dir_all(nothing.at("root")).unwrap();
+    let result = nothing.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 2, "{result:?}");
+    assert!(result.err.contains("no database of packages") && !Path::new(&nothing.at("state")).exists());
+}
