@@ -3,7 +3,7 @@
 //! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`. Out: the
 //! paths below certain directories, or what each package has at its paths.
 
-use super::{contents::Collector, globs::DIRECTORY, unread::Unread};
+use super::{collector::Collector, globs::DIRECTORY, unread::Unread};
 use crate::{bounded, observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

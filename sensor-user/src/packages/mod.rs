@@ -5,9 +5,11 @@
 //! cannot be read is logged, and its packages then declare nothing in closed directories. A path in a directory that is a link into `/usr` (`/lib` and others,
 //! since the merged `/usr`) is given as it is on the disk.
 
+mod collector;
 mod contents;
 mod dpkg;
 mod globs;
+mod merged;
 mod rpm;
 mod unread;
 
@@ -15,8 +17,8 @@ mod unread;
 mod tests;
 
 use crate::{desired::DirectoriesVersion, observation::Observer};
-pub(crate) use contents::PackageContents;
 use globs::DIRECTORY;
+use merged::on_disk;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
@@ -27,11 +29,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use collector::PackageContents;
 pub(crate) use contents::contents;
 pub(crate) use unread::Unread;
-
-/// Directories that may be links to those of the same name in `/usr`.
-const MERGED: [&str; 5] = ["bin", "lib", "lib32", "lib64", "sbin"];
 
 /// The directories that a policy closes, and what packages put below them.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
@@ -49,7 +49,7 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
     if roots.is_empty() {
         return found;
     }
-    let merged: Vec<&str> = MERGED.into_iter().filter(|name| is_link_to_directory(observer, name)).collect();
+    let merged = merged::links(observer);
     let is_wanted =
         |path: &Path| on_disk(path, &merged).ancestors().skip(1).any(|above| roots.contains(above));
     let mut paths = BTreeSet::new();
@@ -111,21 +111,4 @@ fn identity(observer: &Observer, path: &Path) -> Option<(u64, u64, i128, i128)> 
     let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
     let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
     Some((stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec)))
-}
-
-/// A path of a package as it is on the disk.
-fn on_disk(path: &Path, merged: &[&str]) -> PathBuf {
-    match path.strip_prefix("/") {
-        Ok(below) if merged.iter().any(|top| below.starts_with(top) && below != Path::new(top)) => {
-            Path::new("/usr").join(below)
-        }
-        _ => path.to_owned(),
-    }
-}
-
-/// Whether a name in the root directory is a link to a directory.
-fn is_link_to_directory(observer: &Observer, name: &str) -> bool {
-    let path = Path::new("/").join(name);
-    let opens = |flags| observer.root().open_at(&path, flags).is_ok();
-    !opens(DIRECTORY) && opens(OFlag::O_RDONLY | OFlag::O_DIRECTORY)
 }

@@ -3,7 +3,7 @@
 //! In: `rpmdb.sqlite`, which rpm has had since Fedora 33 and RHEL 9. Out: the paths of packages below certain directories, or what
 //! each package has at its paths. No program runs. The older formats are recognised and not read.
 
-use super::{contents::Collector, unread::Unread};
+use super::{collector::Collector, unread::Unread};
 use crate::observation::Observer;
 use nix::{errno::Errno, fcntl::OFlag, sys::stat::fstat};
 use sensor_model::rpm::{self, Format, TABLE, header, sqlite};

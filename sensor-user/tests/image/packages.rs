@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use serde_json::Value;
-use std::{collections::BTreeSet, fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::{collections::BTreeSet, fmt::Write as _, fs, os::unix::fs::symlink, path::Path, process::Command};
 
 fn dpkg(program: &str, arguments: &[&str], world: &World) -> String {
     let output = Command::new(program)
@@ -29,7 +29,7 @@ fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
         fs::write(path, file).unwrap();
         let sum = dpkg("md5sum", &[&format!("{name}{file}")], world);
         if !conffiles.contains(file) {
-            sums.push_str(&format!("{}  {}\n", &sum[..32], &file[1..]));
+            writeln!(sums, "{}  {}", &sum[..32], &file[1..]).unwrap();
         }
     }
     symlink("target", tree.join(format!("usr/link-{name}"))).unwrap();
@@ -39,7 +39,7 @@ fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
     )
     .unwrap();
     fs::write(control.join("md5sums"), sums).unwrap();
-    let list: String = conffiles.iter().map(|path| format!("{path}\n")).collect();
+    let list = [conffiles, &[""]].concat().join("\n");
     fs::write(control.join("conffiles"), list).unwrap();
     dpkg("dpkg-deb", &["--root-owner-group", "--build", name], world);
     let root = format!("--root={}", world.at("root").display());

@@ -2,7 +2,7 @@
 //!
 //! In: a node that joins the control plane on the host, with the example config on its disk. Out: checks of the node's
 //! `DriftReport` and conditions, as kubectl shows them, and of the alerts of Prometheus, while people and pods edit a file and
-//! containers are killed.
+//! containers are killed. A scenario of its own has the refusals beside the service, and the removal.
 
 use std::fs;
 use std::time::Duration;
@@ -83,6 +83,18 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         }
         context.check(&check, table);
     }
+    Ok(())
+}
+
+/// The service beside the pod, the pod beside the service, and the removal.
+pub(super) fn removed(context: &mut Context) -> Result<()> {
+    prepare(&[])?;
+    store_as_operator()?;
+    kube::join(context)?;
+    kube::load_profile()?;
+    let pod = kube::deploy(context, "base");
+    context.check("pod_is_ready", pod);
+    context.check("report_says_in_sync", in_sync());
     context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
     context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
     kube_remove::removed(context);

@@ -154,13 +154,26 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "daemonset",
         shows: "a pod on a real kubelet sees edits by people and pods, the cluster shows who made them, `kubectl holdfast` asks the node, the \
-                audit log names a user, Prometheus fires its alert, killed containers come back, the service and the pod refuse each other, and nothing stays after the removal",
+                audit log names a user, Prometheus fires its alert, and killed containers come back",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "kubelet is the same on all")),
         needs_prometheus: true,
         limit: 900,
         run: kube::kubelet,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "daemonset-removed",
+        shows: "on a real kubelet the service and the pod refuse each other, and nothing stays after the removal",
+        guest: Guest::Kube,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(
+            &[],
+            "three more rollouts in an emulated guest; before a merge one scenario has the whole kubelet in mode observe",
+        )),
+        limit: 1200,
+        run: kube::removed,
         ..Scenario::USUAL
     },
     Scenario {
@@ -244,13 +257,27 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "ostree",
-        shows: "an ostree host is upgraded, rolled back and brought back from failed upgrades, each by a real reboot",
+        shows: "an ostree host is upgraded and rolled back, each by a real reboot",
         guest: Guest::Ostree,
         // The kernel of the boot loader alone: the host's own kernels are those of its two versions.
         kernels: &["6.1"],
         reboots: true,
-        limit: 1800,
+        limit: 900,
         run: ostree::upgrade,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "ostree-failures",
+        shows: "the same, and an ostree host is brought back from failed upgrades, in eight reboots",
+        guest: Guest::Ostree,
+        kernels: &["6.1"],
+        by_default: Some(only(
+            &[],
+            "the six further reboots take a tenth of all virtual machines' time; `ostree` has the first two",
+        )),
+        reboots: true,
+        limit: 1800,
+        run: ostree::failures,
         ..Scenario::USUAL
     },
     Scenario {

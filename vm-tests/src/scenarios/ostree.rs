@@ -32,8 +32,18 @@ const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service
 /// A drop-in that prevents the shutdown from finishing the staged deployment.
 const UNFINISHED: &str = "/run/systemd/system/ostree-finalize-staged.service.d/unfinished.conf";
 
-/// The scenario, in all boots.
+/// An upgrade and its roll-back: the first two reboots.
 pub(super) fn upgrade(context: &mut Context) -> Result<()> {
+    boot(context, "rolled back")
+}
+
+/// All reboots.
+pub(super) fn failures(context: &mut Context) -> Result<()> {
+    boot(context, "forced")
+}
+
+/// The steps of one boot. The scenario ends with the checks of the stage `last`.
+fn boot(context: &mut Context, last: &str) -> Result<()> {
     wait::until("systemd to finish starting", Duration::from_secs(90), || {
         let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
         let others = jobs.lines().filter(|line| !line.contains("holdfast-guest")).count();
@@ -68,6 +78,9 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         }
         "rolled back" => {
             context.check("rolled back", rolled_back());
+            if stage == last {
+                return Ok(());
+            }
             reboots(context, "not finished", || {
                 let folder = UNFINISHED.rsplit_once('/').map_or("/", |(folder, _)| folder);
                 fs::create_dir_all(folder)?;

@@ -71,14 +71,13 @@ fn digest(text: &str) -> Result<String, &'static str> {
 
 impl Index {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let Indexed { meta, path, size } = match &self.layout {
-            Some(layout) => self.layout(layout),
-            None => {
-                let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-                index_packages(&observer, &self.place.images())
-            }
-        }
-        .map_err(input)?;
+        let indexed = if let Some(layout) = &self.layout {
+            self.layout(layout)
+        } else {
+            let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
+            index_packages(&observer, &self.place.images())
+        };
+        let Indexed { meta, path, size } = indexed.map_err(input)?;
         let report =
             IndexedReport { schema: SCHEMA, image: meta, path: path.to_string_lossy().into_owned(), size };
         if self.output.is_json() {
@@ -94,7 +93,7 @@ impl Index {
         let mut bar = Bar::new();
         let indexed =
             index_image(layout, &choice, &self.place.images(), ImageLimits::default(), &mut |progress| {
-                bar.show(progress)
+                bar.show(progress);
             });
         bar.end();
         indexed
