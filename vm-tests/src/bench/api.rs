@@ -5,7 +5,6 @@
 //! subtract.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,11 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::guest::api::{PROXY, connect};
 use crate::guest::kube::{AUDIT, HOST};
 use crate::guest::shell;
 
-/// The file with the port of `kubectl proxy` on the host's loopback.
-pub const PROXY: &str = "/etc/kubernetes/proxy";
 /// The address of the guest, and its prefix.
 const ADDRESS: &str = "10.0.2.15/24";
 
@@ -118,10 +116,4 @@ pub(super) fn requests() -> Result<BTreeMap<String, u64>> {
         *counted.entry(name).or_insert(0) += 1;
     }
     Ok(counted)
-}
-
-fn connect(file: &str) -> Result<TcpStream> {
-    let port = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    let address = format!("{HOST}:{}", port.trim());
-    TcpStream::connect(&address).with_context(|| format!("cannot connect to {address}"))
 }

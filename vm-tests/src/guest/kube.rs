@@ -6,11 +6,12 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+pub use super::api::HOST;
 use super::files::{MODULES, load_module};
-use super::{Context, run, shell, wait};
+use super::{Context, api, run, shell, wait};
 
 /// Where the host puts the kubeconfigs.
 pub const ADMIN: &str = "/etc/kubernetes/admin.kubeconfig";
@@ -32,8 +33,6 @@ pub const OVERLAY: &str = "/opt/holdfast/deploy/kustomize/test";
 pub const NODE: &str = "node-1";
 /// The address of the node: that of the guest in the emulator's network.
 pub const ADDRESS: &str = "10.0.2.15";
-/// The host's loopback, from inside the guest.
-pub const HOST: &str = "10.0.2.2";
 /// The address of the service `kubernetes`: the first one of the range of services.
 const SERVICE: &str = "10.96.0.1";
 /// How long each step may take in an emulated guest. The host ends a guest that reports nothing for two minutes.
@@ -118,10 +117,15 @@ pub fn kubectl(arguments: &[&str]) -> Result<String> {
     run("kubectl", &[&["--kubeconfig", ADMIN][..], arguments].concat())
 }
 
-/// An object of the cluster.
+/// An object of the cluster: a `node`, a `driftreport` or a `driftpolicy`.
 pub fn get(kind: &str, name: &str) -> Result<Value> {
-    let text = kubectl(&["get", kind, name, "-o", "json"])?;
-    serde_json::from_str(&text).with_context(|| format!("no JSON of {kind} {name}"))
+    let path = match kind {
+        "node" => "api/v1/nodes",
+        "driftreport" => "apis/holdfast.dev/v1alpha1/driftreports",
+        "driftpolicy" => "apis/holdfast.dev/v1alpha1/driftpolicies",
+        other => bail!("the path of {other} is not known here"),
+    };
+    api::get(&format!("/{path}/{name}"))
 }
 
 /// The status of a condition of an object.
@@ -143,19 +147,19 @@ pub fn run_editor() -> Result<()> {
     kubectl(&["create", "namespace", "team"])?;
     // The API server accepts no pod before the namespace has this account.
     wait::until("the service account of the namespace", LIMIT, || {
-        Ok(kubectl(&["-n", "team", "get", "serviceaccount", "default"]).ok())
+        Ok(api::get("/api/v1/namespaces/team/serviceaccounts/default").ok())
     })?;
     kubectl(&["apply", "-f", MANIFEST]).map(drop)
 }
 
-/// The pods of the `DaemonSet`, for kubectl. The controller's pod has another label.
-pub const PODS: &[&str] =
-    &["-n", "holdfast-system", "get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", "json"];
+/// The pods of the `DaemonSet`. The controller's pod has another label.
+pub fn daemonset_pods() -> Result<Value> {
+    api::get("/api/v1/namespaces/holdfast-system/pods?labelSelector=app.kubernetes.io%2Fname%3Dholdfast")
+}
 
 /// How often kubelet has started a container of Holdfast's pod again.
 pub fn restarts(container: &str) -> Result<u64> {
-    let text = kubectl(PODS)?;
-    let pods: Value = serde_json::from_str(&text)?;
+    let pods = daemonset_pods()?;
     let statuses = pods["items"][0]["status"]["containerStatuses"].as_array().context("no containers")?;
     let status = statuses.iter().find(|status| status["name"] == container).context("no such container")?;
     status["restartCount"].as_u64().context("no number of restarts")
@@ -167,8 +171,7 @@ pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
     apply(&kustomization(from))?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
-        let text = kubectl(PODS)?;
-        let pods: Value = serde_json::from_str(&text)?;
+        let pods = daemonset_pods()?;
         let ready = pods["items"]
             .as_array()
             .and_then(|items| items.iter().find(|pod| condition(pod, "Ready") == Some("True".to_owned())));

@@ -13,8 +13,8 @@ use crate::guest::service::Node;
 use crate::guest::{run, shell};
 
 /// The capabilities of a daemon with kernel programs, by the numbers in `linux/capability.h`: chown, `dac_override`,
-/// fowner, fsetid, `linux_immutable`, `sys_ptrace`, setfcap, bpf.
-const HELD: [u32; 8] = [0, 1, 3, 4, 9, 19, 31, 39];
+/// fowner, fsetid, `linux_immutable`, `sys_ptrace`, mknod, setfcap, bpf.
+const HELD: [u32; 9] = [0, 1, 3, 4, 9, 19, 27, 31, 39];
 const POLICY: &str = "/etc/holdfast/policies/revert.yaml";
 const SSHD: &str = "/etc/ssh/sshd_config.d/40-baseline.conf";
 

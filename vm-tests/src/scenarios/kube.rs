@@ -2,7 +2,8 @@
 //!
 //! In: a node that joins the control plane on the host, with the example config on its disk. Out: checks of the node's
 //! `DriftReport` and conditions, as kubectl shows them, and of the alerts of Prometheus, while people and pods edit a file and
-//! containers are killed. A scenario of its own has the refusals beside the service, and the removal.
+//! containers are killed. A second scenario has what people ask and allow, the refusals
+//! beside the service, and the removal.
 
 use std::fs;
 use std::time::Duration;
@@ -61,7 +62,6 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("recovery_clears_the_condition", condition("False"));
     context.check("recovery_clears_the_alert", kube_alerts::cleared());
     context.note(format!("{}\n{}", shown(&["get", "driftreports"])?, shown(CONDITION)?));
-    kube_people::plugin(context, FILE);
     kube::run_editor()?;
     let drifted = editor();
     context.note(format!(
@@ -69,11 +69,8 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         shown(&["get", "driftreports"])?
     ));
     context.check("an_edit_from_another_pod_names_its_namespace_and_name", drifted);
-    kube_policy::allowed(context, FILE);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
-    context.check("an_edit_by_kubectl_exec_matches_its_user_in_the_audit_log", kube_people::exec(FILE));
-    restore()?;
     for (container, program) in [("sensor", "^/holdfast agent"), ("reporter", "^/holdfast-cluster node")] {
         context.note(format!("## The container `{container}` is killed, and alice edits the file again"));
         let check = format!("a_killed_{container}_comes_back_and_an_edit_meanwhile_is_reported");
@@ -86,8 +83,8 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// The service beside the pod, the pod beside the service, and the removal.
-pub(super) fn removed(context: &mut Context) -> Result<()> {
+/// `kubectl holdfast`, policies, users; the service beside the pod, the pod beside the service, and the removal.
+pub(super) fn people(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     store_as_operator()?;
     kube::join(context)?;
@@ -95,6 +92,18 @@ pub(super) fn removed(context: &mut Context) -> Result<()> {
     let pod = kube::deploy(context, "base");
     context.check("pod_is_ready", pod);
     context.check("report_says_in_sync", in_sync());
+    edit()?;
+    context.check("report_names_path_and_login", alice());
+    repair()?;
+    context.check("recovery_clears_the_report", in_sync());
+    kube_people::plugin(context, FILE);
+    kube::run_editor()?;
+    context.check("an_edit_from_another_pod_names_its_namespace_and_name", editor());
+    kube_policy::allowed(context, FILE);
+    repair()?;
+    context.check("recovery_clears_the_pods_edit", in_sync());
+    context.check("an_edit_by_kubectl_exec_matches_its_user_in_the_audit_log", kube_people::exec(FILE));
+    restore()?;
     context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
     context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
     kube_remove::removed(context);

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
 use crate::guest::{Context, run, shell, wait};
@@ -39,7 +38,7 @@ patches:
 
 /// systemd starts the service while the pod's sensor runs. The service ends with an error that names the pod.
 pub(super) fn service_beside_pod() -> Result<String> {
-    let pods: Value = serde_json::from_str(&kubectl(kube::PODS)?)?;
+    let pods = kube::daemonset_pods()?;
     let uid = pods["items"][0]["metadata"]["uid"].as_str().context("no pod")?;
     let started = run("systemctl", &["start", SERVICE]);
     // It would be started again and again.
@@ -69,8 +68,7 @@ fn detached() -> Result<String> {
     }
     kube::apply(REMOVE)?;
     let log = wait::until("the pod that detaches to be ready", LIMIT, || {
-        let text = kubectl(kube::PODS)?;
-        let pods: Value = serde_json::from_str(&text)?;
+        let pods = kube::daemonset_pods()?;
         let done = pods["items"].as_array().into_iter().flatten().find(|pod| {
             pod["spec"]["containers"][0]["name"] == "done"
                 && kube::condition(pod, "Ready") == Some("True".to_owned())
@@ -105,8 +103,7 @@ fn pod_beside_service() -> Result<String> {
     run("systemctl", &["start", SERVICE])?;
     kube::apply(&kube::kustomization("base"))?;
     let message = wait::until("the pod's sensor to end", LIMIT, || {
-        let text = kubectl(kube::PODS)?;
-        let pods: Value = serde_json::from_str(&text)?;
+        let pods = kube::daemonset_pods()?;
         let statuses = pods["items"].as_array().into_iter().flatten();
         let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
         let mut states = statuses

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::guest::kube::{self, DEPLOY, NODE};
 use crate::guest::service::{CONFIG, CONFIG_NAME, prepare};
-use crate::guest::{Context, run, wait};
+use crate::guest::{Context, api, run, wait};
 
 /// How long one step of the handshake may take in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -59,7 +59,11 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     let crds = format!("{DEPLOY}/crds/machineconfiguration");
     kube::kubectl(&["apply", "--server-side", "-k", &crds])?;
     wait::until("the kinds of the Machine Config Operator", LIMIT, || {
-        Ok(kube::kubectl(&["get", "machineconfigs,machineconfigurations"]).ok())
+        let lists = [
+            "machineconfiguration.openshift.io/v1/machineconfigs",
+            "operator.openshift.io/v1/machineconfigurations",
+        ];
+        Ok(lists.iter().try_for_each(|list| api::get(&format!("/apis/{list}")).map(drop)).ok())
     })?;
     apply_object(POLICY)?;
     annotate("currentConfig", CONFIG_NAME)?;

@@ -6,7 +6,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,9 +13,9 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vm_tests::bench::api::PROXY;
 use vm_tests::bench::cluster::{KUBECONFIG, NAMESPACE, SCENARIO};
 use vm_tests::guest::agent::HOLDFAST;
+use vm_tests::guest::api::PROXY;
 use vm_tests::guest::kube::{AUDIT, NODE};
 use vm_tests::guest::pod::HOLDFAST_CLUSTER;
 
@@ -28,9 +27,7 @@ use super::section::{self, CLUSTER};
 use crate::cache::Cache;
 use crate::dist::{self, OBJECT_VARIABLE, Profile};
 use crate::kernels;
-use crate::kube::{
-    ClientPlace, ControlPlane, KubeAssets, LoggedProcess, NEWEST, Wanted, free_ports, installed,
-};
+use crate::kube::{ClientPlace, ControlPlane, KubeAssets, LoggedProcess, NEWEST, Wanted, installed};
 use crate::qemu::Qemu;
 use crate::run::{output, say};
 use crate::vm::{AuditLog, GuestParts, Vm};
@@ -190,13 +187,7 @@ impl BenchCluster {
         fs::write(&node, installed::node(NODE).to_string())?;
         output(plane.kubectl().args(["create", "-f"]).arg(node))?;
         installed::apply(&plane, "base")?;
-        let [port] = free_ports()?;
-        let mut proxy = plane.kubectl();
-        proxy.args(["proxy", "--port", &port.to_string()]);
-        let proxy = LoggedProcess::start("kubectl proxy", &mut proxy, &plane.log("proxy"))?;
-        proxy.until(LIMIT, || {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("it does not listen").map(drop)
-        })?;
+        let (proxy, port) = plane.proxy()?;
         Ok(Self { _proxy: proxy, plane, audit, port, folder })
     }
 

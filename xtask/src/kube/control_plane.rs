@@ -134,6 +134,18 @@ impl ControlPlane {
         command
     }
 
+    /// Starts `kubectl proxy`, through which a client reads the API as the admin without TLS. Gives its port on the loopback.
+    pub(crate) fn proxy(&self) -> Result<(LoggedProcess, u16)> {
+        let [port] = free_ports()?;
+        let mut proxy = self.kubectl();
+        proxy.args(["proxy", "--port", &port.to_string()]);
+        let proxy = LoggedProcess::start("kubectl proxy", &mut proxy, &self.log("proxy"))?;
+        proxy.until(LIMIT, || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("it does not listen").map(drop)
+        })?;
+        Ok((proxy, port))
+    }
+
     /// The file with the admin's config for clients on this machine.
     pub(crate) fn admin_config(&self) -> PathBuf {
         self.path("admin.kubeconfig")

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use tempfile::TempDir;
+use vm_tests::guest::api::PROXY;
 use vm_tests::guest::kube::{ADDRESS, ADMIN, AUDIT, DEPLOY, IMAGES, KUBELET, KUBELET_PORT, NODE, PORT};
 use vm_tests::guest::prometheus;
 
@@ -19,7 +20,7 @@ use super::payload::Payload;
 use super::prometheus::Prometheus;
 use crate::dist;
 use crate::kube::image::{self, ImageConfig, ImageFile};
-use crate::kube::{ClientPlace, ControlPlane, KubeAssets, User, Wanted, free_ports};
+use crate::kube::{ClientPlace, ControlPlane, KubeAssets, LoggedProcess, User, Wanted, free_ports};
 use crate::tools::PackageTree;
 
 /// The name of the product's image in guests; `vm-tests/kube/kustomization.yaml` has it too.
@@ -42,6 +43,7 @@ pub(crate) struct ImagePrograms<'a> {
 #[derive(Debug)]
 pub(super) struct Cluster {
     _prometheus: Option<Prometheus>,
+    _proxy: LoggedProcess,
     _plane: ControlPlane,
     _egress: Egress,
     _audit: AuditLog,
@@ -67,10 +69,12 @@ impl Cluster {
         let audit = AuditLog::start(folder.path(), &recorded)?;
         let flags: Vec<&str> = [&egress.flag].into_iter().chain(&audit.flags).map(String::as_str).collect();
         let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &flags })?;
+        let (proxy, proxy_port) = plane.proxy()?;
         let mut contents = vec![
             (ADMIN, plane.kubeconfig(User::Admin, ClientPlace::Guest)?),
             (KUBELET, plane.kubeconfig(User::Node(NODE), ClientPlace::Guest)?),
             (PORT, plane.port().to_string()),
+            (PROXY, proxy_port.to_string()),
             (AUDIT, audit.port.to_string()),
         ];
         let (mut prometheus, mut reporter) = (None, None);
@@ -88,6 +92,7 @@ impl Cluster {
         }
         Ok(Self {
             _prometheus: prometheus,
+            _proxy: proxy,
             _plane: plane,
             _egress: egress,
             _audit: audit,
