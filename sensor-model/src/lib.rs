@@ -14,6 +14,7 @@
 //! | [`name_patterns`] | patterns of single names |
 //! | `names` | enums whose values have names |
 //! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
+//! | [`escape`] | paths of any bytes as text, and back |
 //! | [`path`] | the form that declared paths and names must have |
 //! | `unknown` | fields that a format does not have, and the nearest known one |
 //! | `fields` | typed access to the fields of untyped objects, with an error that names the field |
@@ -73,6 +74,7 @@ pub mod data_url;
 pub mod difference;
 pub mod dpkg;
 pub mod drift_policy;
+pub mod escape;
 pub mod expectation;
 pub mod expectation_watch;
 pub mod expectations;

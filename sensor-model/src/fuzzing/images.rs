@@ -4,11 +4,12 @@
 
 use crate::{
     image::{
-        ImageLimits, ImageTree, LayerReader, ManifestDocument, SlotTable, TRAILER, Trailer, decode_record,
-        encode_record, is_digest, parse_config, parse_document,
+        Baseline, BaselinePath, ImageLimits, ImageTree, LayerReader, ManifestDocument, SlotTable, TRAILER,
+        Trailer, decode_record, encode_record, is_digest, parse_config, parse_document,
     },
     observation::FileType,
 };
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 
 /// The size of a block of an archive.
 const BLOCK: usize = 512;
@@ -81,8 +82,15 @@ pub fn image_index(data: &[u8]) {
     }
 }
 
-/// A document of a layout: every digest of an accepted document is one.
+/// A document of a layout: every digest of an accepted document is one. A baseline: each entry gives its path back.
 pub fn image_document(data: &[u8]) {
+    if let Ok(entries) = Baseline::parse(data).and_then(|baseline| baseline.entries()) {
+        for (path, entry) in entries {
+            let path = Path::new(OsStr::from_bytes(&path));
+            let again = Baseline::new(String::new(), vec![BaselinePath::of(path, &entry)]).entries();
+            assert_eq!(again, Ok(vec![(path.as_os_str().as_bytes().to_vec(), entry)]));
+        }
+    }
     let digests = match parse_document(data) {
         Ok(ManifestDocument::Index(manifests)) => manifests.into_iter().map(|found| found.digest).collect(),
         Ok(ManifestDocument::Manifest(manifest)) => {

@@ -5,6 +5,7 @@
 //! the differences between an entry and what is on the host. It reads no file and knows no compression. It refuses a layer
 //! that two readers of tar could read in two ways.
 
+mod baseline;
 mod difference;
 mod entry;
 mod error;
@@ -18,6 +19,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use baseline::{Baseline, BaselineError, BaselinePath};
 pub use difference::{changed_parts, differences, md5_difference};
 pub use entry::{ImageEntry, Known};
 pub use error::{EntryFault, LayerError};

@@ -15,6 +15,8 @@ names! {
         PackageMd5 = "md5 of a package",
         /// A name in the database of packages, which has no digest of a content there.
         PackageName = "name in a package",
+        /// The SHA-256 of the content when the baseline was taken. Nobody says whether the content was right then.
+        Baseline = "sha256 of a baseline",
     }
 }
 
@@ -25,6 +27,8 @@ names! {
         Layers = "layers",
         /// The databases of packages of a host.
         Packages = "packages",
+        /// What was at paths of a host when a baseline was taken.
+        Baseline = "baseline",
     }
 }
 
@@ -71,18 +75,18 @@ pub struct LayerMeta {
 pub struct ImageMeta {
     /// What the index was made from.
     pub source: ImageSource,
-    /// Digest of the manifest of the platform; for packages, of what their databases say.
+    /// Digest of the manifest of the platform; for packages, of what their databases say; for a baseline, of its file.
     pub digest: String,
     /// Digests of the image indexes that lead to the manifest, the outermost first. They name the same image.
     pub indexes: Vec<String>,
-    /// Digest of the image's config; absent for packages.
+    /// Digest of the image's config; absent for packages and a baseline.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub config: String,
-    /// The platform, such as `linux/amd64`; for packages, what manages them: `dpkg`, `rpm` or both.
+    /// The platform, such as `linux/amd64`; for packages, what manages them: `dpkg`, `rpm` or both; for a baseline empty.
     pub platform: String,
     /// Names that the layout gives to the image.
     pub names: Vec<String>,
-    /// When the image was made, by its own word.
+    /// When the image was made, by its own word, or the baseline was taken.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub created: Option<String>,
     /// The layers, the lowest first; or the packages.
@@ -108,13 +112,14 @@ impl ImageMeta {
     /// Whether the entries have all extended attributes of their paths. An ostree commit has them in objects of their own, and packages
     /// have none, or only some.
     pub fn knows_xattrs(&self) -> bool {
-        self.source == ImageSource::Layers && !self.ostree
+        self.source != ImageSource::Packages && !self.ostree
     }
 
     /// What a verdict about an entry rests on.
     pub fn strength(&self, entry: &ImageEntry) -> Strength {
         match (self.source, entry.sha256, entry.md5) {
             (ImageSource::Layers, ..) => Strength::Layer,
+            (ImageSource::Baseline, ..) => Strength::Baseline,
             (ImageSource::Packages, Some(_), _) => Strength::PackageSha256,
             (ImageSource::Packages, None, Some(_)) => Strength::PackageMd5,
             (ImageSource::Packages, None, None) => Strength::PackageName,
@@ -125,6 +130,7 @@ impl ImageMeta {
     pub fn strength_of_contents(&self) -> Strength {
         match self.source {
             ImageSource::Layers => Strength::Layer,
+            ImageSource::Baseline => Strength::Baseline,
             ImageSource::Packages if self.platform == "rpm" => Strength::PackageSha256,
             ImageSource::Packages => Strength::PackageMd5,
         }
@@ -137,6 +143,9 @@ impl ImageMeta {
         let Some(meta) = self.layers.get(number) else { return format!("layer {} of {count}", number + 1) };
         if let Some(package) = &meta.package {
             return format!("package {}", package.text());
+        }
+        if self.source == ImageSource::Baseline {
+            return meta.history.clone().unwrap_or_default();
         }
         let digest: String = meta.digest.chars().take(19).collect();
         let mut text = format!("layer {} of {count}, {digest}…", number + 1);

@@ -26,9 +26,9 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Also show what this image has at the path: a digest, or its beginning. `packages` for the
-    /// host's packages. `holdfast image index` makes the index. [default: the booted image, if the host shows its digest and it has an
-    /// index; else the packages, if they have one]
+    /// Also show what this image has at the path: a digest, or its beginning. `packages` or
+    /// `baseline` for those of the host. `holdfast image index` makes the index. [default: the first that has the path, of the booted
+    /// image, the packages and the baseline, as far as they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
     /// Directory of the forensic log.
@@ -60,7 +60,7 @@ impl Explain {
     fn explain(&self, log: &LogPlace) -> anyhow::Result<Explanation> {
         let images = Images::of(&self.sources.named().state());
         let choose = |observer: &Observer| {
-            let chosen = inspection::choose_index(&images, self.image.as_deref(), observer);
+            let chosen = inspection::choose_indexes(&images, self.image.as_deref(), observer);
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
         let host = if let Some(host) = self.sources.load_if_any()? {
@@ -68,14 +68,15 @@ impl Explain {
         } else {
             let root = &self.sources.host_root;
             let observer = Observer::new(root).map_err(BadInput::wrap)?;
-            if let Some(index) = choose(&observer)? {
-                return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &index)?);
+            let indexes = choose(&observer)?;
+            if !indexes.is_empty() {
+                return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &indexes)?);
             }
             // Its error says where a config could be.
             self.sources.load()?
         };
-        let index = choose(&host.observer)?;
-        Ok(runtime()?.block_on(inspection::explain(&host, &self.path, log, index.as_ref()))?)
+        let indexes = choose(&host.observer)?;
+        Ok(runtime()?.block_on(inspection::explain(&host, &self.path, log, &indexes))?)
     }
 }
 
@@ -133,6 +134,7 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
 fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
     let (noun, name) = match explained.source {
         ImageSource::Packages => ("package", "packages".to_owned()),
+        ImageSource::Baseline => ("baseline", "baseline".to_owned()),
         ImageSource::Layers if explained.names.is_empty() => ("image", format!("image {}", explained.digest)),
         ImageSource::Layers => {
             ("image", format!("image {} ({})", explained.digest, explained.names.join(", ")))
@@ -142,7 +144,7 @@ fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Res
     let Some(entry) = &explained.entry else {
         let nothing = match explained.source {
             ImageSource::Packages => "none has this path",
-            ImageSource::Layers => "it has nothing at this path",
+            ImageSource::Layers | ImageSource::Baseline => "it has nothing at this path",
         };
         return screen.line(&format!("{name}: {nothing}"));
     };

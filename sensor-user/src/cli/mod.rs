@@ -7,6 +7,7 @@
 pub mod adopt;
 pub mod agent;
 pub mod apply;
+pub mod baseline;
 pub mod check;
 pub mod completions;
 pub mod describe;
@@ -66,6 +67,8 @@ pub enum Command {
     Explain(explain::Explain),
     /// Index the layers of an OS image, and compare this host with them.
     Image(image::ImageCommand),
+    /// Print what is at paths now, as JSON, to compare with later: for what no config, image or package describes.
+    Baseline(baseline::BaselineCommand),
     /// Read and check the forensic log.
     Log(log::Log),
     /// Apply a config to this host; restore the old one if that fails.
@@ -130,6 +133,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Who(who) => who.run(screen),
         Command::Explain(explain) => explain.run(screen),
         Command::Image(image) => image.run(screen),
+        Command::Baseline(baseline) => baseline.run(screen),
         Command::Log(log) => log.run(screen),
         Command::Apply(apply) => apply.run(screen),
         Command::History(history) => history.run(screen),

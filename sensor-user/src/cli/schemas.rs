@@ -11,13 +11,14 @@ use crate::{
     report::forensic::{LogReport, WhoReport},
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
-use sensor_model::{chain, socket, status};
+use sensor_model::{chain, image::Baseline, socket, status};
 use serde_json::Value;
 
 /// Every schema, with its name.
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         of::<ApplyReport>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
+        of::<Baseline>("baseline", "What `holdfast baseline` prints."),
         of::<CheckReport>("check", "What `holdfast check -o json` prints."),
         of::<Diagnosis>("doctor", "What `holdfast doctor -o json` prints."),
         of::<ExplainReport>("explain", "What `holdfast explain -o json` prints."),

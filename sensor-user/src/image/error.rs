@@ -1,7 +1,7 @@
 //! Why an image is not indexed, or an index not read.
 
 use crate::{packages::Unread, sys::CallError};
-use sensor_model::image::{ConfigError, IndexError, LayerError, ManifestError};
+use sensor_model::image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError};
 use std::{io, path::PathBuf};
 
 /// What is wrong with a blob of a layout.
@@ -137,9 +137,29 @@ pub enum ImageError {
     /// The host has neither dpkg nor rpm.
     #[error("this host has no database of packages: neither /var/lib/dpkg/status nor rpmdb.sqlite")]
     NoPackages,
-    /// There is no index of the host's packages.
-    #[error("there is no index of this host's packages; make it with `holdfast image index --packages`")]
-    NotIndexed,
+    /// There is no index of the host's packages, or of a baseline.
+    #[error("there is no index of this host's {0}; make it with `holdfast image index --{0}`")]
+    NotIndexed(&'static str),
+    /// A path cannot be read for a baseline.
+    #[error("{error}; nothing was printed")]
+    Unreadable {
+        /// The path, and why not.
+        error: String,
+    },
+    /// A path changed while it was read for a baseline.
+    #[error("{}: it changed while it was read, so nothing was printed; try again", path.display())]
+    Changing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file is no baseline.
+    #[error("{}: {reason}; `holdfast baseline` makes one", path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: BaselineError,
+    },
     /// Packages changed since the index was made.
     #[error(
         "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
@@ -202,9 +222,14 @@ impl ImageError {
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
             | Self::NoPackages
-            | Self::NotIndexed
+            | Self::NotIndexed(_)
+            | Self::Baseline { .. }
             | Self::Old => true,
-            Self::Call(_) | Self::Index { .. } | Self::Packages(_) => false,
+            Self::Call(_)
+            | Self::Index { .. }
+            | Self::Packages(_)
+            | Self::Unreadable { .. }
+            | Self::Changing { .. } => false,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The directory of all indexes.
 //!
 //! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
-//! that leads to it, or the beginning of the manifest's. The index of the host's packages has the name `packages` in the place of a digest.
+//! that leads to it, or the beginning of the manifest's. The indexes of the host's packages and of its baseline have the names `packages` and
+//! `baseline` in the place of a digest.
 
 use super::{error::ImageError, index::ImageIndex};
 use crate::{
@@ -19,6 +20,8 @@ use std::{
 const ENDING: &str = ".index";
 /// The name of the index of the host's packages.
 pub const PACKAGES: &str = "packages";
+/// The name of the index of the host's baseline.
+pub const BASELINE: &str = "baseline";
 /// The fewest digits of a digest's beginning.
 const FEWEST: usize = 6;
 
@@ -44,6 +47,7 @@ impl Images {
         match meta.source {
             ImageSource::Layers => Self::name_of(&meta.digest),
             ImageSource::Packages => Self::name_of(PACKAGES),
+            ImageSource::Baseline => Self::name_of(BASELINE),
         }
     }
 
@@ -51,12 +55,13 @@ impl Images {
         format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
     }
 
-    /// Opens the index of the host's packages; `None` if there is none. It may be older than the databases.
+    /// Opens the index with a name: [`PACKAGES`] or [`BASELINE`]; `None` if there is none. That of the packages may be older than the
+    /// databases.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn packages(&self) -> Result<Option<ImageIndex>, ImageError> {
-        let path = self.path.join(Self::name_of(PACKAGES));
+    pub fn named(&self, name: &str) -> Result<Option<ImageIndex>, ImageError> {
+        let path = self.path.join(Self::name_of(name));
         match ImageIndex::open(&path) {
             Err(ImageError::Call(error)) if error.errno() == Some(Errno::ENOENT) => Ok(None),
             opened => opened.map(Some),
@@ -99,14 +104,14 @@ impl Images {
         ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
-    /// Opens the index of an image: by `packages`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
+    /// Opens the index of an image: by `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
     /// manifest's digest.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read.
     pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
-        if wanted == PACKAGES {
-            return self.packages()?.ok_or(ImageError::NotIndexed);
+        if let Some(name) = [PACKAGES, BASELINE].into_iter().find(|name| *name == wanted) {
+            return self.named(name)?.ok_or(ImageError::NotIndexed(name));
         }
         if let Some(index) = self.open_exact(wanted)? {
             return Ok(index);

@@ -1,9 +1,10 @@
 //! The images of the OS: read from a layout into an index, and looked up in it.
 //!
-//! In: a directory with an OCI image layout, or the databases of packages. Out: an index file in the state directory, and what it has at a path of the host. It
+//! In: a directory with an OCI image layout, the databases of packages, or a baseline. Out: an index file in the state directory, and what it has at a path of the host. It
 //! verifies each digest itself, keeps no content, and opens no network socket. A layer passes through memory in pieces. The
 //! index is for root alone: an image may have secrets in its history.
 
+mod baseline;
 mod blob;
 mod build;
 mod content;
@@ -17,10 +18,11 @@ mod verify;
 mod write;
 mod zstd;
 
+pub use baseline::{index_baseline, take_baseline};
 pub use build::{Progress, index_image};
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
-pub use images::{Images, PACKAGES};
+pub use images::{BASELINE, Images, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
 pub use packages::index_packages;

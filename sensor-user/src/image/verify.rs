@@ -4,12 +4,12 @@
 //! changes nothing.
 
 use super::{content, error::ImageError, index::ImageIndex};
-use crate::observation::Observer;
+use crate::{observation::Observer, packages};
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{ExpectationSource, ImageLayer},
-    image::{ImageEntry, differences, md5_difference},
+    image::{ImageEntry, ImageSource, differences, md5_difference},
     observation::{FileType, Observation},
 };
 use std::{
@@ -168,6 +168,11 @@ impl<'a> Verifier<'a> {
 
     /// The entry of a path, and its path without links. The last name is not followed.
     fn resolve(&self, path: &Path) -> Result<Option<(PathBuf, ImageEntry)>, ImageError> {
+        if self.index.meta().source == ImageSource::Packages {
+            // dpkg does not know where its links lead.
+            let path = packages::place(self.observer, path);
+            return Ok(self.index.find(path.as_os_str().as_bytes())?.map(|entry| (path, entry)));
+        }
         if let Some(entry) = self.index.find(path.as_os_str().as_bytes())? {
             return Ok(Some((path.to_owned(), entry)));
         }

@@ -2,7 +2,7 @@
 
 use super::{
     DeclaredHost,
-    image::{ExplainedImage, explain_by_image},
+    image::{ExplainedImage, explain_by_images},
 };
 use crate::{
     desired::DesiredError,
@@ -39,7 +39,7 @@ pub struct ExplainReport {
     pub verdict: VerdictKind,
     /// Each declared thing: a unit and its file share a path.
     pub things: Vec<ExplainedThing>,
-    /// What the OS image has at the path; absent if no index of an image was used. What a config declares wins over it.
+    /// What the OS image, a package or a baseline has at the path; absent if no index was used. What a config declares wins over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ExplainedImage>,
     /// What the drift policy does about the path.
@@ -125,7 +125,7 @@ pub enum ExplainError {
     Image(#[from] ImageError),
 }
 
-/// Observes a path, and reads its last change from the log. `image` is the index of the OS image.
+/// Observes a path, and reads its last change from the log. `indexes` are those that may have the path, the strongest first.
 ///
 /// # Errors
 /// Contents that cannot be decoded, and an index that cannot be read.
@@ -133,7 +133,7 @@ pub async fn explain(
     host: &DeclaredHost,
     path: &Path,
     log: &LogPlace,
-    image: Option<&ImageIndex>,
+    indexes: &[ImageIndex],
 ) -> Result<Explanation, ExplainError> {
     let mut restorer = host.restorer();
     let mut things = Vec::new();
@@ -159,8 +159,7 @@ pub async fn explain(
     }
     let declares = |thing: &&ExplainedThing| thing.thing.is_object() && *thing.thing.path() == *path;
     let declared_by = things.iter().find(declares).map(|thing| thing.source.name().to_owned());
-    let by_image = |index| explain_by_image(index, &host.observer, &host.root, path, declared_by);
-    let image = image.map(by_image).transpose()?;
+    let image = explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?;
     let last = log.last_change(path);
     let is_of_arguments = *path == *Thing::KernelArguments.path();
     let report = ExplainReport {
@@ -187,17 +186,17 @@ pub fn explain_undeclared(
     root: &Path,
     path: &Path,
     log: &LogPlace,
-    index: &ImageIndex,
+    indexes: &[ImageIndex],
 ) -> Result<Explanation, ImageError> {
-    let image = explain_by_image(index, observer, root, path, None)?;
+    let image = explain_by_images(indexes, observer, root, path, None)?;
     let last = log.last_change(path);
     let report = ExplainReport {
         schema: SCHEMA,
         path: path.to_string_lossy().into_owned(),
         managed: false,
-        verdict: worst(&[], Some(&image)),
+        verdict: worst(&[], image.as_ref()),
         things: Vec::new(),
-        image: Some(image),
+        image,
         policy: PathPolicy {
             action: DriftAction::Observe,
             rule: None,

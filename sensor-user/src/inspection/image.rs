@@ -4,7 +4,7 @@
 //! the host differs.
 
 use crate::{
-    image::{Found, ImageError, ImageIndex, Images, Verifier},
+    image::{BASELINE, Found, ImageError, ImageIndex, Images, PACKAGES, Verifier},
     observation::{Observer, snapshot},
 };
 use sensor_model::{
@@ -91,6 +91,7 @@ impl BlamedLayer {
     pub fn text(&self) -> String {
         match &self.package {
             Some(package) => format!("package {}", package.text()),
+            None if self.digest.is_empty() => self.history.clone().unwrap_or_default(),
             None => format!("layer {} of {}, {}", self.number, self.count, self.digest),
         }
     }
@@ -180,26 +181,31 @@ impl ImageState {
     }
 }
 
-/// Explains a path by an image. `declared_by` names the config that declares the path.
+/// Explains a path by the first index that has it; if none has, by the first. `None` without an index. `declared_by` names the config
+/// that declares the path.
 ///
 /// # Errors
-/// The index cannot be read.
-pub fn explain_by_image(
-    index: &ImageIndex,
+/// An index cannot be read.
+pub fn explain_by_images(
+    indexes: &[ImageIndex],
     observer: &Observer,
     root: &Path,
     path: &Path,
-    declared_by: Option<String>,
-) -> Result<ExplainedImage, ImageError> {
-    let found = Verifier::new(index, observer, root).path(path)?;
-    let meta = index.meta();
-    Ok(ExplainedImage {
-        source: meta.source,
-        digest: meta.digest.clone(),
-        names: meta.names.clone(),
-        entry: found.map(|found| entry(meta, found)),
-        overruled_by: declared_by,
-    })
+    declared_by: Option<&str>,
+) -> Result<Option<ExplainedImage>, ImageError> {
+    let explained = |index: &ImageIndex, found: Option<Found>| ExplainedImage {
+        source: index.meta().source,
+        digest: index.meta().digest.clone(),
+        names: index.meta().names.clone(),
+        entry: found.map(|found| entry(index.meta(), found)),
+        overruled_by: declared_by.map(str::to_owned),
+    };
+    for index in indexes {
+        if let Some(found) = Verifier::new(index, observer, root).path(path)? {
+            return Ok(Some(explained(index, Some(found))));
+        }
+    }
+    Ok(indexes.first().map(|index| explained(index, None)))
 }
 
 fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
@@ -238,28 +244,30 @@ pub fn booted_digest(observer: &Observer) -> Option<String> {
     }
 }
 
-/// The index that a command uses: that of `wanted`, else that of the booted image, else that of the host's packages, if there is one.
+/// The indexes that explain a path, the strongest first: that of `wanted` alone; else those of the booted image, of the host's packages
+/// and of its baseline, if they exist.
 ///
 /// # Errors
-/// No index is that of `wanted`, or the index cannot be read. That of `wanted` is old.
-pub fn choose_index(
+/// No index is that of `wanted`, or an index cannot be read. That of `wanted` is old.
+pub fn choose_indexes(
     images: &Images,
     wanted: Option<&str>,
     observer: &Observer,
-) -> Result<Option<ImageIndex>, ImageError> {
+) -> Result<Vec<ImageIndex>, ImageError> {
     if let Some(wanted) = wanted {
-        return images.open(wanted)?.refuse_old(observer).map(Some);
+        return images.open(wanted)?.refuse_old(observer).map(|index| vec![index]);
     }
-    let of_packages = || match images.packages()?.map(|index| index.refuse_old(observer)) {
-        Some(Err(error @ ImageError::Old)) => {
-            tracing::warn!(%error, "No package explains a path.");
-            Ok(None)
-        }
-        opened => opened.transpose(),
+    let booted = booted_digest(observer).map(|digest| images.open(&digest));
+    let booted = match booted.transpose() {
+        Err(ImageError::Unknown { .. }) => None,
+        opened => opened?,
     };
-    let Some(digest) = booted_digest(observer) else { return of_packages() };
-    match images.open(&digest) {
-        Err(ImageError::Unknown { .. }) => of_packages(),
-        opened => opened.map(Some),
-    }
+    let packages = match images.named(PACKAGES)?.map(|index| index.refuse_old(observer)).transpose() {
+        Err(error @ ImageError::Old) => {
+            tracing::warn!(%error, "No package explains a path.");
+            None
+        }
+        opened => opened?,
+    };
+    Ok([booted, packages, images.named(BASELINE)?].into_iter().flatten().collect())
 }

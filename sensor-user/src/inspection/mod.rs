@@ -21,5 +21,5 @@ pub use explain::{
     ExplainError, ExplainReport, ExplainedThing, Explanation, PathPolicy, explain, explain_undeclared,
 };
 pub use image::{
-    BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, booted_digest, choose_index, explain_by_image,
+    BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, booted_digest, choose_indexes, explain_by_images,
 };

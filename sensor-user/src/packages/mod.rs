@@ -94,6 +94,11 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesV
     version
 }
 
+/// A path as an index of the packages has it: links from the root directory into `/usr` are followed, as they are on this host.
+pub(crate) fn place(observer: &Observer, path: &Path) -> PathBuf {
+    on_disk(path, &merged::links(observer))
+}
+
 /// The state of the databases as a text: another text means other packages. Empty on a host without packages.
 pub(crate) fn state(observer: &Observer) -> String {
     let databases = std::iter::once(dpkg::path()).chain(rpm::paths());

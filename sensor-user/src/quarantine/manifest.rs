@@ -2,12 +2,14 @@
 //!
 //! In: what a move knows. Out: `manifest.json` beside the object.
 
-use super::{
-    escape::{escaped, unescaped},
-    survey::Survey,
-};
+use super::survey::Survey;
 use schemars::JsonSchema;
-use sensor_model::{expectation::ClosedBy, observation::FileType, record::Actor};
+use sensor_model::{
+    escape::{escaped, unescaped},
+    expectation::ClosedBy,
+    observation::FileType,
+    record::Actor,
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -10,7 +10,6 @@
 
 mod copy;
 mod error;
-mod escape;
 mod items;
 mod limits;
 mod manifest;

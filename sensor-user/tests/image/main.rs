@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 
 mod archive;
+mod baselines;
 mod explained;
 mod indexed;
 mod layout;

@@ -47,7 +47,7 @@ fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
     dpkg("dpkg", &[&[root.as_str()], &options[..], &["-i", &format!("{name}.deb")]].concat(), world);
 }
 
-fn installed() -> World {
+pub(crate) fn installed() -> World {
     let world = World::new();
     for directory in ["root/var/lib/dpkg/info", "root/var/lib/dpkg/updates", "root/var/log"] {
         fs::create_dir_all(world.at(directory)).unwrap();
@@ -130,6 +130,13 @@ fn explain_names_the_package_and_its_version_and_shows_no_content() {
     let result = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG", "-o", "json"]);
     let report = result.json("explain");
     assert_eq!(report["image"]["source"], "packages");
+    symlink("usr/bin", world.at("root/bin")).unwrap();
+    let by_link = explain("/bin/tool");
+    assert!(
+        by_link.out.contains("package first") && by_link.out.contains("/usr/bin/tool"),
+        "{}",
+        by_link.out
+    );
     let other = explain("/usr/bin/other");
     assert!(other.out.contains("packages: none has this path"), "{}", other.out);
 }

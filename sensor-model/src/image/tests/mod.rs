@@ -1,4 +1,5 @@
 mod archive;
+mod baselines;
 mod index;
 mod layers;
 mod manifests;

@@ -1,15 +1,17 @@
-//! `holdfast image index`: reads a layout, or the databases of packages.
+//! `holdfast image index`: reads a layout, the databases of packages, or a baseline.
 
 use super::place::{Place, input};
 use crate::{
+    bounded,
     cli::{
         BadInput,
         exit::IN_SYNC,
         output::{Output, Screen, Tone, clean, count},
     },
-    image::{ImageError, Indexed, Progress, index_image, index_packages},
+    image::{ImageError, Indexed, Progress, index_baseline, index_image, index_packages},
     observation::Observer,
 };
+use anyhow::Context as _;
 use sensor_model::image::{Choice, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
 use serde::Serialize;
 use std::{
@@ -20,6 +22,8 @@ use std::{
 
 /// The value of [`IndexedReport::schema`].
 const SCHEMA: &str = "holdfast.image-index/v1";
+/// Most bytes of a baseline's file. A path takes about 250 bytes.
+const BASELINE_BYTES: u64 = 512 << 20;
 /// How often a terminal shows the progress.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -27,11 +31,14 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 pub(super) struct Index {
     /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
-    #[arg(required_unless_present = "packages")]
+    #[arg(required_unless_present_any = ["packages", "baseline"])]
     layout: Option<PathBuf>,
     /// Index the packages of this host, by the databases of dpkg and rpm.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform"])]
     packages: bool,
+    /// Index a baseline: the file that `holdfast baseline` printed.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "digest", "platform", "packages"])]
+    baseline: Option<PathBuf>,
     /// The root directory whose packages are indexed.
     #[arg(long, default_value = "/", value_name = "DIRECTORY", requires = "packages")]
     root: PathBuf,
@@ -73,6 +80,10 @@ impl Index {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let indexed = if let Some(layout) = &self.layout {
             self.layout(layout)
+        } else if let Some(file) = &self.baseline {
+            let text = bounded::read(file, BASELINE_BYTES)
+                .with_context(|| format!("cannot read {}", file.display()));
+            index_baseline(file, &text.map_err(BadInput::wrap)?, &self.place.images())
         } else {
             let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
             index_packages(&observer, &self.place.images())
@@ -107,6 +118,10 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     if meta.source == ImageSource::Packages {
         let packages = count(meta.layers.len(), "package");
         screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;
+        return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
+    }
+    if meta.source == ImageSource::Baseline {
+        screen.line(&format!("{word} {}: {paths}", clean(&meta.blame(0, 100))))?;
         return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
     }
     screen.line(&format!("{word} {}: {paths}, {}", meta.digest, clean(&meta.platform)))?;

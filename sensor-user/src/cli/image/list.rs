@@ -6,7 +6,7 @@ use crate::{
         exit::{FAILURE, IN_SYNC},
         output::{Output, Screen, Tone, clean, count},
     },
-    image::PACKAGES,
+    image::{BASELINE, PACKAGES},
 };
 use sensor_model::image::{ImageMeta, ImageSource};
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub struct ImageListReport {
 /// An index that cannot be read.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct UnreadableIndex {
-    /// Digest of the image's manifest; `packages` for the packages of the host.
+    /// Digest of the image's manifest; `packages` or `baseline` for those of the host.
     pub digest: String,
     /// Why not.
     pub reason: String,
@@ -48,11 +48,13 @@ impl List {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let images = self.place.images();
         let mut report = ImageListReport { schema: SCHEMA, images: Vec::new(), unreadable: Vec::new() };
-        match images.packages() {
-            Ok(index) => report.images.extend(index.map(|index| index.meta().clone())),
-            Err(error) => {
-                let unreadable = UnreadableIndex { digest: PACKAGES.to_owned(), reason: error.to_string() };
-                report.unreadable.push(unreadable);
+        for name in [PACKAGES, BASELINE] {
+            match images.named(name) {
+                Ok(index) => report.images.extend(index.map(|index| index.meta().clone())),
+                Err(error) => {
+                    let unreadable = UnreadableIndex { digest: name.to_owned(), reason: error.to_string() };
+                    report.unreadable.push(unreadable);
+                }
             }
         }
         for digest in images.digests().map_err(input)? {
@@ -79,6 +81,7 @@ fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
         let (name, layers) = match meta.source {
             ImageSource::Layers => (meta.digest.clone(), "layer"),
             ImageSource::Packages => (PACKAGES.to_owned(), "package"),
+            ImageSource::Baseline => (BASELINE.to_owned(), "baseline"),
         };
         rows.push((
             None,

@@ -3,7 +3,7 @@
 use crate::{
     cli::BadInput,
     desired::state_directory,
-    image::{ImageError, ImageIndex, Images},
+    image::{ImageError, ImageIndex, Images, PACKAGES},
     inspection,
     observation::Observer,
 };
@@ -27,8 +27,9 @@ impl Place {
 /// The image to use.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImageOption {
-    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `packages` for the packages of
-    /// the host. [default: the booted image, if this host shows its digest; else the packages, if they have an index]
+    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `packages` or
+    /// `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the packages, if they have an
+    /// index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
 }
@@ -42,7 +43,7 @@ impl ImageOption {
         if let Some(digest) = inspection::booted_digest(observer) {
             return images.open(&digest).map_err(input);
         }
-        let packages = images.packages().map_err(input)?;
+        let packages = images.named(PACKAGES).map_err(input)?;
         let packages = packages.map(|index| index.refuse_old(observer)).transpose().map_err(input)?;
         packages.ok_or_else(|| {
             BadInput::because(

@@ -153,6 +153,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     let with = match report.source {
         ImageSource::Layers => report.image.as_str(),
         ImageSource::Packages => "the packages",
+        ImageSource::Baseline => "the baseline",
     };
     let paths = format!("{} paths compared with {with}", report.compared);
     let differing = report.differing.len() + report.unexpected.len();
@@ -160,6 +161,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         let word = match report.source {
             ImageSource::Layers => "as in the image",
             ImageSource::Packages => "as in the packages",
+            ImageSource::Baseline => "as in the baseline",
         };
         let word = screen.paint(Tone::Good, word);
         screen.line(&format!("{word}: {paths} ({})", report.strength.as_str()))?;
@@ -174,7 +176,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
 
 /// A layer in a few words.
 pub(super) fn blame(layer: &BlamedLayer) -> String {
-    if layer.package.is_some() {
+    if layer.digest.is_empty() {
         return layer.text();
     }
     let digest: String = layer.digest.chars().take(19).collect();

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// A path as text: `\\` is a backslash, `\x0a` the byte with this number.
-pub(super) fn escaped(path: &Path) -> String {
+pub fn escaped(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         for letter in chunk.valid().chars() {
@@ -38,7 +38,7 @@ fn push(byte: u8, text: &mut String) {
 }
 
 /// The path of a text that [`escaped`] made; `None` for every other text.
-pub(super) fn unescaped(text: &str) -> Option<PathBuf> {
+pub fn unescaped(text: &str) -> Option<PathBuf> {
     let mut bytes = Vec::new();
     let mut left = text;
     while let Some(at) = left.find('\\') {
