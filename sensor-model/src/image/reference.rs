@@ -11,11 +11,11 @@ names! {
         Layer = "sha256 of a layer",
         /// The SHA-256 of the content in the database of packages.
         PackageSha256 = "sha256 of a package",
-        /// The MD5 of the content in the database of packages. It shows mistakes. Somebody can make two contents with one MD5.
+        /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5.
         PackageMd5 = "md5 of a package",
         /// A name in the database of packages, which has no digest of a content there.
         PackageName = "name in a package",
-        /// The SHA-256 of the content when the baseline was taken. Nobody says whether the content was right then.
+        /// The SHA-256 of the content when the baseline was taken. The baseline does not prove that the content was right then.
         Baseline = "sha256 of a baseline",
     }
 }

@@ -127,8 +127,8 @@ impl Agent {
         self.reload();
     }
 
-    /// The same after an event in a directory in which a glob looks for names. Whoever makes names there may cause events without end,
-    /// so the next beat of the canary follows those after the first.
+    /// The same after an event in a directory in which a glob looks for names. A user who can write there may cause events without end,
+    /// so after the first event the next comparison waits for the canary's beat.
     pub(super) fn follow_new_directories(&mut self) {
         let now = self.verdicts.now();
         let pause = u64::try_from(self.options.canary_every.as_nanos()).unwrap_or(u64::MAX);

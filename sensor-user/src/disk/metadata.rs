@@ -8,7 +8,6 @@ use nix::{
     errno::Errno,
     sys::stat::{FileStat, fstat},
 };
-use rustix::fs::{IFlags, fgetxattr, flistxattr, ioctl_getflags};
 use sensor_model::{journal::Metadata, selinux::ATTRIBUTE, xattr};
 use std::{
     collections::BTreeMap,
@@ -16,9 +15,6 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
-
-/// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
-const LARGEST: usize = 64 << 10;
 
 /// Metadata that an object is to have; `None` for parts that stay unchanged.
 #[derive(Debug, Clone, Copy)]
@@ -157,15 +153,8 @@ fn own(file: &OwnedFd, uid: Option<u32>, gid: Option<u32>) -> Result<bool, Errno
 
 /// Clears the flags that refuse writers. Returns whether one was set.
 pub(crate) fn clear_flags(file: &OwnedFd, path: &Path) -> Result<bool, DiskError> {
-    // The file system has no flags.
-    let Ok(flags) = ioctl_getflags(file) else { return Ok(false) };
-    let refusing = IFlags::IMMUTABLE | IFlags::APPEND;
-    if !flags.intersects(refusing) {
-        return Ok(false);
-    }
-    sys::set_flags(file, flags.difference(refusing))
-        .map_err(|errno| CallError::new(path, "clear the immutable or append-only flag", errno))?;
-    Ok(true)
+    Ok(sys::clear_refusing_flags(file)
+        .map_err(|errno| CallError::new(path, "clear the immutable or append-only flag", errno))?)
 }
 
 /// Sets the SELinux label.
@@ -182,24 +171,8 @@ pub(crate) fn read(file: impl AsFd) -> Result<(Metadata, FileStat), Errno> {
 }
 
 fn xattrs(file: impl AsFd) -> Result<BTreeMap<String, Vec<u8>>, Errno> {
-    let mut list = vec![0; LARGEST];
-    let length = match flistxattr(file.as_fd(), list.as_mut_slice()) {
-        Ok(length) => length,
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => 0,
-        Err(errno) => return Err(sys::raw(errno)),
-    };
-    let mut xattrs = BTreeMap::new();
-    let mut value = vec![0; LARGEST];
-    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match fgetxattr(file.as_fd(), name, value.as_mut_slice()) {
-            Ok(length) => {
-                xattrs.insert(String::from_utf8_lossy(name).into_owned(), value[..length].to_vec());
-            }
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
-            Err(errno) => return Err(sys::raw(errno)),
-        }
-    }
-    Ok(xattrs)
+    let xattrs = sys::attributes(file)?.into_iter();
+    Ok(xattrs.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect())
 }
 
 /// The kernel stores a label with a zero byte at its end, and returns it in that form.

@@ -2,17 +2,14 @@
 //!
 //! In: a path of the host. Out: the sum of the regular file there. No link is followed, and no device or pipe is read.
 
-use crate::observation::Observer;
+use crate::{observation::Observer, sys};
 use md5::{Digest as _, Md5};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
     sys::stat::{SFlag, fstat},
 };
-use std::{fs::File, io::Read as _, path::Path};
-
-/// Bytes that are read at once.
-const PIECE: usize = 64 << 10;
+use std::path::Path;
 
 /// The sum of a file of `size` bytes. `None` if something else is there now, or if the file has grown: then the observation is not of
 /// this content.
@@ -22,19 +19,10 @@ pub(super) fn md5(observer: &Observer, path: &Path, size: u64) -> Result<Option<
     if fstat(&file)?.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
         return Ok(None);
     }
-    let mut file = File::from(file).take(size.saturating_add(1));
-    let mut buffer = vec![0; PIECE];
-    let (mut sum, mut read) = (Md5::new(), 0);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => {
-                sum.update(&buffer[..length]);
-                read += length as u64;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(0))),
-        }
-    }
-    Ok((read == size).then(|| sum.finalize().into()))
+    let mut sum = Md5::new();
+    let is_whole = sys::each_chunk(&file, size, |chunk| {
+        sum.update(chunk);
+        Ok(())
+    })?;
+    Ok(is_whole.then(|| sum.finalize().into()))
 }

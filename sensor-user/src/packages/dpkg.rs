@@ -3,7 +3,7 @@
 //! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`. Out: the
 //! paths below certain directories, or what each package has at its paths.
 
-use super::{collector::Collector, globs::DIRECTORY, unread::Unread};
+use super::{collector::Collector, unread::Unread};
 use crate::{bounded, observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -108,7 +108,7 @@ fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
 /// The paths of all lists. None on a host without dpkg.
 fn lists(observer: &Observer) -> Result<Vec<PathBuf>, Unread> {
     let mut names: Vec<OsString> = Vec::new();
-    let listed = observer.root().open_at(Path::new(INFO), DIRECTORY).and_then(|directory| {
+    let listed = observer.root().open_at(Path::new(INFO), sys::DIRECTORY).and_then(|directory| {
         sys::each_name(directory, |name| {
             if name.as_bytes().ends_with(b".list") {
                 names.push(name.to_owned());

@@ -5,15 +5,12 @@
 
 use crate::{observation::Observer, sys};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use sensor_model::name_patterns::NamePatterns;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// A directory as an object, and no link to one.
-pub(super) const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 /// Most directories that one glob names. A user may own a directory on the way, and fill it.
 const MOST: usize = 4096;
 
@@ -30,7 +27,7 @@ pub(super) fn directories(
         }
         found = found.iter().flat_map(|directory| matching(observer, directory, part)).take(MOST).collect();
     }
-    found.retain(|path| observer.root().open_at(path, DIRECTORY).is_ok());
+    found.retain(|path| observer.root().open_at(path, sys::DIRECTORY).is_ok());
     found.sort();
     if found.len() == MOST {
         tracing::warn!(
@@ -53,7 +50,7 @@ fn matching(observer: &Observer, directory: &Path, part: &str) -> Vec<PathBuf> {
         return vec![directory.join(part)];
     }
     let mut found = Vec::new();
-    let opened = observer.root().open_at(directory, DIRECTORY);
+    let opened = observer.root().open_at(directory, sys::DIRECTORY);
     let listed = opened.and_then(|opened| {
         sys::each_name(opened, |name: &OsStr| {
             if names.matches(&name.to_string_lossy()) {

@@ -2,7 +2,7 @@
 //!
 //! In: a path as a package has it. Out: the path on the disk.
 
-use crate::observation::Observer;
+use crate::{observation::Observer, sys};
 use nix::fcntl::OFlag;
 use std::path::{Path, PathBuf};
 
@@ -28,5 +28,5 @@ pub(super) fn on_disk(path: &Path, merged: &[&str]) -> PathBuf {
 fn is_link_to_directory(observer: &Observer, name: &str) -> bool {
     let path = Path::new("/").join(name);
     let opens = |flags| observer.root().open_at(&path, flags).is_ok();
-    !opens(super::globs::DIRECTORY) && opens(OFlag::O_RDONLY | OFlag::O_DIRECTORY)
+    !opens(sys::DIRECTORY) && opens(OFlag::O_RDONLY | OFlag::O_DIRECTORY)
 }

@@ -16,8 +16,7 @@ mod unread;
 #[cfg(test)]
 mod tests;
 
-use crate::{desired::DirectoriesVersion, observation::Observer};
-use globs::DIRECTORY;
+use crate::{desired::DirectoriesVersion, observation::Observer, sys};
 use merged::on_disk;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
@@ -68,7 +67,8 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
     let paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| on_disk(&path, &merged)).collect();
     let above: BTreeSet<PathBuf> =
         paths.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
-    let is_directory = |path: &Path| above.contains(path) || observer.root().open_at(path, DIRECTORY).is_ok();
+    let is_directory =
+        |path: &Path| above.contains(path) || observer.root().open_at(path, sys::DIRECTORY).is_ok();
     found.packaged =
         paths.into_iter().map(|path| PackagedPath { is_directory: is_directory(&path), path }).collect();
     found

@@ -6,32 +6,22 @@
 use super::{
     error::{QuarantineError, QuarantineRefusal, failed},
     limits::{MOST_DEEP, MOVE_BYTES, MOVE_OBJECTS},
-    survey::{Survey, each_chunk, handle, kind, open_directory, open_file},
+    survey::{Survey, handle, kind, open_directory, open_file},
 };
 use crate::{observation::resolve::link_target, sys};
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat},
+    fcntl::openat,
     sys::stat::{FileStat, Mode, SFlag, fstat},
 };
-use rustix::fs::{IFlags, getxattr, ioctl_getflags, listxattr};
 use std::{
-    ffi::{OsStr, OsString},
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    ffi::OsStr,
+    os::fd::{AsFd as _, OwnedFd},
     path::Path,
 };
 
-/// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
-const LARGEST: usize = 64 << 10;
-
 /// How many losses a copy names.
 const MOST_LOSSES: usize = 16;
-
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// One copy.
 #[derive(Debug)]
@@ -81,15 +71,15 @@ impl<'a> Copy<'a> {
                 let file = open_file(&original).map_err(failed("open"))?;
                 let made = sys::create(directory, name).map_err(failed("make the copy"))?;
                 let whole =
-                    each_chunk(&file, size, |chunk| sys::write(&made, chunk)).map_err(failed("copy"))?;
+                    sys::each_chunk(&file, size, |chunk| sys::write(&made, chunk)).map_err(failed("copy"))?;
                 if !whole {
                     return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
                 }
             }
             SFlag::S_IFDIR => {
                 sys::mkdir(directory, name).map_err(failed("make the copy of a directory"))?;
-                let made =
-                    openat(directory, name, DIRECTORY, Mode::empty()).map_err(failed("open the copy"))?;
+                let made = openat(directory, name, sys::DIRECTORY, Mode::empty())
+                    .map_err(failed("open the copy"))?;
                 let names =
                     open_directory(&original).and_then(sys::names).map_err(failed("read a directory"))?;
                 for name in names {
@@ -120,7 +110,7 @@ impl<'a> Copy<'a> {
         let failed = |operation| failed(path, operation);
         let copy = handle(directory, name).map_err(failed("look up the copy"))?;
         sys::own_link(&copy, Some(stat.st_uid), Some(stat.st_gid)).map_err(failed("change the owner"))?;
-        for (attribute, value) in attributes(original).map_err(failed("read attributes"))? {
+        for (attribute, value) in sys::attributes_by_handle(original).map_err(failed("read attributes"))? {
             if let Err(errno) = sys::set_link_attribute(&copy, attribute.as_os_str(), &value) {
                 self.lose(&format!("extended attribute {}: {}", attribute.to_string_lossy(), errno.desc()));
             }
@@ -141,27 +131,6 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// The extended attributes of an object, also of a link, by its handle.
-fn attributes(handle: &OwnedFd) -> Result<Vec<(OsString, Vec<u8>)>, Errno> {
-    let path = sys::by_handle(handle);
-    let mut list = vec![0; LARGEST];
-    let length = match listxattr(&path, list.as_mut_slice()) {
-        Ok(length) => length,
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => 0,
-        Err(errno) => return Err(sys::raw(errno)),
-    };
-    let mut found = Vec::new();
-    let mut value = vec![0; LARGEST];
-    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match getxattr(&path, name, value.as_mut_slice()) {
-            Ok(length) => found.push((OsStr::from_bytes(name).to_owned(), value[..length].to_vec())),
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
-            Err(errno) => return Err(sys::raw(errno)),
-        }
-    }
-    Ok(found)
-}
-
 /// Clears the flags that refuse a rename or a removal. Returns whether one was set.
 pub(super) fn clear_flags(directory: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     let object = handle(directory, name)?;
@@ -170,14 +139,7 @@ pub(super) fn clear_flags(directory: &OwnedFd, name: &OsStr) -> Result<bool, Err
         SFlag::S_IFDIR => open_directory(&object)?,
         _ => return Ok(false),
     };
-    // The file system has no flags.
-    let Ok(flags) = ioctl_getflags(&opened) else { return Ok(false) };
-    let refusing = IFlags::IMMUTABLE | IFlags::APPEND;
-    if !flags.intersects(refusing) {
-        return Ok(false);
-    }
-    sys::set_flags(&opened, flags.difference(refusing))?;
-    Ok(true)
+    sys::clear_refusing_flags(&opened)
 }
 
 /// Removes an object with everything below it, if each object is one of the survey. `false` if one is not: it stays, with the
@@ -241,7 +203,7 @@ fn erase_below(
     };
     match removed {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),
-        // Somebody put a name into the directory meanwhile.
+        // Another process put a name into the directory meanwhile.
         Err(Errno::ENOTEMPTY | Errno::EEXIST) if survey.is_some() => Ok(false),
         Err(errno) => Err(failed("remove")(errno)),
     }

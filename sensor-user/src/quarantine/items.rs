@@ -34,9 +34,6 @@ pub(super) const NEW: &str = ".new";
 pub(super) const GONE: &str = ".gone";
 /// Most bytes of a manifest. The actors are those of one record.
 const MANIFEST_BYTES: u64 = 256 << 10;
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-
 /// The quarantine of one state directory.
 #[derive(Debug)]
 pub struct Quarantine {
@@ -77,11 +74,11 @@ impl Quarantine {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(failed(&path, "make the directory")(errno)),
         }
-        let opened =
-            openat(&above, name, DIRECTORY, Mode::empty()).map_err(failed(&path, "open the directory"))?;
+        let opened = openat(&above, name, sys::DIRECTORY, Mode::empty())
+            .map_err(failed(&path, "open the directory"))?;
         let stat = fstat(&opened).map_err(failed(&path, "stat"))?;
         if stat.st_mode & 0o077 != 0 {
-            // Somebody widened it. Files in it may be setuid.
+            // Another process widened it. Files in it may be setuid.
             sys::mode(&opened, 0o700).map_err(failed(&path, "change the mode"))?;
         }
         Ok(Self { path, directory: opened, renames: true })
@@ -93,7 +90,7 @@ impl Quarantine {
     /// It cannot be opened.
     pub fn open_existing(state: &Path) -> Result<Option<Self>, QuarantineError> {
         let path = state.join("quarantine");
-        match nix::fcntl::open(&path, DIRECTORY, Mode::empty()) {
+        match nix::fcntl::open(&path, sys::DIRECTORY, Mode::empty()) {
             Ok(directory) => Ok(Some(Self { path, directory, renames: true })),
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(failed(&path, "open the directory")(errno)),
@@ -125,14 +122,14 @@ impl Quarantine {
 
     pub(super) fn names(&self) -> Result<Vec<OsString>, QuarantineError> {
         let failed = failed(&self.path, "read the directory");
-        let list = openat(&self.directory, ".", DIRECTORY, Mode::empty()).map_err(&failed)?;
+        let list = openat(&self.directory, ".", sys::DIRECTORY, Mode::empty()).map_err(&failed)?;
         sys::names(list).map_err(&failed)
     }
 
     /// Opens the item of a name; `None` if there is none.
     pub(super) fn item(&self, name: &OsStr) -> Result<Option<OpenItem>, QuarantineError> {
         let path = self.path.join(name);
-        let directory = match openat(&self.directory, name, DIRECTORY, Mode::empty()) {
+        let directory = match openat(&self.directory, name, sys::DIRECTORY, Mode::empty()) {
             Ok(directory) => directory,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(&path, "open the item")(errno)),
@@ -223,7 +220,7 @@ impl Locked<'_> {
             let name = OsString::from(format!("{id}{NEW}"));
             let path = self.path().join(&name);
             sys::mkdir(&self.of.directory, &name).map_err(failed(&path, "make the item"))?;
-            let directory = openat(&self.of.directory, &*name, DIRECTORY, Mode::empty())
+            let directory = openat(&self.of.directory, &*name, sys::DIRECTORY, Mode::empty())
                 .map_err(failed(&path, "open"))?;
             let item = OpenItem { name, path, directory, manifest: manifest(id) };
             let written = item.write_manifest().and_then(|()| self.sync());

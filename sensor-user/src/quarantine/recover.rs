@@ -9,17 +9,14 @@ use super::{
     survey::{Contents, Survey, handle},
     take::{Private, erase_original, give_back, remove_private},
 };
-use crate::{disk::Place, observation::Observer};
+use crate::{disk::Place, observation::Observer, sys};
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat},
+    fcntl::openat,
     sys::stat::{Mode, fstat},
     unistd::geteuid,
 };
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
-
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Quarantine {
     /// Completes or undoes moves that were interrupted. The log has what cannot be.
@@ -140,7 +137,7 @@ fn private(observer: &Observer, item: &OpenItem) -> Result<Option<(Place, Privat
         return Ok(None);
     }
     let Some(place) = Place::find(observer.root(), &path)? else { return Ok(None) };
-    let opened = match openat(&place.directory, name.as_str(), DIRECTORY, Mode::empty()) {
+    let opened = match openat(&place.directory, name.as_str(), sys::DIRECTORY, Mode::empty()) {
         Ok(opened) => opened,
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
         Err(errno) => return Err(failed(&path, "open a temporary directory beside it")(errno)),

@@ -26,9 +26,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes that are read at once.
-pub(super) const CHUNK: usize = 64 << 10;
-
 /// One object.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -213,7 +210,7 @@ impl Walk<'_> {
                 if self.contents == Contents::Read {
                     let file = open_file(&handle).map_err(failed("open"))?;
                     let mut digest = Sha256::new();
-                    let read = each_chunk(&file, size, |chunk| {
+                    let read = sys::each_chunk(&file, size, |chunk| {
                         digest.update(chunk);
                         Ok(())
                     });
@@ -286,31 +283,6 @@ pub(super) fn open_file(handle: &OwnedFd) -> Result<OwnedFd, Errno> {
     match open(path.as_str(), flags | OFlag::O_NOATIME, Mode::empty()) {
         Err(Errno::EPERM) => open(path.as_str(), flags, Mode::empty()),
         opened => opened,
-    }
-}
-
-/// Calls `take` for each part of a file of this size. `false` if the file has another size by now.
-pub(super) fn each_chunk(
-    file: &OwnedFd,
-    size: u64,
-    mut take: impl FnMut(&[u8]) -> Result<(), Errno>,
-) -> Result<bool, Errno> {
-    let mut chunk = vec![0; CHUNK];
-    let mut total = 0_u64;
-    loop {
-        let length = match nix::unistd::read(file, &mut chunk) {
-            Ok(length) => length,
-            Err(Errno::EINTR) => continue,
-            Err(errno) => return Err(errno),
-        };
-        if length == 0 {
-            return Ok(total == size);
-        }
-        total += length as u64;
-        if total > size {
-            return Ok(false);
-        }
-        take(&chunk[..length])?;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The move of an object from its path to the quarantine.
 //!
-//! In: a name in an open directory, and why it is moved. Out: an item. The object may be exchanged at each moment: whatever has the
-//! name when it is renamed is undeclared too, and the manifest describes it.
+//! In: a name in an open directory, and why it is moved. Out: an item. Others may exchange the object at each moment: an
+//! object that takes the name before the rename is undeclared too, and the manifest describes it.
 
 use super::{
     copy::{Copy, clear_flags, erase, remove_all},
@@ -18,13 +18,10 @@ use crate::{
 };
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat},
+    fcntl::openat,
     sys::stat::{Mode, stat},
 };
 use std::{collections::BTreeSet, ffi::OsStr, os::fd::OwnedFd, path::Path};
-
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// How often a temporary directory is made, if its name is taken.
 const NAMES: usize = 16;
@@ -235,7 +232,7 @@ pub(super) fn make_private(
             Err(Errno::EEXIST) => continue,
             Err(errno) => return Err(making(errno)),
         }
-        let directory = openat(&place.directory, &*name, DIRECTORY, Mode::empty()).map_err(&making)?;
+        let directory = openat(&place.directory, &*name, sys::DIRECTORY, Mode::empty()).map_err(&making)?;
         if !is_just_made(&directory).map_err(&making)? {
             return Err(QuarantineError::refused(&place.path, QuarantineRefusal::Replaced));
         }

@@ -12,14 +12,12 @@ use crate::{
     quarantine::{Cause, Manifest, OwnFiles, Quarantine, QuarantineError},
     sys::{self, CallError, temporary},
 };
-use nix::{errno::Errno, fcntl::OFlag};
+use nix::errno::Errno;
 use sensor_model::expectation::ClosedDirectoryExpectation;
 use std::{ffi::OsString, ops::ControlFlow, os::fd::OwnedFd, path::Path};
 
 /// Most names that one call moves.
 const MOST: usize = 32;
-
-const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
 /// How names are moved.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +47,7 @@ impl RepairContext<'_> {
         how: Move<'_>,
     ) -> Result<Moved, RepairError> {
         let mut moved = Moved::default();
-        let directory = match self.observer.root().open_at(path, DIRECTORY) {
+        let directory = match self.observer.root().open_at(path, sys::DIRECTORY) {
             Ok(directory) => directory,
             Err(Errno::ENOENT) => return Ok(moved),
             Err(Errno::ENOTDIR) => return Err(RepairError::refused(path, RepairRefusal::NotADirectory)),

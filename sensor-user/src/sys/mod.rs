@@ -5,9 +5,11 @@
 
 pub(crate) mod durable;
 mod error;
+mod reading;
 pub(crate) mod temporary;
 
 pub use error::CallError;
+pub(crate) use reading::{DIRECTORY, attributes, attributes_by_handle, clear_refusing_flags, each_chunk};
 
 use nix::{
     dir::Dir,
