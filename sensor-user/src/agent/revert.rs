@@ -2,7 +2,7 @@
 //!
 //! In: things that drifted under a revert rule. Out: the things that are due. It owns the times of past and next attempts. A failed
 //! attempt is repeated after growing pauses, while the thing is drifted. If another process keeps changing a thing, the daemon
-//! writes it back a few times a minute, and the thing stays drifted in between.
+//! writes it back three times a minute, and the thing stays drifted in between.
 
 use super::write_back::WriteBackError;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
@@ -40,6 +40,15 @@ struct Attempts {
     due: Option<u64>,
 }
 
+impl Attempts {
+    /// The earliest time of an attempt that keeps to the limit.
+    fn earliest(&mut self, now: u64) -> u64 {
+        self.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
+        let first = self.times.len().checked_sub(ATTEMPTS).and_then(|first| self.times.get(first));
+        first.map_or(now, |first| first.saturating_add(WINDOW_NS))
+    }
+}
+
 /// A thing was not written back.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RevertError {
@@ -61,14 +70,22 @@ impl RevertSchedule {
     /// Schedules a thing that drifted, or has other differences now. Gives the time of the attempt.
     pub(super) fn schedule(&mut self, thing: ThingId, now: u64) -> u64 {
         let attempts = self.things.entry(thing).or_default();
-        attempts.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
-        let number = attempts.times.len();
-        let at = match number.checked_sub(ATTEMPTS).and_then(|first| attempts.times.get(first)) {
-            Some(first) => first.saturating_add(WINDOW_NS),
-            None => now,
-        };
+        let at = attempts.earliest(now);
         self.set(thing, Some(at));
         at
+    }
+
+    /// The thing was written back just now. If it is drifted still, or again, the next attempt keeps to the limit for each minute, also if
+    /// the pause after this attempt ends before. Gives the time of that attempt if it has to wait for the limit.
+    pub(super) fn wrote(&mut self, thing: ThingId, now: u64) -> Option<u64> {
+        let attempts = self.things.get_mut(&thing)?;
+        let earliest = attempts.earliest(now);
+        if earliest <= now {
+            return None;
+        }
+        let at = attempts.due?.max(earliest);
+        self.set(thing, Some(at));
+        Some(at)
     }
 
     /// Removes a thing that matches its declaration again.
@@ -151,6 +168,23 @@ mod tests {
         let pauses: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!(pauses.last(), Some(&LONGEST_PAUSE_NS));
+    }
+
+    #[test]
+    fn a_thing_that_is_drifted_after_each_write_is_written_back_three_times_a_minute() {
+        let mut reverts = RevertSchedule::default();
+        reverts.schedule(ThingId(1), 0);
+        let mut times = Vec::new();
+        while let Some(at) = reverts.next().filter(|at| *at < 600 * SECOND) {
+            // The verification after it finds the same differences: nothing schedules the thing anew.
+            assert_eq!(reverts.due(at), [ThingId(1)]);
+            reverts.wrote(ThingId(1), at);
+            times.push(at);
+        }
+        assert_eq!(times[..4], [0, SECOND, 3 * SECOND, 60 * SECOND]);
+        for four in times.windows(4) {
+            assert!(four[3] - four[0] >= WINDOW_NS, "{four:?}");
+        }
     }
 
     #[test]

@@ -219,6 +219,7 @@ impl Agent {
             record.source = Some(self.verdicts.source(thing));
             match &result {
                 Ok(written) => {
+                    self.verdicts.wrote_back(thing);
                     record.differences.clone_from(&written.before);
                     record.detail.insert("actions".into(), written.actions.clone().into());
                     if !written.quarantined.is_empty() {

@@ -405,6 +405,19 @@ impl Verdicts {
         }
     }
 
+    /// The thing was written back just now.
+    pub(super) fn wrote_back(&mut self, thing: ThingId) {
+        let now = self.now();
+        if let Some(at) = self.reverts.wrote(thing, now) {
+            let (path, seconds) = (self.name(thing).path, (at - now).div_ceil(1_000_000_000));
+            tracing::warn!(
+                path,
+                seconds,
+                "Wrote the path back too often: a next attempt would have to wait."
+            );
+        }
+    }
+
     /// Reports and records a gap that opened, or closed.
     fn report_gap(&mut self, gap: &Gap, opened: bool) {
         let mut record = self.new_record(RecordKind::Gap);

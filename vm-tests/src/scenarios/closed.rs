@@ -362,6 +362,7 @@ fn loop_is_bounded(agent: &mut RunningDaemon) -> Result<String> {
         let is_said = output.contains("Wrote the path back too often");
         if open && is_said { has_waited(agent).map(Some) } else { Ok(None) }
     })?;
+    ensure!(moves <= 3, "the daemon moved it {moves} times within a minute");
     fs::remove_file("/etc/moved.loop/x")?;
     recovered(agent, LOOP)?;
     Ok(format!("{writes} writes, {moves} moves"))
