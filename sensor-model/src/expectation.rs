@@ -205,8 +205,8 @@ pub struct FileExpectation {
     /// Size and digest; null if the content is not declared (`overwrite: false` without a source).
     pub content: Option<Content>,
     /// The declared keys of an `authorized_keys`-like file, in order; empty for every other file.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub keys: Vec<SshKey>,
+    #[serde(default, skip_serializing_if = "<[SshKey]>::is_empty")]
+    pub keys: Box<[SshKey]>,
     /// Blank lines and the last line ending are not compared: Ignition and the Machine Config Operator write the same keys with
     /// and without them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -219,6 +219,19 @@ pub struct FileExpectation {
     pub group: Owner,
     /// The declared file is empty and may be missing (the Machine Config Operator's rule for empty drop-ins).
     pub may_be_missing: bool,
+    /// Its extended attributes; null if it should have none, as every file of a MachineConfig. In a box, because most files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xattrs: Option<Box<ExpectedXattrs>>,
+}
+
+/// The extended attributes that a file should have. The label is not among them: the host's policy gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExpectedXattrs {
+    /// These: each name with its value as [`crate::xattr::describe`] shows it.
+    Listed(Vec<(String, String)>),
+    /// The source does not know them, so they are not compared.
+    Unknown,
 }
 
 /// What a directory should be.
@@ -340,6 +353,8 @@ pub enum Expected {
     AuthorizedKeys(AuthorizedKeysExpectation),
     /// A directory in which one index expects every entry.
     Tree(TreeExpectation),
+    /// A directory in which the image of the host expects entries that no index has, so nothing is known of them; the thing is a tree.
+    Unindexed,
     /// The running kernel's arguments.
     KernelArguments(KernelArgumentsExpectation),
     /// The booted OS image.
@@ -356,7 +371,7 @@ impl Expected {
             Self::Unit(_) => "unit",
             Self::ClosedDirectory(_) => "closed directory",
             Self::AuthorizedKeys(_) => "authorized keys",
-            Self::Tree(_) => "tree",
+            Self::Tree(_) | Self::Unindexed => "tree",
             Self::KernelArguments(_) => "kernel arguments",
             Self::OsImage(_) => "OS image",
         }
@@ -402,6 +417,7 @@ impl Expected {
                 let index = format!("sha256:{} ({} entries)", hex::encode(tree.index), tree.entries);
                 vec![("index", index)]
             }
+            Self::Unindexed => vec![("index", "none".to_owned())],
             Self::KernelArguments(declared) => vec![("among others", declared.arguments.join(" "))],
             Self::OsImage(declared) => vec![("image", declared.image.clone())],
         }

@@ -53,6 +53,8 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
                 object(&Path::new(directory).join(name), &mut found);
             }
         }
+        // Nothing is known of it, so no change matters.
+        (Thing::Tree { .. }, Expected::Unindexed) => {}
         // The entries of a tree have no watches.
         (Thing::ClosedDirectory { .. } | Thing::Tree { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}

@@ -37,6 +37,7 @@
 //! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
 //! | [`image`] | OS images: manifests, layers, what they put at each path, and the index of that |
+//! | [`ostree`] | the objects of an ostree repository, and the checksum of a file |
 //! | [`dpkg`] | the packages of dpkg's database, and what each has at its paths |
 //! | [`rpm`] | the same by rpm's database |
 //! | [`adopt`] | the MachineConfig that declares the present state |
@@ -94,6 +95,7 @@ pub mod node_disruption;
 pub mod node_state;
 pub mod observation;
 pub mod os;
+pub mod ostree;
 pub mod path;
 pub mod plan;
 pub mod pool;

@@ -271,7 +271,7 @@ pub struct Record {
     pub differences: Vec<Difference>,
     /// The verdict.
     pub verdict: Option<VerdictKind>,
-    /// The MachineConfig that declares the thing.
+    /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: Option<String>,
     /// Metadata and digest before the change, if known: the last observation, or the declaration of a compliant thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]

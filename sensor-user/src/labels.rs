@@ -152,10 +152,8 @@ pub(crate) fn expect(
     let wanted: Vec<(usize, Arc<Path>, ObjectKind)> = expectations
         .iter()
         .enumerate()
-        .filter_map(|(place, expectation)| {
-            Some((place, expectation.thing.path(), kind(&expectation.expected)?))
-        })
-        .filter(|(_, path, _)| drift.decide(path, None).labels == LabelComparison::Compare)
+        .filter(|(_, one)| drift.decide_about(one, None).labels == LabelComparison::Compare)
+        .filter_map(|(place, one)| Some((place, one.thing.path(), kind(&one.expected)?)))
         .collect();
     let asked: Vec<(&Path, ObjectKind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
     // Thousands of files share a few labels.

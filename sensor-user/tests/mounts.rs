@@ -90,12 +90,13 @@ fn a_mount_over_a_managed_file_or_directory_is_observed() {
         Thing::file("/etc/file"),
         Expected::File(FileExpectation {
             content: None,
-            keys: Vec::new(),
+            keys: Box::default(),
             layout_free: false,
             mode: 0o644,
             user: user.clone(),
             group: group.clone(),
             may_be_missing: false,
+            xattrs: None,
         }),
     );
     let directory = expectation(

@@ -25,6 +25,8 @@ pub(crate) enum Story {
     Host,
     /// A node of a cluster, whose control plane runs on this machine.
     Cluster,
+    /// An ostree host, and a program of its image.
+    Image,
 }
 
 impl Story {
@@ -33,6 +35,7 @@ impl Story {
         match self {
             Self::Host => "systemd",
             Self::Cluster => "a kubelet",
+            Self::Image => "an ostree deployment",
         }
     }
 }
@@ -42,8 +45,12 @@ pub(crate) fn run(story: Story, series: &str, profile: Profile) -> Result<()> {
     let (guest, name) = match story {
         Story::Host => ("systemd", "demo"),
         Story::Cluster => ("kube", "daemonset"),
+        Story::Image => ("ostree", "demo-image"),
     };
     let scenario = scenarios::find(guest, name).context("the table of scenarios does not have the demo")?;
+    // The deployments of the ostree guest have kernels of their own.
+    let series =
+        if story == Story::Image { scenario.kernels.first().copied().unwrap_or(series) } else { series };
     let (parts, kernel) = {
         let cache = Cache::open()?;
         let kernel = kernels::ensure(&cache, series)?;

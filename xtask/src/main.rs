@@ -67,8 +67,11 @@ enum Command {
         #[arg(long)]
         debug: bool,
         /// Show the node of a cluster: a pod on a real kubelet, edits by a login and by a pod, and what kubectl prints.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "image")]
         cluster: bool,
+        /// Show an ostree host: a program of its image that a login replaces, the layer, and what ran it.
+        #[arg(long)]
+        image: bool,
     },
     /// Run the fuzz targets of the parsers, coverage-guided, with the stable compiler.
     Fuzz {
@@ -210,8 +213,12 @@ fn work(command: Command) -> Result<()> {
         }
         Command::Image { check_reproducible: true } => image::check_reproducible(),
         Command::Image { .. } => image::build().map(drop),
-        Command::Demo { kernel, debug, cluster } => {
-            let story = if cluster { demo::Story::Cluster } else { demo::Story::Host };
+        Command::Demo { kernel, debug, cluster, image } => {
+            let story = match (cluster, image) {
+                (true, _) => demo::Story::Cluster,
+                (_, true) => demo::Story::Image,
+                _ => demo::Story::Host,
+            };
             demo::run(story, &kernel, profile(debug))
         }
         Command::Layers => layers::check(),

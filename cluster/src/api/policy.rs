@@ -50,8 +50,9 @@ pub struct DriftPolicySpec {
     /// component `taint` for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taint_drifted_nodes: bool,
-    /// The rules. A path may have one rule about declared things, and one about undeclared names (`closed`).
-    #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path", "closed"]))]
+    /// The rules. A path may have one rule about declared things, one about undeclared names (`closed`), and one about what the image has
+    /// (`image`).
+    #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path", "closed", "image"]))]
     pub rules: Vec<PolicyRule>,
 }
 
@@ -120,7 +121,12 @@ impl From<NodeSelector> for LabelSelector {
         "rule": "!self.closed || (self.path != '/' && !self.path.contains('**') && (self.path.endsWith('/') || self.path.matches('[*?{\\\\[]')))",
         "message": "a closed path is a directory, with / at the end, or a glob of directories without **"
     },
-    {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"}
+    {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"},
+    {"rule": "!(self.image && self.closed)", "message": "a rule has either closed: true or image: true; write two rules"},
+    {
+        "rule": "!self.image || self.action != 'revert'",
+        "message": "a rule with image: true cannot revert: Holdfast has digests of the image's files and no contents"
+    }
 ]))]
 pub struct PolicyRule {
     /// A path, a directory that ends with `/`, or a glob in which `*` stays within a name and `**` does not.
@@ -138,10 +144,14 @@ pub struct PolicyRule {
     /// Changes by these actors are observed at most.
     #[serde(default, skip_serializing_if = "ActorNames::is_empty")]
     pub allowed_actors: ActorNames,
-    /// Whatever is in the directory `path`, or in each directory that the glob `path` names, and neither a config nor a package declares is
-    /// drift of kind `unexpected` with this action. Declared things have the action of another rule.
+    /// Whatever is in the directory `path`, or in each directory that the glob `path` names, and neither a config nor a package nor the
+    /// booted image declares is drift of kind `unexpected` with this action. Declared things have the action of another rule.
     #[serde(default)]
     pub closed: bool,
+    /// What the booted image, the host's packages or its baseline have at the paths is expected there and watched, unless a config declares
+    /// it. The action is about these things. The node needs an index (`holdfast image index`).
+    #[serde(default)]
+    pub image: bool,
     /// Names, also as globs, that may be in a closed directory at any depth.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(

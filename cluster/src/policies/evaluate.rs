@@ -109,9 +109,11 @@ fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
         .map(|rule| {
             // Types with texts and numbers always have a JSON.
             let mut value = serde_json::to_value(rule).unwrap_or_default();
-            // A sensor of an earlier version refuses the key `closed`.
-            if let (false, Some(fields)) = (rule.closed, value.as_object_mut()) {
-                fields.remove("closed");
+            // A sensor of an earlier version refuses the keys `closed` and `image`.
+            for (key, is_set) in [("closed", rule.closed), ("image", rule.image)] {
+                if let (false, Some(fields)) = (is_set, value.as_object_mut()) {
+                    fields.remove(key);
+                }
             }
             let actors = &rule.allowed_actors;
             if !actors.is_empty() {

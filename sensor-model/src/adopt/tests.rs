@@ -195,12 +195,13 @@ fn an_observation_that_cannot_be_declared_is_reported_as_left_out() {
         Thing::file("/etc/gone"),
         Expected::File(FileExpectation {
             content: None,
-            keys: Vec::new(),
+            keys: Box::default(),
             layout_free: false,
             mode: 0o644,
             user: crate::expectation::Owner::Id(0),
             group: crate::expectation::Owner::Id(0),
             may_be_missing: false,
+            xattrs: None,
         }),
     );
     let secret = regular(b"secret", 0o600, 0);

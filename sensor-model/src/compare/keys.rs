@@ -53,7 +53,7 @@ pub(super) fn same_lines(expected: &FileExpectation, object: &ObjectObservation)
     object
         .ssh_keys
         .as_ref()
-        .is_some_and(|found| found.keys == expected.keys && found.invalid.is_empty() && !found.truncated)
+        .is_some_and(|found| *found.keys == *expected.keys && found.invalid.is_empty() && !found.truncated)
 }
 
 fn undeclared_keys(

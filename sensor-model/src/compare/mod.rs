@@ -19,7 +19,7 @@ pub use ids::Ids;
 
 use crate::{
     difference::{Difference, DifferenceKind},
-    expectation::{Expectation, Expected},
+    expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs},
     observation::Observation,
 };
 use subject::ComparedThing;
@@ -61,12 +61,17 @@ fn all(
         }
         (Expected::Directory(_) | Expected::Link(_), Observation::Missing) => vec![subject.missing()],
         // A declared file in it is a thing of its own, and missing by itself.
-        (Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_), Observation::Missing) => Vec::new(),
+        (
+            Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_) | Expected::Unindexed,
+            Observation::Missing,
+        ) => Vec::new(),
         (Expected::File(file), Observation::Object(object)) => object::file(subject, file, object, ids),
         (Expected::Directory(directory), Observation::Object(object)) => {
-            object::directory(subject, directory, object, ids)
+            object::directory(subject, directory, attributes(expectation), object, ids)
         }
-        (Expected::Link(link), Observation::Object(object)) => object::link(subject, link, object, ids),
+        (Expected::Link(link), Observation::Object(object)) => {
+            object::link(subject, link, attributes(expectation), object, ids)
+        }
         (Expected::AuthorizedKeys(keys), Observation::Object(object)) => {
             keys::authorized(subject, &keys.keys, object)
         }
@@ -84,6 +89,14 @@ fn all(
         }
         (Expected::OsImage(declared), Observation::Os(booted)) => os::image(declared, booted),
         _ => vec![subject.unreadable("the observation is of another kind of thing")],
+    }
+}
+
+/// The extended attributes that a directory or a link should have. An expectation by an image does not have them.
+fn attributes(expectation: &Expectation) -> Option<&'static ExpectedXattrs> {
+    match expectation.source {
+        ExpectationSource::ImageLayer(_) => Some(&ExpectedXattrs::Unknown),
+        ExpectationSource::MachineConfig(_) | ExpectationSource::ClosedBy(_) => None,
     }
 }
 

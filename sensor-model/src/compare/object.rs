@@ -1,12 +1,12 @@
 //! Files, directories and links.
 //!
-//! In: an expectation and an observed object. Out: the differences of type, mode, content, owner and label, and the extended
-//! attributes, flags and mounts that no config can declare.
+//! In: an expectation and an observed object. Out: the differences of type, mode, content, owner, label and extended attributes, and the
+//! flags and mounts that no config can declare.
 
 use super::{go_mode::go_mode, ids::Ids, keys, subject::ComparedThing};
 use crate::{
     difference::{Difference, DifferenceKind},
-    expectation::{DirectoryExpectation, FileExpectation, LinkExpectation, Owner},
+    expectation::{DirectoryExpectation, ExpectedXattrs, FileExpectation, LinkExpectation, Owner},
     observation::{FileType, ObjectObservation},
     selinux,
     text::{octal, quote, quote_path},
@@ -25,6 +25,7 @@ pub(super) fn file(
         content(subject, expected, object, &mut differences);
     }
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    xattrs(subject, expected.xattrs.as_deref(), object, &mut differences);
     undeclared(subject, object, &mut differences);
     differences
 }
@@ -32,12 +33,14 @@ pub(super) fn file(
 pub(super) fn directory(
     subject: &ComparedThing<'_>,
     expected: &DirectoryExpectation,
+    expected_xattrs: Option<&ExpectedXattrs>,
     object: &ObjectObservation,
     ids: &Ids,
 ) -> Vec<Difference> {
     let mut differences = Vec::new();
     type_and_mode(subject, FileType::Directory, expected.mode, object, &mut differences);
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    xattrs(subject, expected_xattrs, object, &mut differences);
     undeclared(subject, object, &mut differences);
     differences
 }
@@ -45,6 +48,7 @@ pub(super) fn directory(
 pub(super) fn link(
     subject: &ComparedThing<'_>,
     expected: &LinkExpectation,
+    expected_xattrs: Option<&ExpectedXattrs>,
     object: &ObjectObservation,
     ids: &Ids,
 ) -> Vec<Difference> {
@@ -76,6 +80,7 @@ pub(super) fn link(
         differences.push(subject.wrong_type(FileType::Symlink, 0o777, object));
     }
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    xattrs(subject, expected_xattrs, object, &mut differences);
     undeclared(subject, object, &mut differences);
     differences
 }
@@ -207,23 +212,69 @@ fn owns(expected: &Owner, id: u32, name: Option<&str>, known: &BTreeMap<String, 
     }
 }
 
-/// What no MachineConfig can declare of an object: extended attributes, inode flags, a mount over it.
-fn undeclared(subject: &ComparedThing<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
+/// The extended attributes of an object.
+fn xattrs(
+    subject: &ComparedThing<'_>,
+    expected: Option<&ExpectedXattrs>,
+    object: &ObjectObservation,
+    differences: &mut Vec<Difference>,
+) {
+    let expected: &[(String, String)] = match expected {
+        None => &[],
+        Some(ExpectedXattrs::Listed(listed)) => listed,
+        Some(ExpectedXattrs::Unknown) => return,
+    };
+    let value = |of: &[(String, String)], wanted: &str| {
+        of.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
+    };
     for (name, description) in &object.xattrs {
         if xattr::is_ignored(name, description) {
             continue;
         }
+        let found = format!("{name}={description}");
+        match value(expected, name) {
+            Some(expected) if expected == *description => {}
+            Some(expected) => differences.push(Difference {
+                kind: DifferenceKind::Xattr,
+                expected: format!("{name}={expected}"),
+                found,
+                text: format!(
+                    "extended attribute mismatch for {}: {}: expected: {expected}; received: {description}",
+                    subject.name(),
+                    quote(name)
+                ),
+            }),
+            None => differences.push(Difference {
+                kind: DifferenceKind::Xattr,
+                expected: "none".to_owned(),
+                found,
+                text: format!(
+                    "unexpected extended attribute on {}: {} is {description}",
+                    subject.name(),
+                    quote(name)
+                ),
+            }),
+        }
+    }
+    for (name, description) in expected {
+        if xattr::is_ignored(name, description) || value(&object.xattrs, name).is_some() {
+            continue;
+        }
         differences.push(Difference {
             kind: DifferenceKind::Xattr,
-            expected: "none".to_owned(),
-            found: format!("{name}={description}"),
+            expected: format!("{name}={description}"),
+            found: "none".to_owned(),
             text: format!(
-                "unexpected extended attribute on {}: {} is {description}",
+                "missing extended attribute on {}: {} should be {description}",
                 subject.name(),
                 quote(name)
             ),
         });
     }
+}
+
+/// What no MachineConfig and no image can declare of an object: inode flags, a mount over it.
+fn undeclared(subject: &ComparedThing<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
     for flag in &object.attributes {
         differences.push(Difference {
             kind: DifferenceKind::Attribute,

@@ -108,6 +108,14 @@ pub enum DriftPolicyFault {
         "{0:?} cannot be closed: name a directory, with / at the end, or a glob of directories without **"
     )]
     ClosedPath(String),
+    /// A rule decides about one kind of things.
+    #[error("a rule has either closed: true or image: true; write two rules")]
+    ClosedImage,
+    /// Holdfast has no content of an image's files.
+    #[error(
+        "must not be revert in a rule with image: true: Holdfast knows the digests of the image's files and not their contents; use observe, degrade or deny"
+    )]
+    RevertImage,
     /// The path of an executable is relative.
     #[error("must be an absolute path, not {0:?}")]
     Relative(String),

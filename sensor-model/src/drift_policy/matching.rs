@@ -1,95 +1,34 @@
-//! Finds the rule for a path, and decides whether a rule allows an actor.
+//! Indexes the rules of a policy, and decides whether a rule allows an actor.
 //!
-//! In: patterns that `parse` has checked. A pattern that cannot be compiled matches nothing.
+//! In: rules that `parse` has checked. Out: the rules by what they decide about.
 
-use super::{AllowedActors, DriftPolicy, PolicyActor, Rule};
-use globset::{Glob, GlobBuilder, GlobSetBuilder};
-use std::{os::unix::ffi::OsStrExt as _, path::Path};
-
-/// The characters that make a pattern a glob.
-const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
-
-/// Kind of a rule's path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pattern {
-    Exact,
-    Directory,
-    /// With the length of the part before its first wildcard.
-    Glob(usize),
-}
-
-impl Pattern {
-    pub(super) fn of(path: &str) -> Self {
-        match path.find(WILDCARDS) {
-            Some(fixed) => Self::Glob(fixed),
-            None if path.ends_with('/') => Self::Directory,
-            None => Self::Exact,
-        }
-    }
-}
-
-/// A glob in which `*` matches within one name and `**` across names.
-pub(super) fn glob(pattern: &str) -> Result<Glob, globset::ErrorKind> {
-    GlobBuilder::new(pattern)
-        .literal_separator(true)
-        .backslash_escape(true)
-        .build()
-        .map_err(|error| error.kind().clone())
-}
+use super::{
+    AllowedActors, DriftPolicy, PolicyActor, Rule, RuleKind,
+    path_rules::{PathRules, Pattern, WILDCARDS, glob},
+};
+use std::path::{Path, PathBuf};
 
 impl DriftPolicy {
     pub(super) fn index(rules: Vec<(Rule, String)>) -> Self {
-        let mut policy = Self { rules, ..Self::default() };
-        let mut globs = GlobSetBuilder::new();
-        for (number, (rule, _)) in policy.rules.iter().enumerate() {
-            if rule.closed {
-                policy.closed.insert(rule.path.clone(), number);
-                continue;
-            }
-            match Pattern::of(&rule.path) {
-                Pattern::Exact => {
-                    policy.exact.insert(rule.path.clone(), number);
-                }
-                Pattern::Directory => policy.directories.push(number),
-                Pattern::Glob(_) => {
-                    if let Ok(glob) = glob(&rule.path) {
-                        globs.add(glob);
-                        policy.glob_rules.push(number);
-                    }
-                }
-            }
-        }
-        policy.directories.sort_by_key(|number| std::cmp::Reverse(policy.rules[*number].0.path.len()));
-        policy.globs = globs.build().unwrap_or_default();
-        policy
+        let of_kind = |kind: RuleKind| {
+            let numbered = rules.iter().enumerate().filter(move |(_, (rule, _))| rule.kind() == kind);
+            numbered.map(|(number, (rule, _))| (rule.path.as_str(), number))
+        };
+        let closed = of_kind(RuleKind::Closed).map(|(path, number)| (path.to_owned(), number)).collect();
+        let declared = PathRules::of(of_kind(RuleKind::Declared));
+        let image = PathRules::of(of_kind(RuleKind::Image));
+        Self { rules, declared, closed, image }
     }
+}
 
-    /// Number of the rule that applies, by the order in the documentation of `drift_policy`.
-    pub(super) fn rule_for(&self, path: &Path) -> Option<usize> {
-        if let Some(number) = path.to_str().and_then(|path| self.exact.get(path)) {
-            return Some(*number);
+impl Rule {
+    /// What it decides about. `parse` refuses a rule of two kinds.
+    pub fn kind(&self) -> RuleKind {
+        match (self.closed, self.image) {
+            (true, _) => RuleKind::Closed,
+            (false, true) => RuleKind::Image,
+            (false, false) => RuleKind::Declared,
         }
-        let bytes = path.as_os_str().as_bytes();
-        let directory = self
-            .directories
-            .iter()
-            .copied()
-            .find(|number| {
-                let prefix = self.rules[*number].0.path.as_bytes();
-                // The rule also applies to the directory itself.
-                bytes.starts_with(prefix) || bytes == &prefix[..prefix.len() - 1]
-            })
-            .map(|number| ((self.rules[number].0.path.len(), false, 0), number));
-        let glob = self.globs.matches(path).into_iter().filter_map(|at| {
-            let number = *self.glob_rules.get(at)?;
-            let pattern = &self.rules[number].0.path;
-            let Pattern::Glob(fixed) = Pattern::of(pattern) else { return None };
-            Some(((fixed, true, pattern.len()), number))
-        });
-        // Among equal globs the order of their texts decides.
-        glob.chain(directory)
-            .max_by_key(|(rank, number)| (*rank, std::cmp::Reverse(*number)))
-            .map(|(_, number)| number)
     }
 }
 
@@ -98,6 +37,20 @@ impl Rule {
     pub fn directory(&self) -> Option<&Path> {
         (Pattern::of(&self.path) == Pattern::Directory)
             .then(|| Path::new(self.path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or("/")))
+    }
+}
+
+impl Rule {
+    /// The path that it names; of a glob the directory before its first wildcard.
+    pub(super) fn fixed_path(&self) -> PathBuf {
+        let fixed = match Pattern::of(&self.path) {
+            Pattern::Exact | Pattern::Directory => self.path.as_str(),
+            Pattern::Glob(length) => {
+                self.path[..length].rsplit_once('/').map_or("/", |(directory, _)| directory)
+            }
+        };
+        let fixed = fixed.strip_suffix('/').unwrap_or(fixed);
+        PathBuf::from(if fixed.is_empty() { "/" } else { fixed })
     }
 }
 

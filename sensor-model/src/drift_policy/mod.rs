@@ -13,19 +13,22 @@
 //! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
 //! at the same precedence are refused.
 //!
-//! A rule with `closed` decides about undeclared names in a directory. Rules without `closed` decide about declared things. A path may
-//! have one rule of each kind.
+//! A rule with `closed` decides about undeclared names in a directory, and a rule with `image` about what the host's image has and no
+//! config declares. The other rules decide about declared things. A path may have one rule of each kind.
 
 mod error;
 mod limits;
 mod matching;
 mod parse;
+mod path_rules;
+mod rule_kind;
 #[cfg(test)]
 mod tests;
 
 pub use error::{DriftPolicyError, DriftPolicyFault};
 pub use limits::{ActionLimits, LimitedPolicy};
 pub use parse::LIST_KIND;
+pub use rule_kind::RuleKind;
 
 use crate::{
     expectation::{Expectation, ExpectationSource},
@@ -33,9 +36,12 @@ use crate::{
     names::names,
     record::Actor,
 };
-use globset::GlobSet;
+use path_rules::PathRules;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
 names! {
     /// The action about drift, the mildest first.
@@ -96,6 +102,10 @@ pub struct Rule {
     /// it. Another rule decides about declared things.
     #[serde(default)]
     pub closed: bool,
+    /// What the host's image, its packages or its baseline have at the paths is expected there and watched, unless a config declares it.
+    /// The action is for these things.
+    #[serde(default)]
+    pub image: bool,
     /// The names that may be in a closed directory besides, at any depth.
     #[serde(default)]
     pub except: NamePatterns,
@@ -166,14 +176,12 @@ pub struct DriftDecision<'a> {
 #[serde(from = "Vec<(Rule, String)>", into = "Vec<(Rule, String)>")]
 pub struct DriftPolicy {
     rules: Vec<(Rule, String)>,
-    exact: BTreeMap<String, usize>,
-    /// Directory rules, the longest first.
-    directories: Vec<usize>,
+    /// Rules of declared things.
+    declared: PathRules,
     /// Rules of closed directories.
     closed: BTreeMap<String, usize>,
-    globs: GlobSet,
-    /// The rule of each glob in `globs`.
-    glob_rules: Vec<usize>,
+    /// Rules of what the host's image has.
+    image: PathRules,
 }
 
 impl From<Vec<(Rule, String)>> for DriftPolicy {
@@ -201,10 +209,10 @@ impl DriftPolicy {
     /// # Errors
     /// Two files of the same precedence with different rules for one path.
     pub fn merge(files: &[DriftPolicyFile]) -> Result<Self, DriftPolicyError> {
-        let mut chosen: BTreeMap<(&str, bool), (&Rule, &DriftPolicyFile)> = BTreeMap::new();
+        let mut chosen: BTreeMap<(&str, RuleKind), (&Rule, &DriftPolicyFile)> = BTreeMap::new();
         for file in files {
             for (number, rule) in file.rules.iter().enumerate() {
-                match chosen.get(&(rule.path.as_str(), rule.closed)) {
+                match chosen.get(&(rule.path.as_str(), rule.kind())) {
                     Some((other, by)) if by.precedence == file.precedence && *other != rule => {
                         return Err(DriftPolicyError {
                             origin: file.origin.clone(),
@@ -218,7 +226,7 @@ impl DriftPolicy {
                     }
                     Some((_, by)) if by.precedence >= file.precedence => {}
                     _ => {
-                        chosen.insert((&rule.path, rule.closed), (rule, file));
+                        chosen.insert((&rule.path, rule.kind()), (rule, file));
                     }
                 }
             }
@@ -230,33 +238,42 @@ impl DriftPolicy {
 
     /// The decision about a change of `path` (absolute) by `subject`, if that is known.
     pub fn decide(&self, path: &Path, subject: Option<&PolicyActor<'_>>) -> DriftDecision<'_> {
-        let Some(number) = self.rule_for(path) else {
-            let allowed = subject.is_some_and(|subject| subject.holdfast);
-            let action = if allowed { DriftAction::Observe } else { DriftAction::Degrade };
-            return DriftDecision {
-                action,
-                allowed,
-                secret: true,
-                labels: LabelComparison::Compare,
-                rule: None,
-            };
-        };
-        self.decide_by(number, subject)
+        match self.declared.rule_for(path) {
+            Some(number) => self.decide_by(number, subject),
+            None => Self::by_default(subject),
+        }
     }
 
-    /// The decision about a drift of a thing: by the rule that closes its directory, if that is what declares the thing, else by
-    /// its path.
+    /// The decision without a rule.
+    fn by_default<'a>(subject: Option<&PolicyActor<'_>>) -> DriftDecision<'a> {
+        let allowed = subject.is_some_and(|subject| subject.holdfast);
+        let action = if allowed { DriftAction::Observe } else { DriftAction::Degrade };
+        DriftDecision { action, allowed, secret: true, labels: LabelComparison::Compare, rule: None }
+    }
+
+    /// The decision about a drift of a thing: by the rule that closes its directory, or that expects what the image has, if that is
+    /// what declares the thing. Else by its path.
     pub fn decide_about(
         &self,
         expectation: &Expectation,
         subject: Option<&PolicyActor<'_>>,
     ) -> DriftDecision<'_> {
-        if let ExpectationSource::ClosedBy(closed) = &expectation.source
-            && let Some(number) = self.closed.get(&*closed.rule)
-        {
-            return self.decide_by(*number, subject);
+        let path = expectation.thing.path();
+        let number = match &expectation.source {
+            ExpectationSource::MachineConfig(_) => None,
+            ExpectationSource::ClosedBy(closed) => self.closed.get(&*closed.rule).copied(),
+            ExpectationSource::ImageLayer(_) => match self.image.rule_for(&path) {
+                // Rules about declared things do not apply to what only the image has.
+                None => {
+                    return DriftDecision { action: DriftAction::Observe, ..Self::by_default(subject) };
+                }
+                number => number,
+            },
+        };
+        match number {
+            Some(number) => self.decide_by(number, subject),
+            None => self.decide(&path, subject),
         }
-        self.decide(&expectation.thing.path(), subject)
     }
 
     fn decide_by(&self, number: usize, subject: Option<&PolicyActor<'_>>) -> DriftDecision<'_> {
@@ -277,6 +294,29 @@ impl DriftPolicy {
         rules
             .map(|(rule, origin)| (rule, origin.as_str()))
             .filter(|(rule, _)| rule.action != DriftAction::Ignore)
+    }
+
+    /// Whether a rule expects what the image has.
+    pub fn expects_image(&self) -> bool {
+        self.rules.iter().any(|(rule, _)| rule.image && rule.action != DriftAction::Ignore)
+    }
+
+    /// The paths that the rules about the image name: of a directory itself, of a glob the directory before its first wildcard.
+    pub fn image_paths(&self) -> BTreeSet<PathBuf> {
+        let rules = self.rules.iter().map(|(rule, _)| rule);
+        rules.filter(|rule| rule.image && rule.action != DriftAction::Ignore).map(Rule::fixed_path).collect()
+    }
+
+    /// The paths of all rules that expect what the image has.
+    pub fn image_rules(&self) -> impl Iterator<Item = &str> {
+        let rules = self.rules.iter().map(|(rule, _)| rule);
+        rules.filter(|rule| rule.image && rule.action != DriftAction::Ignore).map(|rule| rule.path.as_str())
+    }
+
+    /// The path of the rule by which what the image has at a path is expected there; `None` if it is not.
+    pub fn expects_of_image(&self, path: &Path) -> Option<&str> {
+        let (rule, _) = &self.rules[self.image.rule_for(path)?];
+        (rule.action != DriftAction::Ignore).then_some(rule.path.as_str())
     }
 
     /// Every rule with its file, by path.

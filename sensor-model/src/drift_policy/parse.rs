@@ -6,7 +6,7 @@
 use super::{
     AllowedActors, DriftAction, DriftPolicyFile, LabelComparison, Rule,
     error::{DriftPolicyError, DriftPolicyFault, RuleError},
-    matching::{Pattern, glob},
+    path_rules::{Pattern, glob},
 };
 use crate::{
     fields::{list, text, wrong_type},
@@ -25,7 +25,7 @@ pub const LIST_KIND: &str = "DriftPolicyList";
 const MAXIMUM_BYTES: usize = 1 << 20;
 /// The keys of a rule.
 const RULE_KEYS: &[&str] =
-    &["path", "action", "allowedActors", "secret", "labels", "closed", "except", "reason"];
+    &["path", "action", "allowedActors", "secret", "labels", "closed", "image", "except", "reason"];
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
 
@@ -109,7 +109,7 @@ fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, RuleError> {
     let mut seen = std::collections::BTreeMap::new();
     for (number, value) in listed.iter().enumerate() {
         let rule = rule(value, &format!("spec.rules[{number}]"))?;
-        if let Some(first) = seen.insert((rule.path.clone(), rule.closed), number) {
+        if let Some(first) = seen.insert((rule.path.clone(), rule.kind()), number) {
             let reason = DriftPolicyFault::Twice { path: rule.path, first };
             return Err(RuleError::new(format!("spec.rules[{number}].path"), reason));
         }
@@ -144,18 +144,22 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
         }
     };
     let (closed, except) = closed(rule, path, at)?;
+    let image = flag(rule, "image", at)?;
+    if image && closed {
+        return Err(RuleError::new(field("image"), DriftPolicyFault::ClosedImage));
+    }
+    if image && action == DriftAction::Revert {
+        return Err(RuleError::new(field("action"), DriftPolicyFault::RevertImage));
+    }
     let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
     let reason = reason.map(str::to_owned);
-    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, closed, except, reason })
+    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, closed, image, except, reason })
 }
 
 /// Whether the rule closes directories, and the names that may be in them besides.
 fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<(bool, NamePatterns), RuleError> {
     let field = |key: &str| format!("{at}.{key}");
-    let closed = match rule.get("closed") {
-        None => false,
-        Some(value) => value.as_bool().ok_or_else(|| wrong_type(&field("closed"), value, "true or false"))?,
-    };
+    let closed = flag(rule, "closed", at)?;
     let except = match rule.get("except") {
         None => NamePatterns::default(),
         Some(_) if !closed => return Err(RuleError::new(field("except"), DriftPolicyFault::NotClosed)),
@@ -173,6 +177,12 @@ fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<(bool, Name
         return Err(RuleError::new(field("path"), DriftPolicyFault::ClosedPath(path.to_owned())));
     }
     Ok((closed, except))
+}
+
+/// A key that is false if it is absent.
+fn flag(rule: &Map<String, Value>, key: &str, at: &str) -> Result<bool, RuleError> {
+    let Some(value) = rule.get(key) else { return Ok(false) };
+    Ok(value.as_bool().ok_or_else(|| wrong_type(&format!("{at}.{key}"), value, "true or false"))?)
 }
 
 fn allowed(value: &Value, at: &str) -> Result<AllowedActors, RuleError> {

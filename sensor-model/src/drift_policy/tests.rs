@@ -1,4 +1,5 @@
 use super::*;
+use crate::expectation::{DirectoryExpectation, Expected, ImageLayer, Owner, Source, Thing};
 
 fn policy(rules: &str) -> DriftPolicyFile {
     let text = format!(
@@ -11,10 +12,11 @@ fn merged(rules: &str) -> DriftPolicy {
     DriftPolicy::merge(&[policy(rules)]).unwrap()
 }
 
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("default.yaml", include_str!("../../../policies/drift/default.yaml")),
     ("strict.yaml", include_str!("../../../policies/drift/strict.yaml")),
     ("closed.yaml", include_str!("../../../policies/drift/closed.yaml")),
+    ("image.yaml", include_str!("../../../policies/drift/image.yaml")),
     ("openshift.yaml", include_str!("../../../policies/drift/openshift.yaml")),
 ];
 
@@ -199,6 +201,55 @@ fn a_rule_that_closes_a_directory_decides_about_the_directory_alone_and_not_abou
 }
 
 #[test]
+fn a_rule_about_the_image_decides_about_what_the_image_has_alone_and_the_most_precise_one_applies() {
+    let policy = merged(
+        "
+    - {path: /usr/bin/, action: degrade}
+    - {path: /usr/bin/, action: observe, image: true, allowedActors: {exes: [/usr/bin/dpkg]}}
+    - {path: /usr/bin/kubelet, action: deny, image: true}
+    - {path: '/usr/bin/*.pyc', action: ignore, image: true}
+",
+    );
+    assert!(policy.expects_image());
+    let of = |path: &str, source: ExpectationSource| Expectation {
+        thing: Thing::directory(path),
+        expected: Expected::Directory(DirectoryExpectation {
+            mode: 0,
+            user: Owner::Id(0),
+            group: Owner::Id(0),
+        }),
+        ssh_keys: false,
+        label: None,
+        source,
+    };
+    let layer = || {
+        ExpectationSource::ImageLayer(ImageLayer { layer: "layer 1 of 1".into(), image: "sha256:0".into() })
+    };
+    let dpkg = PolicyActor { exe: Some("/usr/bin/dpkg"), ..PolicyActor::default() };
+    for (path, actor, action) in [
+        ("/usr/bin/ls", None, DriftAction::Observe),
+        ("/usr/bin/kubelet", None, DriftAction::Deny),
+        ("/usr/bin/kubelet", Some(&dpkg), DriftAction::Deny),
+        ("/usr/bin/x.pyc", None, DriftAction::Ignore),
+    ] {
+        assert_eq!(policy.decide_about(&of(path, layer()), actor).action, action, "{path}");
+        assert_eq!(
+            policy.expects_of_image(Path::new(path)).is_some(),
+            action != DriftAction::Ignore,
+            "{path}"
+        );
+    }
+    let declared = of("/usr/bin/kubelet", Source::new("50-a", "a.yaml").into());
+    assert_eq!(policy.decide_about(&declared, None).action, DriftAction::Degrade);
+    assert_eq!(policy.expects_of_image(Path::new("/usr/sbin/sshd")), None);
+    // Rules about declared things do not apply to what only the image has.
+    assert_eq!(policy.decide_about(&of("/usr/sbin/sshd", layer()), None).action, DriftAction::Observe);
+    let text = serde_json::to_string(&policy).unwrap();
+    let again: DriftPolicy = serde_json::from_str(&text).unwrap();
+    assert_eq!(again.expects_of_image(Path::new("/usr/bin/ls")), Some("/usr/bin/"));
+}
+
+#[test]
 fn a_higher_precedence_opens_a_closed_directory_again() {
     let low = policy("    - {path: /etc/a/, action: observe, closed: true}\n");
     let mut high =
@@ -279,6 +330,19 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
             "spec.rules[1].path",
             "has a rule already",
             false,
+        ),
+        (rules("  - {path: /a/, action: deny, image: 1}"), "spec.rules[0].image", "true or false", true),
+        (
+            rules("  - {path: /a/, action: deny, image: true, closed: true}"),
+            "spec.rules[0].image",
+            "write two rules",
+            true,
+        ),
+        (
+            rules("  - {path: /a/, action: revert, image: true}"),
+            "spec.rules[0].action",
+            "not be revert",
+            true,
         ),
         (
             rules("  - {path: /a, action: deny, allowedActors: {unit: [a]}}"),

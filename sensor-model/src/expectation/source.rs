@@ -31,7 +31,7 @@ impl Source {
 pub enum ExpectationSource {
     /// A MachineConfig.
     MachineConfig(Source),
-    /// A layer of the OS image.
+    /// A layer of the OS image, or a package.
     ImageLayer(ImageLayer),
     /// A drift policy, which closes the directory.
     ClosedBy(ClosedBy),
@@ -51,19 +51,19 @@ pub struct ClosedBy {
     pub packages_unread: bool,
 }
 
-/// A layer of an OS image.
+/// A layer of an OS image, or a package of the host.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 pub struct ImageLayer {
-    /// Digest of the layer.
+    /// The layer in words, with its number, digest and line of history; or the package with its version.
     pub layer: Arc<str>,
-    /// The image, by digest.
+    /// The image by digest; `packages` or `baseline` for those of the host.
     pub image: Arc<str>,
 }
 
 impl ExpectationSource {
-    /// Its name in records and outputs: of the MachineConfig, the digest of the layer, or the path of the rule.
+    /// Its name in records and outputs: of the MachineConfig, the layer in words, or the path of the rule.
     pub fn name(&self) -> &str {
         match self {
             Self::MachineConfig(source) => &source.machine_config,

@@ -141,4 +141,25 @@ pub fn os(data: &[u8]) {
         }
     }
     assert!(of_origin(&text, "c").is("c"));
+    ostree_objects(data);
+}
+
+/// Objects of an ostree repository: a directory has each name once, and none leads elsewhere.
+fn ostree_objects(data: &[u8]) {
+    use crate::ostree::{Commit, DirectoryMeta, DirectoryTree};
+    if let Ok(tree) = DirectoryTree::parse(data) {
+        let files = tree.files.iter().map(|file| file.name.as_str());
+        let names: Vec<&str> =
+            files.chain(tree.directories.iter().map(|directory| directory.name.as_str())).collect();
+        let distinct: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(distinct.len(), names.len());
+        assert!(names.iter().all(|name| !matches!(*name, "" | "." | "..") && !name.contains(['/', '\0'])));
+        assert!(names.len() * 32 < data.len() || names.is_empty());
+    }
+    if let Ok(meta) = DirectoryMeta::parse(data) {
+        assert!(meta.xattrs.len() <= data.len());
+    }
+    if let Ok(commit) = Commit::parse(data) {
+        assert!(commit.subject.len() < data.len());
+    }
 }

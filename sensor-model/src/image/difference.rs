@@ -8,8 +8,8 @@ use crate::{
     compare::{Ids, compare},
     difference::{Difference, DifferenceKind},
     expectation::{
-        Content, DirectoryExpectation, Expectation, ExpectationSource, Expected, FileExpectation,
-        LinkExpectation, Owner, Thing,
+        Content, DirectoryExpectation, Expectation, ExpectationSource, Expected, ExpectedXattrs,
+        FileExpectation, LinkExpectation, Owner, Thing,
     },
     observation::{FileType, ObjectObservation, Observation},
     selinux, xattr,
@@ -33,12 +33,14 @@ impl ImageEntry {
                 let content = self.sha256.map(|sha256| Content { size: self.size, sha256 });
                 let file = FileExpectation {
                     content,
-                    keys: Vec::new(),
+                    keys: Box::default(),
                     layout_free: false,
                     mode: self.mode,
                     user,
                     group,
                     may_be_missing: false,
+                    // The caller knows whether the image has them.
+                    xattrs: Some(Box::new(ExpectedXattrs::Unknown)),
                 };
                 (Thing::file(path), Expected::File(file))
             }

@@ -28,6 +28,13 @@ impl Known {
     }
 }
 
+impl ImageEntry {
+    /// Whether it is a regular file, as far as the source knows the type.
+    pub fn is_file(&self) -> bool {
+        self.known.has_type() && self.file_type == FileType::Regular
+    }
+}
+
 /// What an image has at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageEntry {

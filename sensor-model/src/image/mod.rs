@@ -7,6 +7,7 @@
 
 mod baseline;
 mod difference;
+mod each_host;
 mod entry;
 mod error;
 mod index;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use baseline::{Baseline, BaselineError, BaselinePath};
 pub use difference::{changed_parts, differences, md5_difference};
+pub use each_host::is_of_each_host;
 pub use entry::{ImageEntry, Known};
 pub use error::{EntryFault, LayerError};
 pub use index::{

@@ -9,6 +9,8 @@ names! {
     pub enum Strength {
         /// The SHA-256 of the content in a layer whose own digest was verified.
         Layer = "sha256 of a layer",
+        /// The SHA-256 of the content of an object whose checksum the booted commit leads to.
+        Commit = "sha256 of an ostree object",
         /// The SHA-256 of the content in the database of packages.
         PackageSha256 = "sha256 of a package",
         /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5.
@@ -25,6 +27,8 @@ names! {
     pub enum ImageSource {
         /// The layers of an OCI image.
         Layers = "layers",
+        /// The ostree commit that a host booted.
+        Ostree = "ostree",
         /// The databases of packages of a host.
         Packages = "packages",
         /// What was at paths of a host when a baseline was taken.
@@ -75,7 +79,8 @@ pub struct LayerMeta {
 pub struct ImageMeta {
     /// What the index was made from.
     pub source: ImageSource,
-    /// Digest of the manifest of the platform; for packages, of what their databases say; for a baseline, of its file.
+    /// Digest of the manifest of the platform; for an ostree commit its checksum; for packages, of what their databases say; for a baseline,
+    /// of its file.
     pub digest: String,
     /// Digests of the image indexes that lead to the manifest, the outermost first. They name the same image.
     pub indexes: Vec<String>,
@@ -98,7 +103,8 @@ pub struct ImageMeta {
     /// The image is an encapsulated ostree commit. Its extended attributes are in objects of their own, so the index does not
     /// know them.
     pub ostree: bool,
-    /// The state of the databases of packages that it was made from; absent for an image. In another state the index is old.
+    /// The state of the databases of packages that it was made from, or the checksum of the commit; absent for an image. In another state
+    /// the index is old.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
 }
@@ -119,6 +125,7 @@ impl ImageMeta {
     pub fn strength(&self, entry: &ImageEntry) -> Strength {
         match (self.source, entry.sha256, entry.md5) {
             (ImageSource::Layers, ..) => Strength::Layer,
+            (ImageSource::Ostree, ..) => Strength::Commit,
             (ImageSource::Baseline, ..) => Strength::Baseline,
             (ImageSource::Packages, Some(_), _) => Strength::PackageSha256,
             (ImageSource::Packages, None, Some(_)) => Strength::PackageMd5,
@@ -130,6 +137,7 @@ impl ImageMeta {
     pub fn strength_of_contents(&self) -> Strength {
         match self.source {
             ImageSource::Layers => Strength::Layer,
+            ImageSource::Ostree => Strength::Commit,
             ImageSource::Baseline => Strength::Baseline,
             ImageSource::Packages if self.platform == "rpm" => Strength::PackageSha256,
             ImageSource::Packages => Strength::PackageMd5,
@@ -144,7 +152,7 @@ impl ImageMeta {
         if let Some(package) = &meta.package {
             return format!("package {}", package.text());
         }
-        if self.source == ImageSource::Baseline {
+        if matches!(self.source, ImageSource::Baseline | ImageSource::Ostree) {
             return meta.history.clone().unwrap_or_default();
         }
         let digest: String = meta.digest.chars().take(19).collect();

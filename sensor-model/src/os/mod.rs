@@ -14,6 +14,15 @@ pub use origin::of_origin;
 pub use status::{DeploymentStatus, StatusError};
 
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The directory in which a deployment of ostree ships its `/etc`.
+pub const PRISTINE: &str = "/usr/etc";
+
+/// Where a deployment of ostree ships a path of `/etc`; `None` for other paths.
+pub fn pristine(path: &Path) -> Option<PathBuf> {
+    Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
+}
 
 /// One bootable version of the OS on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,6 +24,8 @@ names! {
         /// The daemon starts in another root directory than the daemon before, whose programs run. Until its inodes were enrolled,
         /// no program watched them.
         NewRoot = "new-root",
+        /// A drift policy expects what the image has at the thing's path, and no index of the image exists.
+        ImageNotIndexed = "image-not-indexed",
         /// The forensic log lacks entries that an earlier daemon wrote.
         ForensicLogCut = "forensic-log-cut",
         /// The map had no entry of an enrolled inode, or a changed one.

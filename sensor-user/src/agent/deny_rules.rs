@@ -18,7 +18,7 @@ use sensor_common::map::{
 use sensor_common::op::ROLE_MOUNTS;
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{DriftAction, DriftPolicy, PolicyActor, Rule};
-use sensor_model::expectation::Expectation;
+use sensor_model::expectation::{Expectation, Expected};
 use sensor_model::protocol::ThingId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -85,6 +85,10 @@ impl DenyRules {
         for (thing, expectation) in (first..).map(ThingId).zip(expectations) {
             let decision = policy.decide_about(expectation, None);
             let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
+            if expectation.expected == Expected::Unindexed {
+                // A rule protects what the image has, and nothing says what that is.
+                continue;
+            }
             self.things.insert(thing, self.numbers.of_rule(rule));
         }
     }

@@ -216,7 +216,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Closes the open drifts of things that no config declares any more.
+    /// Closes the open drifts of things that nothing declares any more. Those below a directory whose index is missing stay open: whoever
+    /// removed the index may have made them.
     pub(super) fn close_undeclared_drifts(&mut self) {
         let verdicts = &mut self.verdicts;
         if verdicts.reports.drifts().is_empty() {
@@ -224,7 +225,13 @@ impl Agent {
         }
         let declared = verdicts.desired.expectations.iter();
         let declared: HashSet<ThingName> = declared.map(|one| ThingName::from(&one.thing)).collect();
-        let open = verdicts.reports.drifts().iter().filter(|(name, _)| !declared.contains(*name));
+        let all = verdicts.desired.expectations.iter();
+        let unindexed: Vec<Arc<Path>> =
+            all.filter(|one| one.expected == Expected::Unindexed).map(|one| one.thing.path()).collect();
+        let is_unknown =
+            |name: &ThingName| unindexed.iter().any(|above| Path::new(&name.path).starts_with(above));
+        let open = verdicts.reports.drifts().iter();
+        let open = open.filter(|(name, _)| !declared.contains(*name) && !is_unknown(name));
         let undeclared: Vec<_> = open.map(|(name, open)| (name.clone(), open.clone())).collect();
         for (name, open) in undeclared {
             verdicts.reports.report(AgentReport::Recovered(&name));
@@ -234,7 +241,7 @@ impl Agent {
             record.detail.insert("since".into(), rfc3339(open.since).into());
             record.operation = Some("config".to_owned());
             record.verdict = Some(VerdictKind::Compliant);
-            record.detail.insert("released".into(), "no config declares it any more".into());
+            record.detail.insert("released".into(), "nothing declares it any more".into());
             verdicts.records.push(record);
         }
     }
@@ -248,12 +255,13 @@ fn expectation_of_target(path: &Path, after: &PathState, source: &Source) -> Opt
     let file = |content, mode, (user, group), may_be_missing| {
         Expected::File(FileExpectation {
             content: Some(content),
-            keys: Vec::new(),
+            keys: Box::default(),
             layout_free: false,
             mode,
             user,
             group,
             may_be_missing,
+            xattrs: None,
         })
     };
     let path = path.to_owned();

@@ -28,7 +28,7 @@ pub struct OpenDrift {
     pub more_actors: bool,
     /// The policy allowed all of them when the drift was reported. Their executables may be gone since.
     pub allowed: bool,
-    /// The MachineConfig that declares the thing.
+    /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
     /// The action of the present policy. `None` after a restart, until the first verification of the thing.
     pub action: Option<DriftAction>,

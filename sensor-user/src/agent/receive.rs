@@ -18,7 +18,8 @@ use crate::event::{self, CheckedRecord};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, FanotifyEvent};
 use crate::kernel::maps::Rings;
 use sensor_common::op::Operation;
-use sensor_model::protocol::{GapReason, ThingChange};
+use sensor_model::expectation::ExpectationSource;
+use sensor_model::protocol::{GapReason, ThingChange, ThingId};
 
 /// Records that the loop reads before it verifies things: a full ring, so that it reads a burst at once.
 const RECORDS_A_TURN: usize = 4096;
@@ -235,14 +236,11 @@ impl Agent {
         if concerned == Concerned::default() {
             return Ok(());
         }
-        let actor = self.intake.actor(change);
         if change.operation == Operation::Exec {
-            let observer = &self.verifications.verifier.observer;
-            for thing in concerned.in_evidence {
-                self.denials.record_execution(thing, change, &actor, observer, &mut self.verdicts);
-            }
+            self.executed(&concerned.in_evidence, change);
             return Ok(());
         }
+        let actor = self.intake.actor(change);
         for (things, outside_evidence) in
             [(concerned.in_evidence, is_outside_evidence), (concerned.outside_evidence, true)]
         {
@@ -264,6 +262,25 @@ impl Agent {
             self.verifications.verifier.enrol(watch)?;
         }
         Ok(())
+    }
+
+    /// Records the execution of managed files. A program of the image is executed all the time, so its execution has a record only if the
+    /// program differs from the image, or was changed and is not verified yet.
+    fn executed(&mut self, things: &[ThingId], change: &CheckedRecord) {
+        let verdicts = &mut self.verdicts;
+        let is_recorded = |thing: &&ThingId| {
+            let source = &verdicts.expectation(**thing).source;
+            !matches!(source, ExpectationSource::ImageLayer(_)) || verdicts.may_differ(**thing)
+        };
+        let recorded: Vec<ThingId> = things.iter().filter(is_recorded).copied().collect();
+        if recorded.is_empty() {
+            return;
+        }
+        let actor = self.intake.actor(change);
+        let observer = &self.verifications.verifier.observer;
+        for thing in recorded {
+            self.denials.record_execution(thing, change, &actor, observer, &mut self.verdicts);
+        }
     }
 
     /// Reads the fanotify backend. It gives no evidence, so a second verification follows each one.

@@ -11,13 +11,14 @@ fn file(path: &str) -> Expectation {
     Expectation {
         thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
-            keys: Vec::new(),
+            keys: Box::default(),
             layout_free: false,
             content: None,
             mode: 0o644,
             user: Owner::Id(0),
             group: Owner::Id(0),
             may_be_missing: false,
+            xattrs: None,
         }),
         ssh_keys: false,
         label: None,

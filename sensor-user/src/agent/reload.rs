@@ -12,8 +12,7 @@ use super::reports::AgentReport;
 use super::run_end::RunEnd;
 use super::state::Agent;
 use super::workers::Workers;
-use crate::desired::{Desired, DesiredError, reader_process};
-use crate::packages;
+use crate::desired::{Desired, DesiredError, HostFacts as _, reader_process};
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::{GapReason, Scope, ThingId};
 use std::collections::HashMap;
@@ -113,17 +112,18 @@ impl Agent {
         }
     }
 
-    /// Reads configs and policies again after a directory has begun or ceased to match the glob of a closed rule, or packages have
-    /// changed.
+    /// Reads configs and policies again after a directory has begun or ceased to match the glob of a closed rule, or packages or indexes of
+    /// images have changed.
     pub(super) fn follow_directories(&mut self) {
         let desired = &mut self.verdicts.desired;
-        let now = packages::version(&self.verifications.verifier.observer, &desired.policy);
+        let observer = &self.verifications.verifier.observer;
+        let now = observer.directories_version(&desired.policy, &self.options.inputs.state);
         if now == desired.directories {
             return;
         }
         // Configs with an error are not read again for the same change.
         desired.directories = now;
-        tracing::info!("Packages changed, or directories that a glob closes.");
+        tracing::info!("Packages changed, or indexes of images, or directories that a glob closes.");
         self.reload();
     }
 

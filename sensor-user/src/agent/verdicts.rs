@@ -136,6 +136,15 @@ impl Verdicts {
         Some(if is_open { VerdictKind::Unknown } else { standing.verdict })
     }
 
+    /// Whether a thing has drifted, or was compliant and is being verified because of a change.
+    pub(super) fn may_differ(&self, thing: ThingId) -> bool {
+        self.detector.thing_verdict(thing).is_some_and(|standing| match standing.verdict {
+            VerdictKind::Drifted => true,
+            VerdictKind::Compliant => standing.pending,
+            VerdictKind::Touched | VerdictKind::Unknown => false,
+        })
+    }
+
     /// The counts of all things by verdict.
     pub(super) fn count(&self, records_lost: u64, is_verifying: bool) -> NodeCounts {
         let count = |verdict| self.detector.count(verdict);
@@ -150,7 +159,7 @@ impl Verdicts {
         }
     }
 
-    /// The MachineConfig that declares a thing.
+    /// What declares a thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub(super) fn source(&self, thing: ThingId) -> String {
         self.expectation(thing).source.name().to_owned()
     }

@@ -226,6 +226,12 @@ impl Verifier {
     /// Verifies a thing.
     pub async fn verify(&mut self, thing: ThingId, desired: &Desired) -> Result<VerifyOutcome, MapsError> {
         let expectation = &desired.expectations[thing.index()];
+        if expectation.expected == Expected::Unindexed {
+            // There is nothing to compare with. The directory's own watches, if it has any, are those of other things.
+            let unseen = Some(GapReason::ImageNotIndexed);
+            let nothing = self.compare(thing, desired, Observation::Missing, None, None, unseen).await;
+            return Ok(VerifyOutcome::Verified(Box::new(nothing)));
+        }
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
         let mut foreign_name = None;

@@ -9,13 +9,14 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
     Expectation {
         thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
-            keys: Vec::new(),
+            keys: Box::default(),
             layout_free: false,
             content: None,
             mode: 0o644,
             user: Owner::Id(owner.0),
             group: Owner::Id(owner.1),
             may_be_missing: false,
+            xattrs: None,
         }),
         ssh_keys: false,
         label: None,

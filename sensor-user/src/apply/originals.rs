@@ -12,6 +12,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected},
     journal::PathState,
+    os::{PRISTINE, pristine},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +22,6 @@ use std::{
 
 /// The endings of files that rpm and dpkg leave beside a path whose own file was changed.
 const PUT_ASIDE: [&str; 2] = [".rpmnew", ".dpkg-dist"];
-
-/// The directory in which an OS image ships its `/etc`.
-const PRISTINE: &str = "/usr/etc";
 
 impl TargetFinder<'_> {
     /// The object to which a path is restored: that of the OS image, else the kept original, else one that a package installed
@@ -125,9 +123,4 @@ impl TargetFinder<'_> {
         }
         Ok(forced)
     }
-}
-
-/// The path of an OS image for a path of `/etc`.
-fn pristine(path: &Path) -> Option<PathBuf> {
-    Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
 }

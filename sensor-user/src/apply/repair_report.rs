@@ -31,7 +31,7 @@ pub struct RepairedThing {
     pub differences: Vec<Difference>,
     /// What was done.
     pub actions: Vec<String>,
-    /// The MachineConfig that declares it.
+    /// What declares it: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
 }
 

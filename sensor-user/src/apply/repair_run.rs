@@ -10,16 +10,17 @@ use super::{
     waiting::waits_or_none,
 };
 use crate::{
-    desired::{DesiredError, NamedSources},
-    inspection::{DeclaredHost, DeclaredHostError},
+    desired::NamedSources,
+    inspection::{DeclaredHost, DeclaredHostError, ThingsToRestoreError},
     observation::Observer,
 };
+use sensor_model::expectation::{Expectation, ExpectationSource};
 use std::{io, path::PathBuf};
 
 /// The things that a repair compares.
 #[derive(Debug, Clone, Copy)]
 pub enum RepairScope<'a> {
-    /// Everything that is declared.
+    /// Everything that a config or a policy declares.
     All,
     /// The things at these paths.
     Paths(&'a [PathBuf]),
@@ -45,9 +46,9 @@ pub enum RepairRunError {
     /// The declared state cannot be read.
     #[error(transparent)]
     Host(#[from] DeclaredHostError),
-    /// No config declares a path.
+    /// Nothing declares a path.
     #[error(transparent)]
-    Things(#[from] DesiredError),
+    Things(#[from] ThingsToRestoreError),
     /// The operator has no answer.
     #[error(transparent)]
     Question(#[from] QuestionError),
@@ -82,8 +83,12 @@ pub async fn repair_host(
     let _lock = keep_applies_away(&state)?;
     let host = DeclaredHost::load(sources, waits_or_none, Observer::new)?;
     let things = match scope {
-        RepairScope::All => host.desired().expectations.clone(),
-        RepairScope::Paths(paths) => host.declared_things(paths)?,
+        RepairScope::All => {
+            // A host may change what an image ships. So only a named path gets the image's state back.
+            let declared = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
+            host.desired().expectations.iter().filter(declared).cloned().collect()
+        }
+        RepairScope::Paths(paths) => host.things_to_restore(paths, &state)?,
     };
     let mut restorer = host.restorer();
     let selection = select(&mut restorer, things, &host.desired().ids).await;

@@ -15,10 +15,10 @@ use sensor_model::{
     compare::Ids,
     difference::Difference,
     drift_policy::DriftAction,
-    expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
+    expectation::{Expectation, ExpectationSource, Expected, SYSTEMD_DIRECTORY, Thing},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs::File,
     path::{Path, PathBuf},
     sync::Arc,
@@ -186,11 +186,14 @@ pub async fn repair<'a>(
     }
     let policy = &whole.desired.policy;
     let differing = selection.differing.iter().map(|thing| &thing.expectation);
-    // The daemon does not watch what the policy ignores. Other names are not announced: they match their expectation, and so they
-    // cannot be a reason to refuse the repair.
-    let watched = differing
-        .clone()
-        .filter(|expectation| policy.decide_about(expectation, None).action != DriftAction::Ignore);
+    // The daemon does not watch what the policy ignores, nor what only the image has at a path without a rule. Other names are not
+    // announced: they match their expectation, and so they cannot be a reason to refuse the repair.
+    let expected: HashSet<&Thing> = whole.desired.expectations.iter().map(|one| &one.thing).collect();
+    let watched = differing.clone().filter(|expectation| {
+        let is_of_image = matches!(expectation.source, ExpectationSource::ImageLayer(_));
+        let is_watched = !is_of_image || expected.contains(&expectation.thing);
+        is_watched && policy.decide_about(expectation, None).action != DriftAction::Ignore
+    });
     let announcement = WriterAnnouncement {
         repair: watched.map(writer_protocol::digest).collect(),
         ..WriterAnnouncement::default()

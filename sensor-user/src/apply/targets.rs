@@ -195,6 +195,7 @@ impl TargetFinder<'_> {
             | Expected::ClosedDirectory(_)
             | Expected::AuthorizedKeys(_)
             | Expected::Tree(_)
+            | Expected::Unindexed
             | Expected::KernelArguments(_)
             | Expected::OsImage(_) => {}
         }

@@ -9,7 +9,7 @@ use super::{
     who,
 };
 use crate::{
-    image::Images,
+    image::{self, Images},
     inspection::{self, ExplainReport, ExplainedImage, ExplainedThing, Explanation, PathPolicy},
     observation::Observer,
     report::forensic::{self, LogPlace},
@@ -26,9 +26,9 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Also show what this image has at the path: a digest, or its beginning. `packages` or
+    /// Also show what this image has at the path: a digest, or its beginning. `ostree`, `packages` or
     /// `baseline` for those of the host. `holdfast image index` makes the index. [default: the first that has the path, of the booted
-    /// image, the packages and the baseline, as far as they have an index]
+    /// image, the booted ostree commit, the packages and the baseline, as far as they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
     /// Directory of the forensic log.
@@ -60,7 +60,7 @@ impl Explain {
     fn explain(&self, log: &LogPlace) -> anyhow::Result<Explanation> {
         let images = Images::of(&self.sources.named().state());
         let choose = |observer: &Observer| {
-            let chosen = inspection::choose_indexes(&images, self.image.as_deref(), observer);
+            let chosen = image::choose_indexes(&images, self.image.as_deref(), observer);
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
         let host = if let Some(host) = self.sources.load_if_any()? {
@@ -89,7 +89,7 @@ fn text(report: &ExplainReport, screen: &mut Screen) -> io::Result<()> {
         thing(explained, screen)?;
     }
     if let Some(explained) = &report.image {
-        image(&report.path, explained, screen)?;
+        of_image(&report.path, explained, screen)?;
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
@@ -131,8 +131,9 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
     screen.table(2, &rows)
 }
 
-fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
+fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
     let (noun, name) = match explained.source {
+        ImageSource::Ostree => ("commit", "ostree commit".to_owned()),
         ImageSource::Packages => ("package", "packages".to_owned()),
         ImageSource::Baseline => ("baseline", "baseline".to_owned()),
         ImageSource::Layers if explained.names.is_empty() => ("image", format!("image {}", explained.digest)),
@@ -144,7 +145,9 @@ fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Res
     let Some(entry) = &explained.entry else {
         let nothing = match explained.source {
             ImageSource::Packages => "none has this path",
-            ImageSource::Layers | ImageSource::Baseline => "it has nothing at this path",
+            ImageSource::Layers | ImageSource::Ostree | ImageSource::Baseline => {
+                "it has nothing at this path"
+            }
         };
         return screen.line(&format!("{name}: {nothing}"));
     };
@@ -167,6 +170,10 @@ fn image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Res
     rows.extend(
         differences.map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
     );
+    if let Some(deployment) = &entry.other_content_in {
+        let text = format!("what the image ships: the deployment {deployment} ships another content");
+        rows.push((Some(Tone::Notable), vec!["holds back".to_owned(), clean(&text)]));
+    }
     rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));
     if let Some(config) = &explained.overruled_by {
         let text = format!("the state that {config} declares applies, not that of the {noun}");

@@ -87,7 +87,7 @@ pub enum DesiredError {
         policy: String,
     },
     /// Nothing declares a path.
-    #[error("{}: no MachineConfig declares it", .0.display())]
+    #[error("{}: no MachineConfig declares it, and no index of an image has it in full", .0.display())]
     NotDeclared(PathBuf),
     /// Only the closed directory of a path is declared.
     #[error(

@@ -12,7 +12,7 @@ use sensor_model::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Facts of one host.
@@ -29,11 +29,15 @@ pub trait HostFacts {
     /// The version of the SELinux policy now.
     fn label_version(&self) -> LabelVersion;
 
-    /// The directories that a policy closes, and what packages put below them.
-    fn directories(&self, policy: &DriftPolicy) -> HostDirectories;
+    /// The directories that a policy closes, and what packages and the booted image put below them. `state`: the state directory, with the
+    /// indexes of images.
+    fn directories(&self, policy: &DriftPolicy, state: &Path) -> HostDirectories;
 
-    /// The versions of these facts now.
-    fn directories_version(&self, policy: &DriftPolicy) -> DirectoriesVersion;
+    /// What the host's image, packages and baseline have at the paths that a policy's rules name.
+    fn image_things(&self, policy: &DriftPolicy, state: &Path) -> Vec<Expectation>;
+
+    /// The versions of the facts about directories and images now.
+    fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion;
 
     /// Sets the label of each expectation by the SELinux policy. Gives the types that the policy allows any user to choose.
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String>;
@@ -44,16 +48,24 @@ pub trait HostFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelVersion(pub(crate) Vec<Option<(u64, u64, i128, i128)>>);
 
-/// The versions of what [`HostFacts::directories`] gives, and where to look for a change. Empty without a closed directory.
+/// The versions of what [`HostFacts::directories`] and [`HostFacts::image_things`] give, and where to look for a change. Empty without a
+/// closed directory and without a rule about an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoriesVersion {
     /// The databases of packages: of each its inode, size, and times of change in nanoseconds.
     pub(crate) packages: Vec<Option<(u64, u64, i128, i128)>>,
     /// The directories that match the glob of a rule, by the rule's path.
     pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
+    /// The indexes of images.
+    pub(crate) images: ImagesVersion,
     /// The directories in which the globs look for names.
     pub(crate) searched: Vec<PathBuf>,
 }
+
+/// The state of the directory of indexes: another state means other indexes. `None` without a rule about an image or a closed directory,
+/// and without the directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImagesVersion(pub(crate) Option<(u64, i128, i128)>);
 
 /// Completes expectations with facts of the host. Gives the ids that they name.
 pub(crate) fn complete(expectations: &mut [Expectation], policy: &DriftPolicy, host: &dyn HostFacts) -> Ids {

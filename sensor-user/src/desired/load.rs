@@ -11,12 +11,13 @@ use sensor_model::{
     closed::closed_directories,
     compare::Ids,
     drift_policy::{DriftAction, DriftPolicy},
-    expectation::Expectation,
+    expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
     expectations::expectations,
     merge::Rendered,
     os::arguments,
     waiting::{WaitingArgument, note, wanted},
 };
+use std::{collections::HashSet, ffi::OsStr, path::Path, sync::Arc};
 
 /// The desired state of a node.
 #[derive(Debug, Default)]
@@ -72,8 +73,11 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
     // Read before the directories: if they change meanwhile, the next comparison finds another version.
-    let directories = host.directories_version(&policy);
-    let closed = closed_directories(&expectations, &policy, &host.directories(&policy));
+    let directories = host.directories_version(&policy, &inputs.state);
+    let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
+    let mut of_image = host.image_things(&policy, &inputs.state);
+    let overruled = Overruled::by(&expectations);
+    of_image.retain(|expectation| !overruled.has(expectation));
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
     expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
@@ -84,8 +88,13 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
         }
     });
     expectations.extend(closed);
+    expectations.extend(of_image);
     expectations.sort_by(|one, other| one.thing.cmp(&other.thing));
-    expectations.retain(|expectation| policy.decide_about(expectation, None).action != DriftAction::Ignore);
+    expectations.retain(|expectation| {
+        // Whether a more precise rule ignores a path of the image is known only with an index.
+        expectation.expected == Expected::Unindexed
+            || policy.decide_about(expectation, None).action != DriftAction::Ignore
+    });
     expectations.shrink_to_fit();
     // Read before the labels: if the SELinux policy changes meanwhile, the next comparison finds another version.
     let labels = host.label_version();
@@ -105,6 +114,50 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
         rendered,
         desired: Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing },
     })
+}
+
+/// The paths at which a config takes precedence over the image.
+struct Overruled<'a> {
+    paths: HashSet<Arc<Path>>,
+    files: HashSet<Arc<Path>>,
+    units: HashSet<&'a str>,
+}
+
+impl<'a> Overruled<'a> {
+    fn by(declared: &'a [Expectation]) -> Self {
+        let things = || declared.iter().map(|expectation| &expectation.thing);
+        let is_file = |thing: &&Thing| matches!(thing, Thing::File { .. } | Thing::Link { .. });
+        Self {
+            paths: things().filter(|thing| thing.is_object()).map(Thing::path).collect(),
+            files: things().filter(is_file).map(Thing::path).collect(),
+            units: things()
+                .filter_map(|thing| match thing {
+                    Thing::Unit { name } => Some(name.as_str()),
+                    _ => None,
+                })
+                .collect(),
+        }
+    }
+
+    fn has(&self, of_image: &Expectation) -> bool {
+        let path = of_image.thing.path();
+        if of_image.expected == Expected::Unindexed {
+            // Other paths of a directory stay unknown.
+            return self.files.contains(&path);
+        }
+        self.paths.contains(&path) || self.enables(&path)
+    }
+
+    /// Whether a path is that of a declared unit, or of a link that enables it. The config decides whether these exist.
+    fn enables(&self, path: &Path) -> bool {
+        let Ok(below) = path.strip_prefix(SYSTEMD_DIRECTORY) else { return false };
+        let (Some(name), Some(directory)) = (below.file_name().and_then(OsStr::to_str), below.parent())
+        else {
+            return false;
+        };
+        let enables = directory.extension().is_some_and(|ending| ending == "wants" || ending == "requires");
+        (directory.as_os_str().is_empty() || enables) && self.units.contains(name)
+    }
 }
 
 /// The kernel arguments of a config, each by itself.

@@ -27,8 +27,8 @@ mod unknown;
 
 pub use cluster_policies::cluster_policies;
 pub use error::{DesiredError, RefusedConfigs};
-pub(crate) use facts::complete;
 pub use facts::{DirectoriesVersion, HostFacts, LabelVersion};
+pub(crate) use facts::{ImagesVersion, complete};
 pub use files::{Files, read};
 pub use generation::{KeptConfig, as_kept, generation};
 pub use inputs::{DaemonInputs, Inputs, NamedSources, Waits};

@@ -21,9 +21,9 @@ pub fn things_at(
     host: &dyn HostFacts,
 ) -> Result<Vec<Expectation>, DesiredError> {
     let mut all = expectations(&whole.rendered)?;
-    // Reading the packages again for each path would take long.
+    // Reading the packages and the image again for each path would take long.
     let loaded = whole.desired.expectations.iter();
-    all.extend(loaded.filter(|one| matches!(one.source, ExpectationSource::ClosedBy(_))).cloned());
+    all.extend(loaded.filter(|one| !matches!(one.source, ExpectationSource::MachineConfig(_))).cloned());
     note(&mut all, &whole.desired.waiting);
     all.retain(|expectation| {
         let thing = &expectation.thing;

@@ -1,7 +1,10 @@
 //! Why an image is not indexed, or an index not read.
 
 use crate::{packages::Unread, sys::CallError};
-use sensor_model::image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError};
+use sensor_model::{
+    image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError},
+    ostree::ObjectError,
+};
 use std::{io, path::PathBuf};
 
 /// What is wrong with a blob of a layout.
@@ -160,6 +163,14 @@ pub enum ImageError {
         /// What is wrong with it.
         reason: BaselineError,
     },
+    /// The commit of an ostree host cannot be indexed.
+    #[error(transparent)]
+    Ostree(#[from] OstreeFault),
+    /// The host booted another ostree commit since the index was made.
+    #[error(
+        "the host booted another ostree commit than the indexed one; make the index anew with `holdfast image index --ostree`"
+    )]
+    OtherCommit,
     /// Packages changed since the index was made.
     #[error(
         "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
@@ -178,6 +189,57 @@ pub enum ImageError {
 
 fn known(images: &[String]) -> String {
     if images.is_empty() { String::new() } else { format!("; there are indexes of {}", images.join(", ")) }
+}
+
+/// Why the commit of an ostree host cannot be indexed.
+#[derive(Debug, thiserror::Error)]
+pub enum OstreeFault {
+    /// The host booted none.
+    #[error(
+        "this host did not boot an ostree deployment, so it has no commit to index; index its packages with --packages, or a layout of its \
+         image"
+    )]
+    NotBooted,
+    /// The name of the deployment has no checksum.
+    #[error(
+        "the booted deployment has the name {0:?}, which does not begin with the checksum of a commit; `ostree admin status` shows what is \
+         deployed"
+    )]
+    Name(String),
+    /// The repository stores files in another form.
+    #[error(
+        "the repository /ostree/repo has the mode {0:?}, and only that of hosts, \"bare\", is read; index a layout of the host's image instead"
+    )]
+    Mode(String),
+    /// The commit has more paths than an image may have, or longer ones.
+    #[error(
+        "{0}: the commit has more than 2,000,000 paths, or one with more bytes than the kernel allows, so it is not indexed"
+    )]
+    Limits(String),
+    /// An object does not have its checksum.
+    #[error(
+        "{}{}: it does not have its checksum, so what the commit has there is not known; the object or the deployed file, which is the same \
+         inode, was changed; `ostree fsck` lists all such objects, and a new deployment replaces them",
+        object.display(), path_of(of.as_deref())
+    )]
+    Damaged {
+        /// The object.
+        object: PathBuf,
+        /// A path of the tree that leads to it.
+        of: Option<String>,
+    },
+    /// An object has another form.
+    #[error("{}: {reason}; `ostree fsck` checks the repository", object.display())]
+    Object {
+        /// The object.
+        object: PathBuf,
+        /// What is wrong with it.
+        reason: ObjectError,
+    },
+}
+
+fn path_of(path: Option<&str>) -> String {
+    path.map_or_else(String::new, |path| format!(" ({path})"))
 }
 
 /// Why a layer cannot be read.
@@ -224,10 +286,13 @@ impl ImageError {
             | Self::NoPackages
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
+            | Self::OtherCommit
+            | Self::Ostree(OstreeFault::NotBooted | OstreeFault::Mode(_))
             | Self::Old => true,
             Self::Call(_)
             | Self::Index { .. }
             | Self::Packages(_)
+            | Self::Ostree(_)
             | Self::Unreadable { .. }
             | Self::Changing { .. } => false,
         }

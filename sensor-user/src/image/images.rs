@@ -1,14 +1,11 @@
 //! The directory of all indexes.
 //!
 //! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
-//! that leads to it, or the beginning of the manifest's. The indexes of the host's packages and of its baseline have the names `packages` and
-//! `baseline` in the place of a digest.
+//! that leads to it, or the beginning of the manifest's. The indexes of the booted ostree commit, of the host's packages and of its
+//! baseline have the names `ostree`, `packages` and `baseline` in the place of a digest.
 
 use super::{error::ImageError, index::ImageIndex};
-use crate::{
-    store::make_directory,
-    sys::{self, CallError},
-};
+use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{ImageMeta, ImageSource, is_digest};
 use std::{
@@ -18,6 +15,8 @@ use std::{
 
 /// How the names of indexes end.
 const ENDING: &str = ".index";
+/// The name of the index of the booted ostree commit.
+pub const OSTREE: &str = "ostree";
 /// The name of the index of the host's packages.
 pub const PACKAGES: &str = "packages";
 /// The name of the index of the host's baseline.
@@ -46,6 +45,7 @@ impl Images {
     pub(super) fn file_name(meta: &ImageMeta) -> String {
         match meta.source {
             ImageSource::Layers => Self::name_of(&meta.digest),
+            ImageSource::Ostree => Self::name_of(OSTREE),
             ImageSource::Packages => Self::name_of(PACKAGES),
             ImageSource::Baseline => Self::name_of(BASELINE),
         }
@@ -55,8 +55,8 @@ impl Images {
         format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
     }
 
-    /// Opens the index with a name: [`PACKAGES`] or [`BASELINE`]; `None` if there is none. That of the packages may be older than the
-    /// databases.
+    /// Opens the index with a name: [`OSTREE`], [`PACKAGES`] or [`BASELINE`]; `None` if there is none. It may be of an earlier commit, or of
+    /// earlier packages.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -70,7 +70,7 @@ impl Images {
 
     /// Opens the directory, and makes it if it is missing.
     pub(super) fn make(&self) -> Result<OwnedFd, CallError> {
-        make_directory(&self.path)
+        sys::make_directory(&self.path)
             .map_err(|errno| CallError::new(&self.path, "make the directory", errno))?;
         sys::directory(&self.path).map_err(|errno| CallError::new(&self.path, "open the directory", errno))
     }
@@ -104,13 +104,13 @@ impl Images {
         ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
-    /// Opens the index of an image: by `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
+    /// Opens the index of an image: by `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
     /// manifest's digest.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read.
     pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
-        if let Some(name) = [PACKAGES, BASELINE].into_iter().find(|name| *name == wanted) {
+        if let Some(name) = [OSTREE, PACKAGES, BASELINE].into_iter().find(|name| *name == wanted) {
             return self.named(name)?.ok_or(ImageError::NotIndexed(name));
         }
         if let Some(index) = self.open_exact(wanted)? {

@@ -4,12 +4,12 @@
 //! opened. After that only the table of slots is in memory, and a look-up reads one record of the file. Every offset and length
 //! is checked at each read, since root may change the file meanwhile.
 
-use super::error::ImageError;
+use super::{deployment::booted_commit, error::ImageError};
 use crate::{observation::Observer, packages, sys::CallError};
 use nix::{fcntl::OFlag, sys::stat::Mode};
 use sensor_model::image::{
-    ImageEntry, ImageMeta, IndexError, MAGIC, PathHasher, RECORD_LIMIT, SlotTable, TRAILER, Trailer,
-    decode_record, path_hash,
+    ImageEntry, ImageMeta, ImageSource, IndexError, MAGIC, PathHasher, RECORD_LIMIT, SlotTable, TRAILER,
+    Trailer, decode_record, path_hash,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -87,14 +87,18 @@ impl ImageIndex {
         &self.meta
     }
 
-    /// Refuses the index of a host's packages if they changed since it was made.
+    /// Refuses the index of a host's packages if they changed since it was made, and that of another commit than the booted one.
     ///
     /// # Errors
-    /// [`ImageError::Old`].
+    /// [`ImageError::Old`] and [`ImageError::OtherCommit`].
     pub fn refuse_old(self, observer: &Observer) -> Result<Self, ImageError> {
-        match &self.meta.state {
-            Some(state) if *state != packages::state(observer) => Err(ImageError::Old),
-            _ => Ok(self),
+        match (&self.meta.state, self.meta.source) {
+            (None, _) => Ok(self),
+            (state, ImageSource::Ostree) if *state != booted_commit(observer) => Err(ImageError::OtherCommit),
+            (Some(state), ImageSource::Packages) if *state != packages::state(observer) => {
+                Err(ImageError::Old)
+            }
+            (Some(_), _) => Ok(self),
         }
     }
 

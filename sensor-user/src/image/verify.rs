@@ -3,14 +3,15 @@
 //! In: an index and an observer. Out: what differs at one path or at all paths, with the layer to blame. It reads each file once and
 //! changes nothing.
 
-use super::{content, error::ImageError, index::ImageIndex};
+use super::{content, deployment, error::ImageError, index::ImageIndex};
 use crate::{observation::Observer, packages};
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{ExpectationSource, ImageLayer},
-    image::{ImageEntry, ImageSource, differences, md5_difference},
+    image::{ImageEntry, ImageSource, Known, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
+    os::pristine,
 };
 use std::{
     collections::VecDeque,
@@ -32,6 +33,8 @@ pub struct Verifier<'a> {
     observer: &'a Observer,
     image: Arc<str>,
     is_running: bool,
+    /// The other deployments of an ostree host.
+    others: Vec<PathBuf>,
 }
 
 /// The entry of a path, compared.
@@ -45,6 +48,9 @@ pub struct Found {
     pub observation: Observation,
     /// Every difference; empty if there is none.
     pub differences: Vec<Difference>,
+    /// Another deployment that ships something else at this path of `/etc`. So the differing file on the host holds back what the booted
+    /// deployment ships. `None` if nothing differs, or all deployments ship the same.
+    pub other_content_in: Option<String>,
 }
 
 /// What a whole comparison found.
@@ -64,7 +70,9 @@ impl<'a> Verifier<'a> {
     /// A verifier of the host at `root`.
     pub fn new(index: &'a ImageIndex, observer: &'a Observer, root: &Path) -> Self {
         let image = index.meta().digest.as_str().into();
-        Self { index, observer, image, is_running: root == Path::new("/") }
+        let is_of_image = matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
+        let others = if is_of_image { deployment::other_deployments(observer) } else { Vec::new() };
+        Self { index, observer, image, is_running: root == Path::new("/"), others }
     }
 
     /// Compares the entry of a path. Links in the path are followed as the image has them. `None` if the image has nothing there.
@@ -114,8 +122,11 @@ impl<'a> Verifier<'a> {
         Ok(verified)
     }
 
-    fn compare(&self, path: PathBuf, entry: ImageEntry) -> Found {
+    fn compare(&self, path: PathBuf, mut entry: ImageEntry) -> Found {
         let meta = self.index.meta();
+        if self.is_running && meta.source == ImageSource::Layers && is_of_each_host(&path) {
+            entry.known = Known::Existence;
+        }
         let layer = meta.layers.get(usize::from(entry.layer));
         let layer: Arc<str> = match layer.and_then(|layer| layer.package.as_ref()) {
             Some(package) => package.text().into(),
@@ -127,7 +138,36 @@ impl<'a> Verifier<'a> {
         let (observation, sum) = self.sum(&path, &entry, observed);
         let mut differences = differences(&entry, &expectation, &observation, meta.knows_xattrs());
         differences.extend(sum.and_then(|sum| md5_difference(&entry, &path, sum)));
-        Found { path, entry, observation, differences }
+        let other_content_in = if differences.is_empty() {
+            None
+        } else {
+            self.other_content_in(&path, &entry, &expectation.source)
+        };
+        Found { path, entry, observation, differences, other_content_in }
+    }
+
+    /// The name of another deployment that ships something else at a path of `/etc` than the image has there.
+    fn other_content_in(
+        &self,
+        path: &Path,
+        entry: &ImageEntry,
+        source: &ExpectationSource,
+    ) -> Option<String> {
+        let shipped = pristine(path)?;
+        let differs = |deployment: &&PathBuf| {
+            let there = deployment.join(shipped.strip_prefix("/").unwrap_or(&shipped));
+            let expectation = entry.expectation(&there, source.clone());
+            let found =
+                differences(entry, &expectation, &self.observer.observe(&expectation).observation, false);
+            found.iter().any(|difference| {
+                matches!(
+                    difference.kind,
+                    DifferenceKind::Content | DifferenceKind::LinkTarget | DifferenceKind::Type
+                )
+            })
+        };
+        let other = self.others.iter().find(differs)?;
+        Some(other.file_name()?.to_string_lossy().into_owned())
     }
 
     /// The MD5 of a file whose package has no better digest. A file that cannot be read is not observed either.

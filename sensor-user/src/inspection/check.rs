@@ -41,7 +41,7 @@ pub struct DifferingThing {
     pub path: String,
     /// Every difference.
     pub differences: Vec<Difference>,
-    /// The MachineConfig that declares it.
+    /// What declares it: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
     /// The file of that MachineConfig.
     pub origin: String,

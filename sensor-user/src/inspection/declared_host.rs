@@ -4,7 +4,10 @@
 //! does about drift.
 
 use crate::{
-    desired::{self, Desired, DesiredError, DesiredWithConfig, NamedSources, NotChecked, Waits},
+    desired::{
+        self, Desired, DesiredError, DesiredWithConfig, HostFacts as _, NamedSources, NotChecked, Waits,
+    },
+    image::{self, ImageError},
     observation::{Observer, RootError},
     repair::Restorer,
     store::{Store, UnknownApplied},
@@ -35,6 +38,27 @@ impl DeclaredHostError {
         match self {
             Self::Root(_) | Self::Desired(_) => true,
             Self::Applied(_) => false,
+        }
+    }
+}
+
+/// Why it is not known what to restore.
+#[derive(Debug, thiserror::Error)]
+pub enum ThingsToRestoreError {
+    /// Nothing declares a path.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+    /// An index cannot be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+impl ThingsToRestoreError {
+    /// Whether the mistake is in the options.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Desired(error) => error.is_input(),
+            Self::Image(error) => error.is_input(),
         }
     }
 }
@@ -91,6 +115,29 @@ impl DeclaredHost {
     /// A path without an expectation of its own, and contents that cannot be decoded.
     pub fn declared_things(&self, paths: &[PathBuf]) -> Result<Vec<Expectation>, DesiredError> {
         desired::declared_things(&self.whole, paths, &*self.observer)
+    }
+
+    /// The same, and what the image has at a path that no config declares. `state`: the state directory, with the indexes.
+    ///
+    /// # Errors
+    /// As [`Self::declared_things`], and an index that cannot be read.
+    pub fn things_to_restore(
+        &self,
+        paths: &[PathBuf],
+        state: &Path,
+    ) -> Result<Vec<Expectation>, ThingsToRestoreError> {
+        let mut things = Vec::new();
+        for path in paths {
+            match self.declared_things(std::slice::from_ref(path)) {
+                Err(DesiredError::NotDeclared(path)) => {
+                    let of_image = image::expected_at(&self.observer, state, &path)?;
+                    things.push(of_image.ok_or(DesiredError::NotDeclared(path))?);
+                }
+                found => things.extend(found?),
+            }
+        }
+        self.observer.label(&mut things, &self.desired().policy);
+        Ok(things)
     }
 
     /// What the policy does about drift of a path by an unknown actor.

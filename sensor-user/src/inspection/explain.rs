@@ -157,7 +157,10 @@ pub async fn explain(
             observation,
         });
     }
-    let declares = |thing: &&ExplainedThing| thing.thing.is_object() && *thing.thing.path() == *path;
+    let declares = |thing: &&ExplainedThing| {
+        let is_of_config = matches!(thing.source, ExpectationSource::MachineConfig(_));
+        is_of_config && thing.thing.is_object() && *thing.thing.path() == *path
+    };
     let declared_by = things.iter().find(declares).map(|thing| thing.source.name().to_owned());
     let image = explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?;
     let last = log.last_change(path);

@@ -4,12 +4,11 @@
 //! the host differs.
 
 use crate::{
-    image::{BASELINE, Found, ImageError, ImageIndex, Images, PACKAGES, Verifier},
+    image::{Found, ImageError, ImageIndex, Verifier},
     observation::{Observer, snapshot},
 };
 use sensor_model::{
     difference::Difference,
-    expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
     image::{ImageEntry, ImageMeta, ImageSource, Known, Package, Strength},
     observation::{FileType, Observation},
     record::RecordedState,
@@ -49,6 +48,10 @@ pub struct ExplainedEntry {
     pub verdict: VerdictKind,
     /// Every difference.
     pub differences: Vec<Difference>,
+    /// Another deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
+    /// Absent if all deployments ship the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_content_in: Option<String>,
     /// Metadata and digest; null if it is missing or cannot be read.
     #[schemars(with = "Option<RecordedState>")]
     pub found: Option<serde_json::Value>,
@@ -221,53 +224,8 @@ fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
         strength: meta.strength(&found.entry),
         verdict,
         differences: found.differences,
+        other_content_in: found.other_content_in,
         found: snapshot(&found.observation),
         observation: found.observation,
     }
-}
-
-/// The digest of the booted image, if the host shows one.
-pub fn booted_digest(observer: &Observer) -> Option<String> {
-    if observer.unchecked(&Thing::OsImage).is_some() {
-        return None;
-    }
-    let expectation = Expectation {
-        thing: Thing::OsImage,
-        expected: Expected::OsImage(OsImageExpectation { image: String::new() }),
-        ssh_keys: false,
-        label: None,
-        source: Source::new(String::new(), String::new()).into(),
-    };
-    match observer.observe(&expectation).observation {
-        Observation::Os(deployment) => deployment.digest,
-        _ => None,
-    }
-}
-
-/// The indexes that explain a path, the strongest first: that of `wanted` alone; else those of the booted image, of the host's packages
-/// and of its baseline, if they exist.
-///
-/// # Errors
-/// No index is that of `wanted`, or an index cannot be read. That of `wanted` is old.
-pub fn choose_indexes(
-    images: &Images,
-    wanted: Option<&str>,
-    observer: &Observer,
-) -> Result<Vec<ImageIndex>, ImageError> {
-    if let Some(wanted) = wanted {
-        return images.open(wanted)?.refuse_old(observer).map(|index| vec![index]);
-    }
-    let booted = booted_digest(observer).map(|digest| images.open(&digest));
-    let booted = match booted.transpose() {
-        Err(ImageError::Unknown { .. }) => None,
-        opened => opened?,
-    };
-    let packages = match images.named(PACKAGES)?.map(|index| index.refuse_old(observer)).transpose() {
-        Err(error @ ImageError::Old) => {
-            tracing::warn!(%error, "No package explains a path.");
-            None
-        }
-        opened => opened?,
-    };
-    Ok([booted, packages, images.named(BASELINE)?].into_iter().flatten().collect())
 }

@@ -16,10 +16,8 @@ mod image;
 pub use adopt::{AdoptedPaths, AdoptionError, ManifestChoice, ObjectNameError, adopt, check_name};
 pub use audit_log::{AuditLogError, AuditLogs, AuditNotes};
 pub use check::{CheckReport, DifferingThing, check};
-pub use declared_host::{DeclaredHost, DeclaredHostError};
+pub use declared_host::{DeclaredHost, DeclaredHostError, ThingsToRestoreError};
 pub use explain::{
     ExplainError, ExplainReport, ExplainedThing, Explanation, PathPolicy, explain, explain_undeclared,
 };
-pub use image::{
-    BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, booted_digest, choose_indexes, explain_by_images,
-};
+pub use image::{BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, explain_by_images};

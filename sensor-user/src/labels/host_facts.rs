@@ -3,6 +3,7 @@
 use super::{expect, version};
 use crate::{
     desired::{DirectoriesVersion, HostFacts, LabelVersion},
+    image,
     observation::Observer,
     packages,
 };
@@ -11,7 +12,7 @@ use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, Thing},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 impl HostFacts for Observer {
     fn user_id(&self, name: &str) -> Option<u32> {
@@ -30,12 +31,20 @@ impl HostFacts for Observer {
         version(self)
     }
 
-    fn directories(&self, policy: &DriftPolicy) -> HostDirectories {
-        packages::directories(self, policy)
+    fn directories(&self, policy: &DriftPolicy, state: &Path) -> HostDirectories {
+        let mut found = packages::directories(self, policy);
+        let named = policy.closed().filter_map(|(rule, _)| rule.directory()).map(Path::to_owned);
+        let roots = named.chain(found.matching.values().flatten().cloned()).collect();
+        found.packaged.extend(image::names_below(self, state, &roots));
+        found
     }
 
-    fn directories_version(&self, policy: &DriftPolicy) -> DirectoriesVersion {
-        packages::version(self, policy)
+    fn image_things(&self, policy: &DriftPolicy, state: &Path) -> Vec<Expectation> {
+        image::expected(self, policy, state)
+    }
+
+    fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion {
+        DirectoriesVersion { images: image::version(policy, state), ..packages::version(self, policy) }
     }
 
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String> {

@@ -155,6 +155,12 @@ impl Observer {
             (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
                 self.names(path, closed, on_open)
             }
+            (Thing::Tree { .. }, Expected::Unindexed) => Ok(Observation::Unreadable {
+                error: format!(
+                    "{}: no index says what the image has there; `holdfast image index` makes it",
+                    path.display()
+                ),
+            }),
             (Thing::Tree { .. }, _) => Ok(Observation::Unreadable {
                 error: format!("{}: this version cannot verify a sealed tree", path.display()),
             }),
@@ -168,6 +174,11 @@ impl Observer {
                 errno => format!("{} {}: {}", failed.operation, path.display(), errno.desc()),
             },
         })
+    }
+
+    /// The paths in the directories of ostree's deployments: each deployment, and the file with its origin.
+    pub(crate) fn deployments(&self) -> Vec<PathBuf> {
+        os::deployments(&self.root)
     }
 
     /// Whether the host runs SELinux. Without it objects have no labels.

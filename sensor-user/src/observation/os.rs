@@ -67,6 +67,12 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
     Ok(Observation::Os(of_origin(&origin, &checksum)))
 }
 
+/// The paths in the directories of all deployments; empty on a host without any.
+pub(super) fn deployments(root: &Root) -> Vec<PathBuf> {
+    let systems = names(root, Path::new(DEPLOYMENTS)).unwrap_or_default();
+    systems.into_iter().flat_map(|os| names(root, &os.join("deploy")).unwrap_or_default()).collect()
+}
+
 /// The deployment whose directory is the root directory.
 fn deployment_of_root(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
     let identity = |handle: std::os::fd::BorrowedFd<'_>| {

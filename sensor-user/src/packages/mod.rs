@@ -78,16 +78,16 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
 pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesVersion {
     let mut version = DirectoriesVersion::default();
     let mut searched = BTreeSet::new();
-    let mut closes_any = false;
+    let mut reads_packages = policy.expects_image();
     for (rule, _) in policy.closed() {
-        closes_any = true;
+        reads_packages = true;
         if rule.directory().is_none() {
             let matching = globs::directories(observer, &rule.path, &mut searched);
             version.matching.insert(rule.path.clone(), matching);
         }
     }
     version.searched = searched.into_iter().collect();
-    if closes_any {
+    if reads_packages {
         let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
         version.packages = databases.map(|path| identity(observer, path)).collect();
     }

@@ -37,6 +37,8 @@ pub(super) struct RepairContext<'a> {
     pub(super) observer: &'a Observer,
     pub(super) rendered: &'a Rendered,
     pub(super) ids: &'a Ids,
+    /// The content that the image has, for a thing that no config declares.
+    pub(super) pristine: Option<Vec<u8>>,
 }
 
 /// The owner of new directories of ssh keys.

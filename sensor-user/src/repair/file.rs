@@ -76,8 +76,11 @@ impl RepairContext<'_> {
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
 
-    /// The declared bytes. The observation after the write checks them against the expectation's digest.
+    /// The declared bytes, or those of the image. The observation after the write checks them against the expectation's digest.
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, RepairError> {
+        if let Some(bytes) = &self.pristine {
+            return Ok(bytes.clone());
+        }
         // An empty list of declared keys is an empty file.
         let is_keys = path.ends_with("authorized_keys.d/ignition");
         expected_bytes(self.rendered, path)

@@ -9,6 +9,7 @@ mod context;
 mod error;
 mod file;
 mod node;
+mod pristine;
 pub mod revert;
 pub(crate) mod unit;
 
@@ -88,7 +89,7 @@ impl Restorer {
         let Expected::ClosedDirectory(expected) = &expectation.expected else {
             return Err(RepairError::refused(&path, RepairRefusal::NotADirectory));
         };
-        let host = RepairContext { observer: &self.observer, rendered, ids };
+        let host = RepairContext { observer: &self.observer, rendered, ids, pristine: None };
         host.move_undeclared(&path, expected, how)
     }
 
@@ -112,7 +113,11 @@ impl Restorer {
                 return Err(RepairError::refused(&path, RepairRefusal::Difference(difference.clone())));
             }
         }
-        let host = RepairContext { observer: &self.observer, rendered, ids };
+        let pristine = match expectation.source {
+            ExpectationSource::ImageLayer(_) => pristine::content(&self.observer, expectation, &before)?,
+            ExpectationSource::MachineConfig(_) | ExpectationSource::ClosedBy(_) => None,
+        };
+        let host = RepairContext { observer: &self.observer, rendered, ids, pristine };
         let label = label(expectation, &observation, ids);
         let label = label.as_deref();
         let actions = match &expectation.expected {
@@ -129,7 +134,7 @@ impl Restorer {
             Expected::Unit(unit) => {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?
             }
-            Expected::Tree(_) => {
+            Expected::Tree(_) | Expected::Unindexed => {
                 let what_does = "only a new deployment of its OS image restores a sealed tree";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
@@ -204,7 +209,7 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::Link(_) => 2,
         Expected::Unit(_) => 3,
         Expected::ClosedDirectory(_) => 4,
-        Expected::Tree(_) | Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
+        Expected::Tree(_) | Expected::Unindexed | Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
     };
     (rank, expectation.thing.path())
 }

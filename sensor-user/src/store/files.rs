@@ -25,24 +25,6 @@ pub struct Store {
     pub(super) path: PathBuf,
 }
 
-/// Makes a directory and its missing parents, if it is missing. Only its owner can open what is made.
-pub(crate) fn make_directory(path: &Path) -> Result<(), Errno> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let name = path.file_name().ok_or(Errno::ENOENT)?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let opened = match sys::directory(parent) {
-        Err(Errno::ENOENT) => make_directory(parent).and_then(|()| sys::directory(parent)),
-        opened => opened,
-    };
-    match sys::mkdir(opened?, name) {
-        // Another process was faster.
-        Err(Errno::EEXIST) if path.is_dir() => Ok(()),
-        made => made,
-    }
-}
-
 impl Store {
     /// Opens the store, and makes its missing directories.
     ///
@@ -52,7 +34,7 @@ impl Store {
         let store = Self { path: state.join("apply") };
         for directory in ["", "contents", "originals", "generations"] {
             let path = store.path.join(directory);
-            make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
+            sys::make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
         }
         Ok(store)
     }

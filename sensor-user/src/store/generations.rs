@@ -5,7 +5,7 @@
 
 use super::{
     error::{StoreError, StoreFault, UnknownApplied},
-    files::{Store, make_directory},
+    files::Store,
 };
 use crate::{
     desired::Generation,
@@ -80,7 +80,7 @@ impl Store {
     pub(crate) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
         let config = self.config(id);
         for path in [self.generation(id), config.clone()] {
-            make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
+            sys::make_directory(&path).map_err(|errno| CallError::new(&path, "make the directory", errno))?;
         }
         for (name, bytes) in manifests {
             self.replace(&config, name, bytes)?;

@@ -14,7 +14,6 @@ mod node_state;
 
 pub use error::{StoreError, StoreFault, UnknownApplied};
 pub use files::Store;
-pub(crate) use files::make_directory;
 pub use history::{HistoryEntry, OverwrittenEntry};
 pub(crate) use journal::{AppendError, JournalFile, RESERVE};
 pub use node_state::note_milestone;

@@ -43,6 +43,24 @@ pub(crate) fn directory(path: &Path) -> CallResult<OwnedFd> {
     nix::fcntl::open(path, flags, Mode::empty())
 }
 
+/// Makes a directory and its missing parents, if it is missing. Only its owner can open what is made.
+pub(crate) fn make_directory(path: &Path) -> CallResult {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let name = path.file_name().ok_or(Errno::ENOENT)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let opened = match directory(parent) {
+        Err(Errno::ENOENT) => make_directory(parent).and_then(|()| directory(parent)),
+        opened => opened,
+    };
+    match mkdir(opened?, name) {
+        // Another process was faster.
+        Err(Errno::EEXIST) if path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
 /// Creates a file that only its owner can read.
 pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> CallResult<OwnedFd> {
     step("create", true)?;

@@ -81,6 +81,25 @@ impl World {
         (world, digest)
     }
 
+    /// Makes the root one that booted an image.
+    pub(crate) fn boot(&self, digest: &str) {
+        let image = format!("container-image-reference=ostree-unverified-registry:os.example/os@{digest}");
+        self.boot_deployment("abc", &image);
+    }
+
+    /// Makes the root one that booted an ostree commit.
+    pub(crate) fn boot_commit(&self, checksum: &str) {
+        self.boot_deployment(checksum, "refspec=os/stable");
+    }
+
+    fn boot_deployment(&self, checksum: &str, origin: &str) {
+        let deployment = format!("ostree/deploy/os/deploy/{checksum}.0");
+        self.write_host("run/ostree-booted", "", 0o644);
+        self.write_host("proc/cmdline", &format!("root=/dev/vda ostree=/{deployment}\n"), 0o444);
+        fs::create_dir_all(self.at("root").join(&deployment)).unwrap();
+        self.write_host(&format!("{deployment}.origin"), &format!("[origin]\n{origin}\n"), 0o644);
+    }
+
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.directory.path().join(path)
     }
@@ -92,7 +111,7 @@ impl World {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs the program. `LAYOUT`, `STATE`, `ROOT`, `HOST`, `CONFIG` and `LOG` stand for the options with this world's paths.
+    /// Runs the program. `LAYOUT`, `STATE`, `ROOT`, `HOST`, `CONFIG`, `POLICY` and `LOG` stand for the options with this world's paths.
     pub(crate) fn run(&self, arguments: &[&str]) -> RunResult {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         for argument in arguments {
@@ -101,6 +120,7 @@ impl World {
                 "STATE" => command.arg("--state").arg(self.at("state")),
                 "ROOT" => command.arg("--root").arg(self.at("root")),
                 "HOST" => command.arg("--host-root").arg(self.at("root")),
+                "POLICY" => command.arg("--policy").arg(self.at("policy.yaml")),
                 "CONFIG" => command.arg("--config").arg(self.at("config.yaml")),
                 "LOG" => command.arg("--log").arg(self.at("log")),
                 argument => command.arg(argument),

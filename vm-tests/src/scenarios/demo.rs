@@ -36,7 +36,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     step(context, "edit", edited())?;
     step(context, "drift", drifted(&node))?;
     let record = node.wait_for("the drift record", before, |record| is(record, "drift"))?;
-    step(context, "login_behind_sudo", attributed(&record))?;
+    step(context, "login_behind_sudo", attributed(&record, "/sed"))?;
     step(context, "metric", measured(&node))?;
     step(context, "repair", repaired(&node, before))?;
     step(context, "recovery", recovered(&node))?;
@@ -46,7 +46,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
 }
 
 /// Shows a step and reports it. The first failing step ends the story.
-fn step(context: &mut Context, name: &str, shown: Result<String>) -> Result<()> {
+pub(super) fn step(context: &mut Context, name: &str, shown: Result<String>) -> Result<()> {
     context.note(shown?);
     context.check(name, Ok(String::new()));
     Ok(())
@@ -95,13 +95,13 @@ fn drifted(node: &Node) -> Result<String> {
     Ok(format!("## What drifted\n$ holdfast status\n{printed}"))
 }
 
-/// The record names the person, the session, and the processes from the login to the edit.
-fn attributed(record: &Value) -> Result<String> {
+/// The record names the person, the session, and the processes from the login to the edit by `program`.
+pub(super) fn attributed(record: &Value, program: &str) -> Result<String> {
     let actor = &record["actor"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     ensure!(record["differences"][0]["kind"] == "content", "{record}");
     ensure!(actor["login_user"] == "alice" && actor["uid"] == 0, "{record}");
-    ensure!(text(&actor["exe"]).ends_with("/sed"), "{record}");
+    ensure!(text(&actor["exe"]).ends_with(program), "{record}");
     let unit = text(&actor["unit"]);
     let session = actor["session"].as_u64().context("no session")?;
     ensure!(unit == format!("session-{session}.scope"), "{record}");

@@ -22,6 +22,7 @@ mod blindness;
 pub(crate) mod burst;
 mod closed;
 mod demo;
+mod demo_image;
 mod deny;
 mod deny_actors;
 mod deny_node;
@@ -35,6 +36,7 @@ mod faulty_state;
 pub(crate) mod flood;
 mod groups;
 mod hanging;
+mod image;
 mod kube;
 mod kube_alerts;
 mod kube_people;
@@ -133,6 +135,13 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "what nothing declares in a closed directory is drift with its actor, whatever it is and whenever it came, or is refused, or moved to the quarantine and back",
         by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see new names")),
         run: closed::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "image",
+        shows: "a change of a program that the booted image has is drift with its actor and the layer that put it there, and so is its execution",
+        by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see changes")),
+        run: image::bare,
         ..Scenario::USUAL
     },
     Scenario {
@@ -282,6 +291,16 @@ pub static SCENARIOS: &[Scenario] = &[
         reboots: true,
         limit: 1800,
         run: ostree::failures,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "demo-image",
+        shows: "a login replaces a program of an ostree host's image: its record, layer, execution and recovery",
+        guest: Guest::Ostree,
+        kernels: &["6.1"],
+        by_default: Some(only(&[], "it is for people; `ostree` and `image` show the same")),
+        limit: 600,
+        run: demo_image::ostree,
         ..Scenario::USUAL
     },
     Scenario {
@@ -438,8 +457,16 @@ mod tests {
         for scenario in SCENARIOS {
             let everywhere = ALL.iter().filter(|series| scenario.runs_on(series, true)).count();
             assert!(everywhere >= 1 && (scenario.kernels.is_empty() == (everywhere == ALL.len())));
-            let others =
-                ["doctor", "thread", "deny", "power-cut", "daemonset-people", "manage", "ostree-failures"];
+            let others = [
+                "doctor",
+                "thread",
+                "deny",
+                "power-cut",
+                "daemonset-people",
+                "manage",
+                "ostree-failures",
+                "demo-image",
+            ];
             if !others.contains(&scenario.name) {
                 assert_eq!(by_default(scenario.guest, scenario.name).len(), 1, "{}", scenario.name);
             }

@@ -6,6 +6,7 @@
 //! the fifth. The sixth is for another change, and includes arguments that waited. Then an administrator drops the staged
 //! deployment and boots version 2 by hand. A forced apply restores everything with the eighth.
 
+mod commit;
 mod defaults;
 mod node;
 
@@ -53,6 +54,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
     match stage.as_str() {
         "" => {
             context.check("host", host(0));
+            context.check("commit_indexed", commit::indexed());
             context.check("early unit", early_unit());
             context.check("first", first());
             context.check("argument_waits", waits());
@@ -65,6 +67,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
+            context.check("index_of_the_last_commit", commit::old_index());
             context.check("put_again", put_again());
             context.check("daemon", daemon());
             let before = history()?["applies"][0]["previous"].to_string();
@@ -79,6 +82,9 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
         "rolled back" => {
             context.check("rolled back", rolled_back());
             if stage == last {
+                // The index that was made before the upgrade is that of the booted commit again.
+                context.check("commit_verified", commit::verified());
+                context.check("commit_watched", commit::watched());
                 return Ok(());
             }
             reboots(context, "not finished", || {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 fn ssh_file() -> Expectation {
     let mut expectation = file_thing(FileExpectation {
-        keys: vec![key(KEY_A), key(KEY_B)],
+        keys: [key(KEY_A), key(KEY_B)].into(),
         layout_free: true,
         mode: 0o600,
         ..file()

@@ -30,12 +30,13 @@ const ETC: &str = "system_u:object_r:etc_t:s0";
 fn file() -> FileExpectation {
     FileExpectation {
         content: Some(Content { size: 3, sha256: [7; 32] }),
-        keys: Vec::new(),
+        keys: Box::default(),
         layout_free: false,
         mode: 0o644,
         user: Owner::Id(0),
         group: Owner::Id(0),
         may_be_missing: false,
+        xattrs: None,
     }
 }
 
@@ -73,7 +74,7 @@ fn without_label(expectation: &Expectation) -> Observation {
             object.size = file.content.map_or(1, |content| content.size);
             object.ssh_keys = expectation
                 .ssh_keys
-                .then(|| AuthorizedKeys { keys: file.keys.clone(), ..AuthorizedKeys::default() });
+                .then(|| AuthorizedKeys { keys: file.keys.to_vec(), ..AuthorizedKeys::default() });
             Observation::Object(Box::new(object))
         }
         Expected::Directory(directory) => Observation::Object(Box::new(owned(
@@ -111,7 +112,9 @@ fn without_label(expectation: &Expectation) -> Observation {
                 Some(AuthorizedKeys { keys: declared.keys.clone(), ..AuthorizedKeys::default() });
             Observation::Object(Box::new(object))
         }
-        Expected::Tree(_) => Observation::Unreadable { error: "not verified here".to_owned() },
+        Expected::Tree(_) | Expected::Unindexed => {
+            Observation::Unreadable { error: "not verified here".to_owned() }
+        }
         Expected::KernelArguments(declared) => {
             Observation::KernelArguments { arguments: declared.arguments.clone() }
         }

@@ -13,7 +13,8 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
         .prop_map(|(mode, user, group, sha256, labelled, ssh)| {
             let keys = if ssh { vec![key(KEY_A)] } else { Vec::new() };
             let content = Some(Content { size: 1, sha256 });
-            let file = file_thing(FileExpectation { content, keys, mode, user, group, ..file() });
+            let file =
+                file_thing(FileExpectation { content, keys: keys.into(), mode, user, group, ..file() });
             Expectation { ssh_keys: ssh, label: labelled.then(|| ETC.into()), ..file }
         });
     let directory = (0_u32..0o10000, any_owner(), any_owner()).prop_map(|(mode, user, group)| {

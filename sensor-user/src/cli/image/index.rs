@@ -1,4 +1,4 @@
-//! `holdfast image index`: reads a layout, the databases of packages, or a baseline.
+//! `holdfast image index`: reads a layout, the booted ostree commit, the databases of packages, or a baseline.
 
 use super::place::{Place, input};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
         exit::IN_SYNC,
         output::{Output, Screen, Tone, clean, count},
     },
-    image::{ImageError, Indexed, Progress, index_baseline, index_image, index_packages},
+    image::{ImageError, Indexed, Progress, index_baseline, index_image, index_ostree, index_packages},
     observation::Observer,
 };
 use anyhow::Context as _;
@@ -31,16 +31,19 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 pub(super) struct Index {
     /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
-    #[arg(required_unless_present_any = ["packages", "baseline"])]
+    #[arg(required_unless_present_any = ["packages", "baseline", "ostree"])]
     layout: Option<PathBuf>,
+    /// Index the ostree commit that this host booted, from its repository.
+    #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline"])]
+    ostree: bool,
     /// Index the packages of this host, by the databases of dpkg and rpm.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform"])]
     packages: bool,
     /// Index a baseline: the file that `holdfast baseline` printed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "digest", "platform", "packages"])]
     baseline: Option<PathBuf>,
-    /// The root directory whose packages are indexed.
-    #[arg(long, default_value = "/", value_name = "DIRECTORY", requires = "packages")]
+    /// The root directory whose packages or ostree commit are indexed.
+    #[arg(long, default_value = "/", value_name = "DIRECTORY", conflicts_with_all = ["layout", "baseline"])]
     root: PathBuf,
     /// The image to take: the digest of its manifest, or of the image index that leads to it.
     #[arg(long, value_name = "DIGEST", value_parser = digest)]
@@ -86,7 +89,7 @@ impl Index {
             index_baseline(file, &text.map_err(BadInput::wrap)?, &self.place.images())
         } else {
             let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-            index_packages(&observer, &self.place.images())
+            if self.ostree { self.commit(&observer) } else { index_packages(&observer, &self.place.images()) }
         };
         let Indexed { meta, path, size } = indexed.map_err(input)?;
         let report =
@@ -97,6 +100,15 @@ impl Index {
             text(&report, screen)?;
         }
         Ok(IN_SYNC)
+    }
+
+    fn commit(&self, observer: &Observer) -> Result<Indexed, ImageError> {
+        let mut bar = Bar::new();
+        let indexed = index_ostree(observer, &self.place.images(), &mut |read| {
+            bar.show_line(|| format!("{} MiB of files", read >> 20));
+        });
+        bar.end();
+        indexed
     }
 
     fn layout(&self, layout: &Path) -> Result<Indexed, ImageError> {
@@ -120,7 +132,7 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;
         return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
     }
-    if meta.source == ImageSource::Baseline {
+    if matches!(meta.source, ImageSource::Baseline | ImageSource::Ostree) {
         screen.line(&format!("{word} {}: {paths}", clean(&meta.blame(0, 100))))?;
         return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
     }
@@ -148,14 +160,18 @@ impl Bar {
     }
 
     fn show(&mut self, progress: Progress) {
-        if !self.is_shown || self.last.elapsed() < EVERY {
-            return;
+        self.show_line(|| {
+            let Progress { layer, layers, read, size } = progress;
+            let percent = (u128::from(read) * 100).checked_div(u128::from(size)).unwrap_or(100);
+            format!("layer {layer} of {layers}, {percent} % of {} MiB", size >> 20)
+        });
+    }
+
+    fn show_line(&mut self, line: impl FnOnce() -> String) {
+        if self.is_shown && self.last.elapsed() >= EVERY {
+            self.last = Instant::now();
+            self.print(&line());
         }
-        self.last = Instant::now();
-        let Progress { layer, layers, read, size } = progress;
-        let percent = (u128::from(read) * 100).checked_div(u128::from(size)).unwrap_or(100);
-        let line = format!("layer {layer} of {layers}, {percent} % of {} MiB", size >> 20);
-        self.print(&line);
     }
 
     fn print(&mut self, line: &str) {

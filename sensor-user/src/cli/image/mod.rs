@@ -4,6 +4,7 @@ mod diff;
 mod index;
 mod list;
 mod place;
+mod policy;
 mod show;
 mod verify;
 
@@ -35,6 +36,8 @@ enum ImageSubcommand {
     Show(show::Show),
     /// Show what an update from one image to another adds, removes and changes, and the layers to blame.
     Diff(diff::Diff),
+    /// Print a policy for remote attestation: the SHA-256 of each file of an image, for Keylime or as lines.
+    Policy(policy::Policy),
     /// Compare this host, or a root directory, with an image: what differs, and the layer to blame.
     Verify(verify::Verify),
 }
@@ -49,6 +52,7 @@ impl ImageCommand {
             ImageSubcommand::Diff(diff) => diff.run(screen),
             ImageSubcommand::Index(index) => index.run(screen),
             ImageSubcommand::List(list) => list.run(screen),
+            ImageSubcommand::Policy(policy) => policy.run(screen),
             ImageSubcommand::Show(show) => show.run(screen),
             ImageSubcommand::Verify(verify) => verify.run(screen),
         }

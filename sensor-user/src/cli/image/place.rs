@@ -3,8 +3,7 @@
 use crate::{
     cli::BadInput,
     desired::state_directory,
-    image::{ImageError, ImageIndex, Images, PACKAGES},
-    inspection,
+    image::{ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest},
     observation::Observer,
 };
 use std::path::{Path, PathBuf};
@@ -27,9 +26,9 @@ impl Place {
 /// The image to use.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImageOption {
-    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `packages` or
-    /// `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the packages, if they have an
-    /// index]
+    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `ostree`, `packages` or
+    /// `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the booted ostree commit, or
+    /// else the packages, if they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
 }
@@ -40,17 +39,25 @@ impl ImageOption {
         if let Some(wanted) = &self.image {
             return images.open(wanted).and_then(|index| index.refuse_old(observer)).map_err(input);
         }
-        if let Some(digest) = inspection::booted_digest(observer) {
-            return images.open(&digest).map_err(input);
+        if let Some(digest) = booted_digest(observer) {
+            match images.open(&digest) {
+                // The commit that was made from the image may have an index.
+                Err(error @ ImageError::Unknown { .. }) => {
+                    let commit = images.named(OSTREE).map_err(input)?;
+                    return commit.ok_or(error).and_then(|index| index.refuse_old(observer)).map_err(input);
+                }
+                opened => return opened.map_err(input),
+            }
         }
-        let packages = images.named(PACKAGES).map_err(input)?;
-        let packages = packages.map(|index| index.refuse_old(observer)).transpose().map_err(input)?;
-        packages.ok_or_else(|| {
-            BadInput::because(
-                "this host does not show which image it booted, and its packages have no index; name an image with --image DIGEST, or run \
-                 `holdfast image index --packages`",
-            )
-        })
+        for name in [OSTREE, PACKAGES] {
+            if let Some(index) = images.named(name).map_err(input)? {
+                return index.refuse_old(observer).map_err(input);
+            }
+        }
+        Err(BadInput::because(
+            "this host does not show which image it booted, and neither its ostree commit nor its packages have an index; name an image with \
+             --image DIGEST, or run `holdfast image index --ostree` or `--packages`",
+        ))
     }
 }
 

@@ -78,11 +78,16 @@ pub struct DifferingPath {
     pub layer: BlamedLayer,
     /// What the verdict rests on.
     pub strength: Strength,
-    /// Whether it is a configuration file of a package, which an admin may change.
+    /// Whether it is a configuration file, which an admin may change: of a package, or in `/etc`, with the first state that an ostree commit
+    /// gives it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub config: bool,
     /// Every difference.
     pub differences: Vec<Difference>,
+    /// Another deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
+    /// Absent if all deployments ship the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_content_in: Option<String>,
 }
 
 impl Verify {
@@ -90,10 +95,12 @@ impl Verify {
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
         let index = self.image.open(&self.place.images(), &observer)?;
         let scan = Verifier::new(&index, &observer, &self.root);
-        let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
-        if verified.compared == 0 {
-            return Err(BadInput::because("the image has nothing at the named paths"));
+        for path in &self.path {
+            if scan.path(path).map_err(input)?.is_none() {
+                return Err(BadInput::because(format!("the image has nothing at {}", path.display())));
+            }
         }
+        let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
         let report = report(&index, verified);
         if self.output.is_json() {
             screen.json(&report)?;
@@ -118,6 +125,7 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
         strength: index.meta().strength(&found.entry),
         config: found.entry.config,
         differences: found.differences,
+        other_content_in: found.other_content_in,
     };
     let (unreadable, differing): (Vec<Found>, Vec<Found>) =
         verified.differing.into_iter().partition(Found::is_unreadable);
@@ -145,6 +153,12 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         for difference in &path.differences {
             screen.line(&format!("  {}", clean(&difference.text)))?;
         }
+        if let Some(deployment) = &path.other_content_in {
+            screen.line(&format!(
+                "  holds back the image's content: the deployment {} ships another one",
+                clean(deployment)
+            ))?;
+        }
     }
     for path in &report.unexpected {
         let word = screen.paint(Tone::Bad, "unexpected");
@@ -152,6 +166,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     }
     let with = match report.source {
         ImageSource::Layers => report.image.as_str(),
+        ImageSource::Ostree => "the ostree commit",
         ImageSource::Packages => "the packages",
         ImageSource::Baseline => "the baseline",
     };
@@ -160,6 +175,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     if differing == 0 && report.unreadable.is_empty() {
         let word = match report.source {
             ImageSource::Layers => "as in the image",
+            ImageSource::Ostree => "as in the ostree commit",
             ImageSource::Packages => "as in the packages",
             ImageSource::Baseline => "as in the baseline",
         };

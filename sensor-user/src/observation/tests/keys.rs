@@ -35,7 +35,7 @@ fn declared_file() -> Expectation {
     let mut declared = owned_file(&format!("{DIRECTORY}/ignition"), Owner::Undeclared);
     let Expected::File(file) = &mut declared.expected else { unreachable!() };
     let content = Content { size: DECLARED.len() as u64, sha256: Sha256::digest(DECLARED).into() };
-    (file.content, file.keys, file.layout_free) = (Some(content), keys(), true);
+    (file.content, file.keys, file.layout_free) = (Some(content), keys().into(), true);
     file.group = Owner::Undeclared;
     Expectation { ssh_keys: true, ..declared }
 }

@@ -71,12 +71,13 @@ fn file(path: &str) -> Expectation {
 fn owned_file(path: &str, user: Owner) -> Expectation {
     let file = FileExpectation {
         content: None,
-        keys: Vec::new(),
+        keys: Box::default(),
         layout_free: false,
         mode: 0o644,
         user,
         group: Owner::Id(0),
         may_be_missing: false,
+        xattrs: None,
     };
     expectation(Thing::file(path), Expected::File(file))
 }

@@ -28,7 +28,12 @@ fn an_object_that_replaces_the_temporary_name_of_a_link_gets_neither_its_owner_n
     let roots_link = case.at("/etc/roots-link");
     symlink("/etc/elsewhere", &roots_link).unwrap();
     let ids = Ids::default();
-    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext {
+        observer: &case.restorer.observer,
+        rendered: &case.rendered,
+        ids: &ids,
+        pristine: None,
+    };
     let link = Path::new("/home/core/link");
     let place = host.place(link, None).unwrap();
     for bait in [&roots, &roots_link] {
@@ -63,7 +68,12 @@ fn an_object_that_replaces_the_temporary_name_of_a_file_right_before_the_rename_
     let case = Case::new();
     let [_, roots] = with_baits(&case);
     let ids = Ids::default();
-    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext {
+        observer: &case.restorer.observer,
+        rendered: &case.rendered,
+        ids: &ids,
+        pristine: None,
+    };
     let home = case.at("/home/core");
     let place = host.place(Path::new("/home/core/file"), None).unwrap();
     let make = |name: &std::ffi::OsStr| Ok::<_, Errno>(fs::File::create_new(home.join(name)).unwrap());
@@ -100,7 +110,12 @@ fn a_file_of_root_that_replaced_a_directory_or_a_file_since_the_observation_keep
     let case = Case::new();
     let baits = with_baits(&case);
     let ids = Ids::default();
-    let host = RepairContext { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let host = RepairContext {
+        observer: &case.restorer.observer,
+        rendered: &case.rendered,
+        ids: &ids,
+        pristine: None,
+    };
     let owner = || Owner::Id(1000);
     let difference = |kind| {
         let text = |text: &str| text.to_owned();
@@ -123,12 +138,13 @@ fn a_file_of_root_that_replaced_a_directory_or_a_file_since_the_observation_keep
     fs::rename(&baits[0], case.at(declared)).unwrap();
     let file = |content| FileExpectation {
         content,
-        keys: Vec::new(),
+        keys: Box::default(),
         layout_free: false,
         mode: 0o644,
         user: owner(),
         group: owner(),
         may_be_missing: false,
+        xattrs: None,
     };
     let handle = fs::File::open(case.at(declared)).unwrap();
     let roots = || {

@@ -60,7 +60,7 @@ pub struct PathChange {
     pub verdict: Option<VerdictKind>,
     /// Every difference after it.
     pub differences: Vec<Difference>,
-    /// The MachineConfig that declares the thing.
+    /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: Option<String>,
     /// What is managed at the path.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,17 @@
+//! The objects of an ostree repository: a commit, directories, and the checksum of a file.
+//!
+//! In: the bytes of objects. Out: what they say, or that they are damaged. It reads no file. Objects are in the serialisation of `GVariant`;
+//! `variant` knows as much of it as these objects need. Facts: the manual page of ostree and the specification of `GVariant`.
+
+mod checksum;
+mod objects;
+mod variant;
+
+#[cfg(test)]
+mod tests;
+
+pub use checksum::{FileHeader, Xattr};
+pub use objects::{Commit, DirectoryMeta, DirectoryTree, OBJECT_LIMIT, ObjectError, SubDirectory, TreeFile};
+
+/// The checksum of an object: a SHA-256.
+pub type Checksum = [u8; 32];

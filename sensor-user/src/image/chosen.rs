@@ -1,0 +1,77 @@
+//! The indexes that apply to a host.
+//!
+//! In: the directory of indexes, and an observer of the host. Out: the indexes that say what the host should have, the strongest first.
+
+use super::{
+    deployment::booted_digest,
+    error::ImageError,
+    images::{BASELINE, Images, OSTREE, PACKAGES},
+    index::ImageIndex,
+};
+use crate::observation::Observer;
+
+/// The indexes that apply to a host.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// The indexes, the strongest first: of the booted image, of the booted ostree commit, of the packages and of the baseline, as far as they
+    /// exist.
+    pub(super) indexes: Vec<ImageIndex>,
+    /// An index is left out, because it is of other packages or of another commit than the host has now.
+    pub(super) is_one_old: bool,
+}
+
+/// The indexes that explain a path, the strongest first: that of `wanted` alone, or else all that apply to the host.
+///
+/// # Errors
+/// No index is that of `wanted`, or an index cannot be read. That of `wanted` is old.
+pub fn choose_indexes(
+    images: &Images,
+    wanted: Option<&str>,
+    observer: &Observer,
+) -> Result<Vec<ImageIndex>, ImageError> {
+    match wanted {
+        Some(wanted) => images.open(wanted)?.refuse_old(observer).map(|index| vec![index]),
+        None => applying(images, observer).map(|chosen| chosen.indexes),
+    }
+}
+
+/// The indexes that apply to a host.
+///
+/// # Errors
+/// An index cannot be read.
+pub(super) fn applying(images: &Images, observer: &Observer) -> Result<Chosen, ImageError> {
+    let mut chosen = booted(images, observer)?;
+    for name in [PACKAGES, BASELINE] {
+        chosen.add(images, name, observer)?;
+    }
+    Ok(chosen)
+}
+
+/// The indexes of the booted image and of the booted ostree commit, if they exist.
+///
+/// # Errors
+/// An index cannot be read.
+pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, ImageError> {
+    let opened = booted_digest(observer).map(|digest| images.open(&digest));
+    let image = match opened.transpose() {
+        Err(ImageError::Unknown { .. }) => None,
+        opened => opened?,
+    };
+    let mut chosen = Chosen { indexes: image.into_iter().collect(), is_one_old: false };
+    chosen.add(images, OSTREE, observer)?;
+    Ok(chosen)
+}
+
+impl Chosen {
+    /// Adds the index with a name, unless it is old.
+    fn add(&mut self, images: &Images, name: &str, observer: &Observer) -> Result<(), ImageError> {
+        match images.named(name)?.map(|index| index.refuse_old(observer)).transpose() {
+            Err(error @ (ImageError::Old | ImageError::OtherCommit)) => {
+                tracing::warn!(index = name, %error, "An index is not used.");
+                self.is_one_old = true;
+            }
+            opened => self.indexes.extend(opened?),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! What the images of a host expect at the paths that a drift policy names.
+//!
+//! In: the policy's rules with `image`, and the indexes that apply to the host, the strongest first. Out: an expectation for each such path
+//! of the first index that has it. Only a state that can be compared in full is expected: a file with its SHA-256, mode and owner, a
+//! directory, a symbolic link. If the booted image has no index, what it has is unknown, and the paths of the rules are too.
+
+use super::{
+    chosen::{applying, booted, choose_indexes},
+    deployment::is_image_mode,
+    error::ImageError,
+    images::Images,
+    index::ImageIndex,
+};
+use crate::{desired::ImagesVersion, observation::Observer};
+use nix::sys::stat::lstat;
+use sensor_model::{
+    closed::PackagedPath,
+    drift_policy::DriftPolicy,
+    expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs, ImageLayer, Thing},
+    image::{ImageEntry, ImageMeta, ImageSource, is_of_each_host},
+    observation::FileType,
+    xattr,
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Characters of a line of history in the name of a source. Each record of a drift has the name.
+const HISTORY: usize = 160;
+
+/// The state of the indexes now.
+pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
+    if !policy.expects_image() && policy.closed().next().is_none() {
+        return ImagesVersion::default();
+    }
+    ImagesVersion(lstat(Images::of(state).path()).ok().map(|stat| {
+        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        // A new index gets its name by a rename, which changes the directory.
+        (
+            stat.st_ino,
+            nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+            nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+        )
+    }))
+}
+
+/// What the booted image puts below closed directories.
+pub(crate) fn names_below(observer: &Observer, state: &Path, roots: &BTreeSet<PathBuf>) -> Vec<PackagedPath> {
+    let mut found = Vec::new();
+    if roots.is_empty() {
+        return found;
+    }
+    let mut add = |path: &[u8], entry: ImageEntry| {
+        let path = Path::new(OsStr::from_bytes(path));
+        if path.ancestors().skip(1).any(|above| roots.contains(above)) {
+            let is_directory = entry.file_type == FileType::Directory;
+            found.push(PackagedPath { path: path.to_owned(), is_directory });
+        }
+        Ok::<(), ImageError>(())
+    };
+    let read = booted(&Images::of(state), observer)
+        .and_then(|chosen| chosen.indexes.iter().try_for_each(|index| index.each(&mut add)));
+    if let Err(error) = read {
+        tracing::warn!(%error, "Cannot read the index of the booted image; Holdfast takes its files in closed directories for undeclared ones.");
+    }
+    found
+}
+
+/// What the host's image, commit, packages and baseline expect at the paths of the policy's rules. Paths are unknown without an index, with
+/// one that cannot be read, and with one that is old.
+pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) -> Vec<Expectation> {
+    let mut found = Found::default();
+    if !policy.expects_image() {
+        return found.expectations;
+    }
+    let chosen = applying(&Images::of(state), observer).and_then(|chosen| {
+        for index in &chosen.indexes {
+            found.add(index, policy)?;
+        }
+        Ok(chosen)
+    });
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(error) => {
+            tracing::error!(%error, "Cannot read what this host's image has, so the paths of rules with `image: true` are unknown.");
+            return unindexed(policy).collect();
+        }
+    };
+    let is_of_image =
+        |index: &ImageIndex| matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
+    let is_whole = match chosen.indexes.first() {
+        None => false,
+        Some(first) => !is_image_mode(observer) || is_of_image(first),
+    };
+    if !is_whole || chosen.is_one_old {
+        tracing::error!(
+            "A drift policy has rules with `image: true`, and an index of what this host should have is missing or old: run `holdfast image \
+             index`."
+        );
+        found.expectations.extend(unindexed(policy));
+        return found.expectations;
+    }
+    found.warn(policy);
+    found.expectations
+}
+
+/// What the host's image, packages or baseline expect at one path, whatever the policy says; `None` if they do not have it, or know too little.
+///
+/// # Errors
+/// An index cannot be read.
+pub(crate) fn expected_at(
+    observer: &Observer,
+    state: &Path,
+    path: &Path,
+) -> Result<Option<Expectation>, ImageError> {
+    for index in choose_indexes(&Images::of(state), None, observer)? {
+        if let Some(entry) = index.find(path.as_os_str().as_bytes())? {
+            let meta = index.meta();
+            return Ok(live(path, &entry, meta, &source(meta, entry.layer)));
+        }
+    }
+    Ok(None)
+}
+
+/// The paths of the rules, whose state is unknown.
+fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
+    let layer = ImageLayer { layer: "image without an index".into(), image: "unknown".into() };
+    policy.image_paths().into_iter().map(move |path| Expectation {
+        thing: Thing::Tree { path: path.into() },
+        expected: Expected::Unindexed,
+        ssh_keys: false,
+        label: None,
+        source: ExpectationSource::ImageLayer(layer.clone()),
+    })
+}
+
+#[derive(Default)]
+struct Found {
+    expectations: Vec<Expectation>,
+    /// The paths of earlier indexes.
+    known: BTreeSet<Box<[u8]>>,
+    /// Paths of which too little is known.
+    left_out: usize,
+    /// The paths of the rules that watch something.
+    rules: BTreeSet<String>,
+}
+
+impl Found {
+    fn add(&mut self, index: &ImageIndex, policy: &DriftPolicy) -> Result<(), ImageError> {
+        let meta = index.meta();
+        let mut sources: HashMap<u16, ExpectationSource> = HashMap::new();
+        index.each(|bytes, entry| {
+            let path = Path::new(OsStr::from_bytes(bytes));
+            let Some(rule) = policy.expects_of_image(path) else { return Ok(()) };
+            if !self.known.insert(bytes.into()) || is_changed_by_host(path, &entry, meta) {
+                return Ok(());
+            }
+            let source = sources.entry(entry.layer).or_insert_with(|| source(meta, entry.layer));
+            match live(path, &entry, meta, source) {
+                Some(expectation) => {
+                    self.expectations.push(expectation);
+                    if !self.rules.contains(rule) {
+                        self.rules.insert(rule.to_owned());
+                    }
+                }
+                None => self.left_out += 1,
+            }
+            Ok::<(), ImageError>(())
+        })
+    }
+
+    /// Warns of what an operator may take for watched.
+    fn warn(&self, policy: &DriftPolicy) {
+        if self.left_out > 0 {
+            tracing::warn!(
+                paths = self.left_out,
+                watched = self.expectations.len(),
+                "The daemon does not watch some paths of rules with `image: true`, because the index does not have their SHA-256, mode and owner; \
+                 `holdfast image verify` compares what it has."
+            );
+        }
+        for rule in policy.image_rules().filter(|rule| !self.rules.contains(*rule)) {
+            tracing::warn!(
+                rule,
+                "A rule with `image: true` watches nothing: no index has a path that it names, with SHA-256, mode and owner."
+            );
+        }
+    }
+}
+
+/// Whether hosts are expected to change the path: a configuration file of a package, or one in `/etc` that each host writes by itself.
+fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool {
+    match meta.source {
+        ImageSource::Packages => entry.config,
+        ImageSource::Layers | ImageSource::Ostree => is_of_each_host(path),
+        ImageSource::Baseline => false,
+    }
+}
+
+/// The layer or package to blame, in words, and the image.
+fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
+    let image = match meta.source {
+        ImageSource::Layers => &meta.digest,
+        ImageSource::Ostree => super::OSTREE,
+        ImageSource::Packages => super::PACKAGES,
+        ImageSource::Baseline => super::BASELINE,
+    };
+    let layer = meta.blame(layer, HISTORY).into();
+    ExpectationSource::ImageLayer(ImageLayer { layer, image: image.into() })
+}
+
+/// The expectation of an entry; `None` if it is not known in full, or if no expectation has a form for it.
+fn live(
+    path: &Path,
+    entry: &ImageEntry,
+    meta: &ImageMeta,
+    source: &ExpectationSource,
+) -> Option<Expectation> {
+    let has_text = path.to_str().is_some()
+        && entry.target.as_ref().is_none_or(|target| std::str::from_utf8(target).is_ok());
+    let is_known = entry.known.has_metadata() && has_text;
+    let counted = entry.xattrs.iter().filter(|(name, value)| !xattr::is_ignored(name, value));
+    let listed: Vec<(String, String)> = counted.cloned().collect();
+    let has_form = match entry.file_type {
+        FileType::Regular => entry.sha256.is_some(),
+        // Their attributes are not compared.
+        FileType::Directory | FileType::Symlink => true,
+        _ => false,
+    };
+    if !is_known || !has_form {
+        return None;
+    }
+    let mut expectation = entry.expectation(path, source.clone());
+    if let Expected::File(file) = &mut expectation.expected {
+        file.xattrs = match (meta.knows_xattrs(), listed.is_empty()) {
+            (false, _) => Some(Box::new(ExpectedXattrs::Unknown)),
+            (true, true) => None,
+            (true, false) => Some(Box::new(ExpectedXattrs::Listed(listed))),
+        };
+    }
+    Some(expectation)
+}

@@ -1,0 +1,175 @@
+//! The commit that an ostree host booted.
+
+use crate::{repository::Repository, world::World};
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
+
+const CONFIG: &str = r#"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-motd
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
+"#;
+
+const FILES: [(&str, &str, u32); 4] = [
+    ("usr/bin/tool", "tool", 0o755),
+    ("usr/bin/other", "other", 0o4755),
+    ("usr/etc/app.conf", "a=2\n", 0o644),
+    ("usr/etc/machine-id", "uninitialized\n", 0o444),
+];
+
+/// A host that booted a commit with [`FILES`], and is as the commit has it.
+fn booted() -> (World, Repository) {
+    let world = World::new();
+    let repository = Repository::new(&world.at("root"));
+    let commit = repository.commit("version 2", &FILES);
+    world.boot_commit(&commit);
+    symlink("usr/bin", world.at("root/bin")).unwrap();
+    for (path, content, mode) in FILES {
+        world.write_host(path, content, mode);
+        if let Some(name) = path.strip_prefix("usr/etc/") {
+            world.write_host(&format!("etc/{name}"), content, mode);
+        }
+    }
+    for directory in ["root/usr", "root/usr/bin", "root/usr/etc", "root/etc"] {
+        fs::set_permissions(world.at(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    (world, repository)
+}
+
+fn indexed() -> (World, Repository) {
+    let (world, repository) = booted();
+    let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    assert!(result.out.contains("(version 2)") && result.out.contains("11 paths"), "{}", result.out);
+    (world, repository)
+}
+
+/// The exit code and the report of a verification.
+fn verify(world: &World) -> (i32, Value) {
+    let result = world.run(&["image", "verify", "--image", "ostree", "ROOT", "STATE", "-o", "json"]);
+    (result.code, result.json("image-verify"))
+}
+
+fn differing(report: &Value) -> Vec<(&str, &str)> {
+    let all = report["differing"].as_array().unwrap().iter();
+    all.map(|one| (one["path"].as_str().unwrap(), one["differences"][0]["kind"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_change_of_usr_or_of_the_first_state_of_etc_differs_from_the_commit() {
+    let (world, _) = indexed();
+    let (code, report) = verify(&world);
+    assert_eq!((code, &report["compared"]), (0, &11.into()), "{report}");
+    // Each host has a machine-id of its own.
+    world.write_host("etc/machine-id", "0123\n", 0o444);
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    world.write_host("usr/bin/other", "other", 0o755);
+    world.write_host("etc/app.conf", "a=3\n", 0o644);
+    let (code, report) = verify(&world);
+    assert_eq!(code, 1);
+    let expected = [("/etc/app.conf", "content"), ("/usr/bin/other", "mode"), ("/usr/bin/tool", "content")];
+    assert_eq!(differing(&report), expected);
+    let tool = &report["differing"][2];
+    assert!(tool["layer"]["history"].as_str().unwrap().ends_with("(version 2)"), "{tool}");
+    assert_eq!(
+        (&tool["strength"], &report["differing"][0]["config"]),
+        (&"sha256 of an ostree object".into(), &true.into())
+    );
+    let text = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG"]).out;
+    assert!(text.contains("ostree commit: drifted") && text.contains("(version 2)"), "{text}");
+    fs::remove_file(world.at("root/etc/machine-id")).unwrap();
+    assert!(differing(&verify(&world).1).contains(&("/etc/machine-id", "missing")));
+}
+
+#[test]
+fn a_local_file_that_holds_back_what_the_booted_commit_ships_is_named() {
+    let (world, _) = indexed();
+    let other = "a".repeat(64);
+    let shipped = format!("ostree/deploy/os/deploy/{other}.0/usr/etc/app.conf");
+    world.write_host("etc/app.conf", "a=local\n", 0o644);
+    world.write_host(&shipped, "a=2\n", 0o644);
+    assert!(verify(&world).1["differing"][0]["other_content_in"].is_null(), "both ship the same");
+    world.write_host(&shipped, "a=1\n", 0o644);
+    let (_, report) = verify(&world);
+    assert_eq!(report["differing"][0]["other_content_in"], format!("{other}.0"), "{report}");
+    let text = world.run(&["explain", "/etc/app.conf", "HOST", "STATE", "LOG"]).out;
+    assert!(text.contains("holds back"), "{text}");
+}
+
+#[test]
+fn repair_puts_back_what_the_deployment_ships_and_nothing_else() {
+    let (world, _) = indexed();
+    world.write_host("etc/motd", "declared", 0o644);
+    world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    world.write_host("etc/app.conf", "a=local\n", 0o600);
+    let repair = |path: &str| world.run(&["repair", "--yes", path, "CONFIG", "HOST", "STATE"]);
+    let result = repair("/etc/app.conf");
+    assert_eq!(result.code, 0, "{result:?}");
+    assert_eq!(fs::read_to_string(world.at("root/etc/app.conf")).unwrap(), "a=2\n");
+    assert_eq!(fs::metadata(world.at("root/etc/app.conf")).unwrap().permissions().mode() & 0o7777, 0o644);
+    // Somebody changed the shipped file, too.
+    world.write_host("etc/app.conf", "a=local\n", 0o644);
+    world.write_host("usr/etc/app.conf", "a=evil\n", 0o644);
+    let result = repair("/etc/app.conf");
+    assert!(result.code == 1 && result.out.contains("does not ship"), "{result:?}");
+    assert_eq!(fs::read_to_string(world.at("root/etc/app.conf")).unwrap(), "a=local\n");
+    let result = repair("/etc/unknown");
+    assert!(result.code == 2 && result.err.contains("/etc/unknown"), "{result:?}");
+}
+
+#[test]
+fn a_path_through_a_link_of_the_root_directory_is_that_of_the_commit() {
+    let (world, _) = indexed();
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let verify = |path: &str| world.run(&["image", "verify", path, "--image", "ostree", "ROOT", "STATE"]);
+    let result = verify("/bin/tool");
+    assert!(result.code == 1 && result.out.contains("/usr/bin/tool"), "{result:?}");
+    let nothing = verify("/bin/none");
+    assert!(nothing.code == 2 && nothing.err.contains("nothing at /bin/none"), "{nothing:?}");
+}
+
+#[test]
+fn an_object_that_was_written_into_is_refused_with_its_path() {
+    let (world, repository) = booted();
+    fs::write(repository.object("file", repository.file("tool", 0o755)), "evil").unwrap();
+    let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
+    assert!(result.code >= 3 && result.err.contains("/usr/bin/tool"), "{result:?}");
+    assert!(!result.err.contains("evil"), "{}", result.err);
+    assert!(!world.at("state/images/ostree.index").exists());
+}
+
+#[test]
+fn a_host_without_a_deployment_and_a_repository_of_another_mode_are_refused() {
+    let (world, _) = booted();
+    fs::write(world.at("root/ostree/repo/config"), "[core]\nmode=archive-z2\n").unwrap();
+    let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
+    assert!(result.code == 2 && result.err.contains("archive-z2"), "{result:?}");
+    fs::remove_dir_all(world.at("root/ostree/deploy")).unwrap();
+    let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
+    assert!(result.code == 2 && result.err.contains("did not boot"), "{result:?}");
+}
+
+#[test]
+fn the_index_of_another_commit_says_nothing() {
+    let (world, repository) = indexed();
+    let next = repository.commit("version 3", &FILES[..2]);
+    world.boot_commit(&next);
+    let result = world.run(&["image", "verify", "--image", "ostree", "ROOT", "STATE"]);
+    assert!(result.code == 2 && result.err.contains("another ostree commit"), "{result:?}");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let text = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG"]);
+    // No index is left, and no config.
+    assert!(text.code == 2 && text.err.contains("is not used"), "{text:?}");
+}

@@ -1,0 +1,49 @@
+//! Policies for remote attestation.
+
+use crate::{
+    archive::Archive,
+    layout::{Layer, LayoutMaker, Stored},
+    world::World,
+};
+use sha2::{Digest as _, Sha256};
+
+fn sum(content: &str) -> String {
+    hex::encode(Sha256::digest(content))
+}
+
+#[test]
+fn a_policy_has_the_digests_of_each_file_in_both_images_and_nothing_else() {
+    let (world, first) = World::in_sync();
+    let archive = Archive::new()
+        .entry(b'5', "./", 0o755, "", b"")
+        .directory("usr")
+        .directory("usr/bin")
+        .symlink("usr/bin/link", "tool")
+        .entry(b'0', "usr/bin/tool", 0o755, "", b"newest tool")
+        .file("usr/bin/a\nb", "x");
+    let layer = Layer::new(&archive.end(), Stored::Gzip, "RUN update");
+    let second = LayoutMaker::one(&world.at("layout"), &[layer]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "--digest", &second, "STATE"]).code, 0);
+    let run = |format: &str| {
+        let result =
+            world.run(&["image", "policy", "--format", format, "--image", &first, "--and", &second, "STATE"]);
+        assert_eq!(result.code, 0, "{result:?}");
+        assert!(result.err.contains("does not have some files"), "{}", result.err);
+        result.out
+    };
+    let policy: serde_json::Value = serde_json::from_str(&run("keylime")).unwrap();
+    let mut tool = [sum("new tool"), sum("newest tool")];
+    tool.sort();
+    let expected = serde_json::json!({
+        "/etc/app.conf": [sum("a=1\n")], "/etc/motd": [sum("hello\n")], "/usr/bin/tool": tool,
+    });
+    assert_eq!(policy["digests"], expected);
+    for key in ["meta", "release", "excludes", "keyrings", "ima", "ima-buf", "verification-keys"] {
+        assert!(!policy[key].is_null(), "{key}");
+    }
+    let lines = run("ima");
+    let mut found: Vec<&str> = lines.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found.len(), 4, "{lines}");
+    assert!(found.contains(&format!("sha256:{} /usr/bin/tool", sum("newest tool")).as_str()), "{lines}");
+}

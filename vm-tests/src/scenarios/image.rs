@@ -1,0 +1,268 @@
+//! Rules about what the image has: a change of a program that no config declares is drift live, with its actor and the layer that put the
+//! program there; so is its execution.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::{Context, run, shell, status};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+const CONFIG: &str = machine_config!(
+    "99-worker-image",
+    r#"      - {path: /usr/libexec/os/declared, mode: 493, contents: {source: "data:,declared"}}
+"#
+);
+
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: image}
+spec:
+  rules:
+  - {path: /usr/libexec/os/, image: true, action: degrade}
+  - {path: /usr/libexec/os/sealed, image: true, action: deny}
+";
+
+const PROGRAM: &str = "/usr/libexec/os/agent";
+
+/// The layers: what each line of history does in the root of a build, and the paths that its layer has.
+const LAYERS: [(&str, &str, &str); 2] = [
+    (
+        "ADD base /",
+        "mkdir -p usr/libexec/os && cp /bin/busybox usr/libexec/os/agent && echo base > usr/libexec/os/declared && \
+         echo sealed > usr/libexec/os/sealed && ln -s agent usr/libexec/os/link && chmod 755 usr/libexec/os/*",
+        "usr/libexec/os",
+    ),
+    (
+        "RUN install-agent --version 2",
+        "printf '#!/bin/sh\\necho agent 2\\n' > usr/libexec/os/agent",
+        "usr/libexec/os/agent",
+    ),
+];
+
+/// Boots an image as far as the host's files show it, and changes what the image has.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let digest = layout()?;
+    boot(&digest)?;
+    fs::write("/run/image.yaml", CONFIG)?;
+    fs::write("/run/image-policy.yaml", POLICY)?;
+    let arguments = ["--standalone", "--config", "/run/image.yaml", "--policy", "/run/image-policy.yaml"];
+    let mut agent = RunningDaemon::start(&arguments)?;
+    context.check("without_an_index_it_is_unknown", unknown(&mut agent));
+    context.check("a_new_index_is_read_without_a_reload", indexed(&mut agent));
+    for (name, command) in [
+        ("written", format!("echo evil >> {PROGRAM}")),
+        ("replaced", format!("cp {PROGRAM} /run/evil && echo evil >> /run/evil && mv /run/evil {PROGRAM}")),
+        ("removed", format!("rm {PROGRAM}")),
+        ("mode", format!("chmod u+s {PROGRAM}")),
+        ("moved_away", format!("mv {PROGRAM} /usr/libexec/agent")),
+        ("replaced_by_a_link", format!("ln -s /bin/busybox /run/link && mv /run/link {PROGRAM}")),
+    ] {
+        context.check(name, changed(&mut agent, &command));
+    }
+    context.check("an_execution_of_what_differs", executed(&mut agent));
+    context.check("what_the_config_declares", declared(&mut agent));
+    context.check("refused", refused(&mut agent));
+    context.check("explained", explained());
+    context.check("an_index_that_goes_away_closes_no_drift", unindexed(&mut agent));
+    agent.stop()?;
+    Ok(())
+}
+
+/// Makes the image's layout from what the layers do, and puts the result on the disk. Gives the digest of the manifest.
+fn layout() -> Result<String> {
+    shell("mkdir -p /run/layout/blobs/sha256 /run/build")?;
+    let mut layers = Vec::new();
+    let mut history = Vec::new();
+    for (line, does, paths) in LAYERS {
+        shell(&format!(
+            "cd /run/build && {does} && tar -c -f /run/layer {paths} && cp -a usr/libexec/os /usr/libexec.new && \
+             rm -rf /usr/libexec/os && mkdir -p /usr/libexec && mv /usr/libexec.new /usr/libexec/os"
+        ))?;
+        layers.push(blob(Path::new("/run/layer"))?);
+        history.push(json!({ "created_by": line }));
+    }
+    shell("printf declared > /usr/libexec/os/declared")?;
+    let described = |blob: &(String, u64), kind: &str| json!({ "mediaType": format!("application/vnd.oci.image.{kind}"), "digest": format!("sha256:{}", blob.0), "size": blob.1 });
+    let digests: Vec<String> = layers.iter().map(|(digest, _)| format!("sha256:{digest}")).collect();
+    let config = written(&json!({
+        "architecture": "amd64", "os": "linux", "history": history, "rootfs": { "type": "layers", "diff_ids": digests },
+    }))?;
+    let manifest = written(&json!({
+        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": described(&config, "config.v1+json"),
+        "layers": layers.iter().map(|layer| described(layer, "layer.v1.tar")).collect::<Vec<_>>(),
+    }))?;
+    let index = json!({ "schemaVersion": 2, "manifests": [described(&manifest, "manifest.v1+json")] });
+    fs::write("/run/layout/index.json", index.to_string())?;
+    fs::write("/run/layout/oci-layout", r#"{"imageLayoutVersion": "1.0.0"}"#)?;
+    Ok(format!("sha256:{}", manifest.0))
+}
+
+fn written(value: &Value) -> Result<(String, u64)> {
+    fs::write("/run/blob", value.to_string())?;
+    blob(Path::new("/run/blob"))
+}
+
+/// Puts a file into the layout. Gives its digest and size.
+fn blob(file: &Path) -> Result<(String, u64)> {
+    let file = file.display();
+    let printed = shell(&format!("sha256sum {file}"))?;
+    let digest = printed.split_whitespace().next().context("no digest")?.to_owned();
+    let place = format!("/run/layout/blobs/sha256/{digest}");
+    shell(&format!("cp {file} {place}"))?;
+    let size = fs::metadata(&place)?.len();
+    Ok((digest, size))
+}
+
+/// Makes the root the deployment of an image: as on an ostree host, a directory of deployments leads to it, and a file beside it names the
+/// image.
+fn boot(digest: &str) -> Result<()> {
+    let deployments = "/ostree/deploy/os/deploy";
+    shell(&format!(
+        "mkdir -p {deployments}/abc.0 && mount --bind / {deployments}/abc.0 && touch /run/ostree-booted"
+    ))?;
+    fs::write(
+        format!("{deployments}/abc.0.origin"),
+        format!("[origin]\ncontainer-image-reference=ostree-unverified-registry:os.example/os@{digest}\n"),
+    )?;
+    Ok(())
+}
+
+/// The gap that opens after `before` records. One gap covers the paths of all rules. It ends with the daemon's run when an index exists.
+fn gap(agent: &mut RunningDaemon, before: usize) -> Result<Value> {
+    agent.wait_for("the gap", before, |record| {
+        record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
+    })
+}
+
+/// The gap stays open after everything is verified. What the config declares in the same directory is still watched.
+fn unknown(agent: &mut RunningDaemon) -> Result<String> {
+    let record = gap(agent, 0)?;
+    status::wait_until("the gap after the first verification", LIMIT, |status| {
+        let gaps = status["gaps"].as_array();
+        status["verdict"] == "unknown"
+            && gaps.is_some_and(|gaps| gaps.iter().all(|gap| gap["reason"] == "image-not-indexed"))
+    })?;
+    declared(agent)?;
+    Ok(record.to_string())
+}
+
+fn indexed(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    let printed = run(HOLDFAST, &["image", "index", "/run/layout"])?;
+    status::wait_for("compliant", LIMIT)?;
+    let drifts = agent.records()?.iter().skip(before).filter(|record| record["kind"] == "drift").count();
+    ensure!(drifts == 0, "{drifts} drifts");
+    Ok(printed)
+}
+
+/// A drift of the program after `before` records, which names the second layer.
+fn drift(agent: &mut RunningDaemon, before: usize) -> Result<Value> {
+    let record =
+        agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == PROGRAM)?;
+    let source = record["source"].as_str().unwrap_or_default();
+    ensure!(source.starts_with("layer 2 of 2, sha256:"), "{record}");
+    ensure!(source.ends_with("`RUN install-agent --version 2`"), "{record}");
+    ensure!(record["actor"]["argv"].is_array() && record["detail"]["policy"] == "degrade", "{record}");
+    Ok(record)
+}
+
+/// Puts the program of the second layer back.
+fn put_back(agent: &mut RunningDaemon) -> Result<()> {
+    let before = agent.records()?.len();
+    shell(&format!("rm -f {PROGRAM} /usr/libexec/agent && cp -a /run/build{PROGRAM} {PROGRAM}"))?;
+    agent.wait_for("the recovery", before, |record| {
+        record["kind"] == "recovered" && record["path"] == PROGRAM
+    })?;
+    status::wait_for("compliant", LIMIT)?;
+    Ok(())
+}
+
+fn changed(agent: &mut RunningDaemon, command: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(command)?;
+    let record = drift(agent, before)?;
+    put_back(agent)?;
+    Ok(record["differences"].to_string())
+}
+
+/// A tampered program is run: the record names who ran it, and that it differs.
+fn executed(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    // As the image has it: no record.
+    shell(PROGRAM)?;
+    shell(&format!("echo echo evil >> {PROGRAM}"))?;
+    drift(agent, before)?;
+    let ran = shell(PROGRAM)?;
+    ensure!(ran.contains("evil"), "{ran}");
+    let record = agent.wait_for("the execution", before, |record| {
+        record["kind"] == "exec" && record["path"] == PROGRAM && record["verdict"] == "drifted"
+    })?;
+    ensure!(record["source"].as_str().is_some_and(|source| source.starts_with("layer 2 of 2")), "{record}");
+    put_back(agent)?;
+    let records = agent.records()?;
+    let executions = records.iter().skip(before).filter(|record| record["kind"] == "exec").count();
+    ensure!(executions == 1, "{executions} executions");
+    Ok(record.to_string())
+}
+
+/// The config's content is expected and not the image's.
+fn declared(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell("cp -a /run/build/usr/libexec/os/declared /usr/libexec/os/declared")?;
+    let record = agent.wait_for("drift", before, |record| {
+        record["kind"] == "drift" && record["path"] == "/usr/libexec/os/declared"
+    })?;
+    ensure!(record["source"] == "99-worker-image", "{record}");
+    let before = agent.records()?.len();
+    shell("printf declared > /usr/libexec/os/declared")?;
+    agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    Ok(record["differences"].to_string())
+}
+
+fn refused(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    for command in ["echo x > /usr/libexec/os/sealed", "rm /usr/libexec/os/sealed"] {
+        ensure!(shell(command).is_err(), "`{command}` was not refused");
+    }
+    let record = agent.wait_for("the refusal", before, |record| record["kind"] == "denied")?;
+    Ok(record["path"].to_string())
+}
+
+fn explained() -> Result<String> {
+    let arguments = "--config /run/image.yaml --policy /run/image-policy.yaml";
+    let printed = shell(&format!("{HOLDFAST} explain {PROGRAM} {arguments}"))?;
+    for part in ["as declared", "layer 2 of 2", "RUN install-agent --version 2", "degrade"] {
+        ensure!(printed.contains(part), "no {part}: {printed}");
+    }
+    Ok(printed)
+}
+
+/// Whoever changes a program cannot close its drift by removing the index.
+fn unindexed(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("echo evil >> {PROGRAM}"))?;
+    drift(agent, before)?;
+    let before = agent.records()?.len();
+    shell("rm -r /var/lib/holdfast/images")?;
+    gap(agent, before)?;
+    let is_open = |status: &Value| {
+        status["drifted"].as_array().is_some_and(|all| all.iter().any(|thing| thing["path"] == PROGRAM))
+    };
+    status::wait_until("the drift without an index", LIMIT, |status| {
+        status["gaps"][0]["reason"] == "image-not-indexed" && is_open(status)
+    })?;
+    run(HOLDFAST, &["image", "index", "/run/layout"])?;
+    status::wait_until("the drift with an index again", LIMIT, |status| {
+        status["gaps"].as_array().is_some_and(Vec::is_empty) && is_open(status)
+    })?;
+    let recovered = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "recovered");
+    ensure!(recovered.is_none(), "{recovered:?}");
+    put_back(agent)?;
+    Ok(String::new())
+}

@@ -1,0 +1,114 @@
+//! The booted commit as the source of what is expected: of `/usr`, of the first state of `/etc`, on demand and live.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::apply::holdfast;
+use crate::guest::agent::RunningDaemon;
+use crate::guest::ostree::VERSIONS;
+use crate::guest::{shell, status};
+
+/// A file that each version has with another content.
+const FILE: &str = "/usr/lib/os-version";
+/// A file of the commit's `/usr/etc`.
+const SHIPPED: &str = "/etc/demo-shipped/pinned";
+
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: commit}
+spec:
+  rules:
+  - {path: /usr/lib/os-version, image: true, action: degrade}
+  - {path: /etc/demo-shipped/, image: true, action: observe}
+";
+
+const CONFIG: &str = machine_config!(
+    "99-worker-commit",
+    r#"      - {path: /etc/commit-scenario, mode: 420, contents: {source: "data:,declared"}}
+"#
+);
+
+/// Indexes the booted commit, and compares its files.
+pub(super) fn indexed() -> Result<String> {
+    let (printed, _) = holdfast(0, &["image", "index", "--ostree"])?;
+    let version = VERSIONS[0].name;
+    ensure!(printed.contains("ostree commit") && printed.contains(&format!("({version})")), "{printed}");
+    let differing = verify(0, "/usr/lib/systemd")?;
+    ensure!(differing.is_empty(), "{differing:?}");
+    Ok(printed)
+}
+
+/// The index of the last commit is refused.
+pub(super) fn old_index() -> Result<String> {
+    let (_, refused) = holdfast(2, &["image", "verify", FILE, "--image", "ostree"])?;
+    ensure!(refused.contains("another ostree commit"), "{refused}");
+    Ok(refused)
+}
+
+/// A change of the opened `/usr` and one of `/etc`, as `image verify` finds them.
+pub(super) fn verified() -> Result<String> {
+    let differing = opened(|| verify(1, FILE))?;
+    ensure!(differing.len() == 1 && differing[0]["path"] == FILE, "{differing:?}");
+    let history = differing[0]["layer"]["history"].as_str().unwrap_or_default();
+    ensure!(history.starts_with("ostree commit ") && history.ends_with("(v1)"), "{history}");
+    ensure!(differing[0]["strength"] == "sha256 of an ostree object", "{differing:?}");
+    ensure!(verify(0, FILE)?.is_empty(), "it was put back");
+    let content = fs::read(SHIPPED)?;
+    fs::write(SHIPPED, "local\n")?;
+    let differing = verify(1, "/etc/demo-shipped");
+    fs::write(SHIPPED, content)?;
+    let differing = differing?;
+    ensure!(differing.len() == 1 && differing[0]["config"] == true, "{differing:?}");
+    // The other version, which is still deployed, ships another content.
+    ensure!(differing[0]["other_content_in"].is_string(), "{differing:?}");
+    Ok(history.to_owned())
+}
+
+/// The same, as the daemon sees them.
+pub(super) fn watched() -> Result<String> {
+    fs::write("/etc/commit-scenario", "declared")?;
+    fs::write("/root/commit.yaml", CONFIG)?;
+    fs::write("/root/commit-policy.yaml", POLICY)?;
+    let arguments = ["--standalone", "--config", "/root/commit.yaml", "--policy", "/root/commit-policy.yaml"];
+    let mut agent = RunningDaemon::start(&arguments)?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    let before = agent.records()?.len();
+    let record = opened(|| {
+        agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)
+    })?;
+    let source = record["source"].as_str().unwrap_or_default();
+    ensure!(source.starts_with("ostree commit ") && source.ends_with("(v1)"), "{record}");
+    ensure!(record["actor"]["argv"].is_array(), "{record}");
+    agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    let before = agent.records()?.len();
+    let content = fs::read(SHIPPED)?;
+    fs::write(SHIPPED, "local\n")?;
+    let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
+    ensure!(local["path"] == SHIPPED && local["detail"]["policy"] == "observe", "{local}");
+    fs::write(SHIPPED, content)?;
+    agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(record.to_string())
+}
+
+/// What differs from the commit at a path, by a verification that ends with this code.
+fn verify(code: i32, path: &str) -> Result<Vec<Value>> {
+    let (printed, _) = holdfast(code, &["image", "verify", path, "--image", "ostree", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    report["differing"].as_array().cloned().context("no list")
+}
+
+/// Opens `/usr` for writing, as `ostree admin unlock` does, and puts another file in the place of one. Afterwards everything is as before.
+/// Another name of the file keeps its inode, which is the repository's object.
+fn opened<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    shell("mount -o remount,rw /usr")?;
+    shell(&format!(
+        "ln {FILE} {FILE}.kept && cp -a {FILE} {FILE}.new && echo evil >> {FILE}.new && mv {FILE}.new {FILE}"
+    ))?;
+    let result = act();
+    shell(&format!("mv {FILE}.kept {FILE} && mount -o remount,ro /usr"))?;
+    result
+}
