@@ -131,7 +131,7 @@ fn recovered(node: &Node, before: usize) -> Result<String> {
     let checksum = listed.split_whitespace().find(|word| word.len() == 64).context("no checksum")?;
     let object = format!("/ostree/repo/objects/{}/{}.file", &checksum[..2], &checksum[2..]);
     let restore = format!("cp -a --remove-destination {object} {FILE}");
-    crate::guest::shell(&format!("{restore} && mount -o remount,ro /usr"))?;
+    crate::guest::shell(&format!("{restore} && mount -o remount,bind,ro /usr"))?;
     node.wait_for("the recovery record", before, |record| is(record, "recovered"))?;
     node.wait_for_verdict("compliant")?;
     let status = node.holdfast(0, &["status"])?;

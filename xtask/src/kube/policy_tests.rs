@@ -47,6 +47,14 @@ fn faults_are_refused(cluster: &Cluster) {
             "only a rule with closed: true has exceptions",
         ),
         (
+            json!({ "rules": [{ "path": "/usr/bin/", "action": "deny", "closed": true, "image": true }] }),
+            "either closed: true or image: true",
+        ),
+        (
+            json!({ "rules": [{ "path": "/usr/bin/", "action": "revert", "image": true }] }),
+            "a rule with image: true cannot revert",
+        ),
+        (
             json!({ "rules": [rule("etc/a", "deny")] }),
             "spec.rules[0].path: Invalid value: \"etc/a\": must be an absolute path",
         ),
@@ -164,7 +172,11 @@ fn a_node_takes_the_policies_that_select_it_and_shows_conflicts_and_the_taint_go
     let labels = |zone: &str| json!({ "matchLabels": { "zone": zone } });
     let here = json!({
         "nodeSelector": labels("a"), "taintDriftedNodes": true,
-        "rules": [rule("/etc/a", "deny"), rule("/etc/b", "observe")],
+        "rules": [
+            rule("/etc/a", "deny"), rule("/etc/b", "observe"),
+            // A path may have one rule of each kind.
+            { "path": "/etc/b", "action": "observe", "image": true },
+        ],
     });
     apply(&cluster, &policy("here", &here)).unwrap();
     let elsewhere = json!({ "nodeSelector": labels("b"), "rules": [rule("/etc/b", "revert")] });

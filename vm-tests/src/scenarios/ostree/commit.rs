@@ -13,8 +13,10 @@ use crate::guest::{shell, status};
 
 /// A file that each version has with another content.
 const FILE: &str = "/usr/lib/os-version";
-/// A file of the commit's `/usr/etc`.
+/// A file of the commit's `/usr/etc`, with another content in each version.
 const SHIPPED: &str = "/etc/demo-shipped/pinned";
+/// Another one, which no config of the scenario declares.
+const UNDECLARED: &str = "/etc/debian_version";
 
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy
@@ -22,14 +24,8 @@ metadata: {name: commit}
 spec:
   rules:
   - {path: /usr/lib/os-version, image: true, action: degrade}
-  - {path: /etc/demo-shipped/, image: true, action: observe}
+  - {path: /etc/debian_version, image: true, action: observe}
 ";
-
-const CONFIG: &str = machine_config!(
-    "99-worker-commit",
-    r#"      - {path: /etc/commit-scenario, mode: 420, contents: {source: "data:,declared"}}
-"#
-);
 
 /// Indexes the booted commit, and compares its files.
 pub(super) fn indexed() -> Result<String> {
@@ -69,10 +65,9 @@ pub(super) fn verified() -> Result<String> {
 
 /// The same, as the daemon sees them.
 pub(super) fn watched() -> Result<String> {
-    fs::write("/etc/commit-scenario", "declared")?;
-    fs::write("/root/commit.yaml", CONFIG)?;
     fs::write("/root/commit-policy.yaml", POLICY)?;
-    let arguments = ["--standalone", "--config", "/root/commit.yaml", "--policy", "/root/commit-policy.yaml"];
+    // The config is the one that was applied last.
+    let arguments = ["--standalone", "--policy", "/root/commit-policy.yaml"];
     let mut agent = RunningDaemon::start(&arguments)?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     let before = agent.records()?.len();
@@ -84,11 +79,11 @@ pub(super) fn watched() -> Result<String> {
     ensure!(record["actor"]["argv"].is_array(), "{record}");
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     let before = agent.records()?.len();
-    let content = fs::read(SHIPPED)?;
-    fs::write(SHIPPED, "local\n")?;
+    let content = fs::read(UNDECLARED)?;
+    fs::write(UNDECLARED, "local\n")?;
     let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
-    ensure!(local["path"] == SHIPPED && local["detail"]["policy"] == "observe", "{local}");
-    fs::write(SHIPPED, content)?;
+    ensure!(local["path"] == UNDECLARED && local["detail"]["policy"] == "observe", "{local}");
+    fs::write(UNDECLARED, content)?;
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(record.to_string())
@@ -109,6 +104,6 @@ fn opened<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
         "ln {FILE} {FILE}.kept && cp -a {FILE} {FILE}.new && echo evil >> {FILE}.new && mv {FILE}.new {FILE}"
     ))?;
     let result = act();
-    shell(&format!("mv {FILE}.kept {FILE} && mount -o remount,ro /usr"))?;
+    shell(&format!("mv {FILE}.kept {FILE} && mount -o remount,bind,ro /usr"))?;
     result
 }
