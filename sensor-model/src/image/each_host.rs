@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Their paths below `/etc`. Accounts, the identity of the machine, its network, and what tools of the host make from other files.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     ".updated",
     "adjtime",
     "group",
@@ -20,7 +20,9 @@ const NAMES: [&str; 17] = [
     "shadow",
     "shadow-",
     "subgid",
+    "subgid-",
     "subuid",
+    "subuid-",
 ];
 
 /// Whether each host writes the file at a path by itself, so that its content is not compared with the image's.

@@ -216,8 +216,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Closes the open drifts of things that nothing declares any more. Those below a directory whose index is missing stay open: whoever
-    /// removed the index may have made them.
+    /// Closes the open drifts of things that no config, policy or index declares any more. A drift below a directory without an index stays
+    /// open, because the actor of the drift may have removed the index.
     pub(super) fn close_undeclared_drifts(&mut self) {
         let verdicts = &mut self.verdicts;
         if verdicts.reports.drifts().is_empty() {
@@ -241,7 +241,7 @@ impl Agent {
             record.detail.insert("since".into(), rfc3339(open.since).into());
             record.operation = Some("config".to_owned());
             record.verdict = Some(VerdictKind::Compliant);
-            record.detail.insert("released".into(), "nothing declares it any more".into());
+            record.detail.insert("released".into(), "no config, policy or index declares it any more".into());
             verdicts.records.push(record);
         }
     }

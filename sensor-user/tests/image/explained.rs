@@ -1,4 +1,4 @@
-use crate::world::World;
+use crate::world::{CONFIG, World};
 use std::fs;
 
 #[test]
@@ -44,20 +44,7 @@ fn a_path_through_a_link_is_that_of_the_image() {
 #[test]
 fn what_a_config_declares_wins_over_the_image() {
     let (world, digest) = World::in_sync();
-    let config = r#"
-apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-motd
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
-"#;
-    fs::write(world.at("config.yaml"), config).unwrap();
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
     let explain = || {
         world.run(&[
             "explain",

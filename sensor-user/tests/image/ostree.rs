@@ -1,30 +1,20 @@
 //! The commit that an ostree host booted.
 
-use crate::{repository::Repository, world::World};
+use crate::{
+    repository::Repository,
+    world::{CONFIG, World},
+};
 use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
 };
 
-const CONFIG: &str = r#"
-apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-motd
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
-"#;
-
-const FILES: [(&str, &str, u32); 4] = [
+const FILES: [(&str, &str, u32); 5] = [
     ("usr/bin/tool", "tool", 0o755),
     ("usr/bin/other", "other", 0o4755),
     ("usr/etc/app.conf", "a=2\n", 0o644),
+    ("usr/etc/subuid-", "", 0o644),
     ("usr/etc/machine-id", "uninitialized\n", 0o444),
 ];
 
@@ -51,7 +41,7 @@ fn indexed() -> (World, Repository) {
     let (world, repository) = booted();
     let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
     assert_eq!(result.code, 0, "{result:?}");
-    assert!(result.out.contains("(version 2)") && result.out.contains("11 paths"), "{}", result.out);
+    assert!(result.out.contains("(version 2)") && result.out.contains("13 paths"), "{}", result.out);
     (world, repository)
 }
 
@@ -70,9 +60,10 @@ fn differing(report: &Value) -> Vec<(&str, &str)> {
 fn a_change_of_usr_or_of_the_first_state_of_etc_differs_from_the_commit() {
     let (world, _) = indexed();
     let (code, report) = verify(&world);
-    assert_eq!((code, &report["compared"]), (0, &11.into()), "{report}");
-    // Each host has a machine-id of its own.
+    assert_eq!((code, &report["compared"]), (0, &13.into()), "{report}");
+    // Each host has a machine-id and accounts of its own.
     world.write_host("etc/machine-id", "0123\n", 0o444);
+    world.write_host("etc/subuid-", "alice:100000:65536\n", 0o644);
     world.write_host("usr/bin/tool", "evil", 0o755);
     world.write_host("usr/bin/other", "other", 0o755);
     world.write_host("etc/app.conf", "a=3\n", 0o644);
@@ -119,7 +110,7 @@ fn repair_puts_back_what_the_deployment_ships_and_nothing_else() {
     assert_eq!(result.code, 0, "{result:?}");
     assert_eq!(fs::read_to_string(world.at("root/etc/app.conf")).unwrap(), "a=2\n");
     assert_eq!(fs::metadata(world.at("root/etc/app.conf")).unwrap().permissions().mode() & 0o7777, 0o644);
-    // Somebody changed the shipped file, too.
+    // The shipped file was changed, too.
     world.write_host("etc/app.conf", "a=local\n", 0o644);
     world.write_host("usr/etc/app.conf", "a=evil\n", 0o644);
     let result = repair("/etc/app.conf");

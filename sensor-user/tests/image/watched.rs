@@ -3,27 +3,13 @@
 use crate::{
     archive::Archive,
     layout::{Layer, LayoutMaker, Stored},
-    world::World,
+    world::{CONFIG, RunResult, World},
 };
 use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
 };
-
-const CONFIG: &str = r#"
-apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-motd
-  labels: {machineconfiguration.openshift.io/role: worker}
-spec:
-  config:
-    ignition: {version: 3.4.0}
-    storage:
-      files:
-      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
-"#;
 
 fn policy(world: &World, rules: &str) {
     let text = format!(
@@ -57,6 +43,24 @@ fn check(world: &World) -> (i32, Vec<(String, String, String)>) {
         (text(&thing["path"]), text(&thing["source"]), kinds.collect::<Vec<_>>().join(" "))
     });
     (result.code, drifted.collect())
+}
+
+/// Checks the host. Nothing is known of these paths.
+fn unknown(world: &World, paths: &[&str]) -> RunResult {
+    let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE", "-o", "json"]);
+    let report = result.json("check");
+    let unreadable = report["unreadable"].as_array().unwrap().iter();
+    let found: Vec<&str> = unreadable.map(|thing| thing["path"].as_str().unwrap()).collect();
+    assert_eq!((result.code, &found[..]), (3, paths), "{report}");
+    result
+}
+
+/// Indexes a baseline of a directory of the host.
+fn index_baseline(world: &World, directory: &str) {
+    let file = world.at("baseline.json");
+    fs::write(&file, world.run(&["baseline", directory, "ROOT"]).out).unwrap();
+    let indexed = world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]);
+    assert_eq!(indexed.code, 0, "{indexed:?}");
 }
 
 #[test]
@@ -143,28 +147,17 @@ fn capabilities_of_the_image_are_expected_and_others_are_drift() {
 fn without_an_index_of_the_booted_image_the_paths_of_its_rules_are_unknown() {
     let world = booted();
     fs::remove_dir_all(world.at("state/images")).unwrap();
-    let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE", "-o", "json"]);
-    let report = result.json("check");
-    let unknown: Vec<&str> = report["unreadable"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|thing| thing["path"].as_str().unwrap())
-        .collect();
-    assert_eq!((result.code, &unknown[..]), (3, &["/etc", "/usr/bin"][..]), "{report}");
+    let result = unknown(&world, &["/etc", "/usr/bin"]);
     assert!(result.err.contains("holdfast image index"), "{}", result.err);
 }
 
 #[test]
-fn a_baseline_speaks_for_a_host_without_an_image() {
+fn a_host_without_an_image_is_compared_with_its_baseline() {
     let world = World::new();
     world.write_host("opt/agent", "program", 0o755);
     world.write_host("etc/motd", "declared", 0o644);
     fs::write(world.at("config.yaml"), CONFIG).unwrap();
-    fs::write(world.at("baseline.json"), world.run(&["baseline", "/opt", "ROOT"]).out).unwrap();
-    let file = world.at("baseline.json");
-    let indexed = world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]);
-    assert_eq!(indexed.code, 0, "{indexed:?}");
+    index_baseline(&world, "/opt");
     policy(&world, "  - {path: '/opt/**', image: true, action: observe}\n");
     assert_eq!(check(&world), (0, Vec::new()));
     world.write_host("opt/agent", "other", 0o755);
@@ -198,24 +191,14 @@ fn an_index_that_is_missing_is_unknown_also_for_globs_and_for_directories_that_a
         "  - {path: /usr/bin/, image: true, action: degrade}\n  - {path: '/opt/**', image: true, action: degrade}\n  \
          - {path: /opt/, action: ignore}\n  - {path: /opt, image: true, action: ignore}\n",
     );
-    let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE", "-o", "json"]);
-    let report = result.json("check");
-    let unknown: Vec<&str> = report["unreadable"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|thing| thing["path"].as_str().unwrap())
-        .collect();
-    assert_eq!((result.code, &unknown[..]), (3, &["/opt", "/usr/bin"][..]), "{report}");
+    unknown(&world, &["/opt", "/usr/bin"]);
 }
 
 #[test]
 fn a_weaker_index_does_not_take_the_place_of_that_of_the_booted_image() {
     let world = booted();
     fs::remove_dir_all(world.at("state/images")).unwrap();
-    fs::write(world.at("baseline.json"), world.run(&["baseline", "/usr", "ROOT"]).out).unwrap();
-    let file = world.at("baseline.json");
-    assert_eq!(world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]).code, 0);
+    index_baseline(&world, "/usr");
     let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE"]);
     assert_eq!(result.code, 3, "{result:?}");
     // Nor if the host does not say which image it booted.
@@ -228,9 +211,7 @@ fn of_two_sources_the_image_takes_precedence_over_the_baseline() {
     let world = booted();
     world.write_host("usr/bin/tool", "changed before the baseline", 0o755);
     world.write_host("usr/bin/own", "own", 0o755);
-    fs::write(world.at("baseline.json"), world.run(&["baseline", "/usr/bin", "ROOT"]).out).unwrap();
-    let file = world.at("baseline.json");
-    assert_eq!(world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]).code, 0);
+    index_baseline(&world, "/usr/bin");
     world.write_host("usr/bin/own", "changed", 0o755);
     let drifted = check(&world).1;
     let sources: Vec<(&str, bool)> =

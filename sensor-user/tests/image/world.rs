@@ -13,6 +13,21 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// A config that declares `/etc/motd`.
+pub(crate) const CONFIG: &str = r#"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-motd
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
+"#;
+
 pub(crate) struct World {
     directory: TempDir,
 }

@@ -61,7 +61,8 @@ fn watched(node: &Node) -> Result<String> {
     let now = wait::until("the image's programs to be watched", std::time::Duration::from_mins(2), || {
         let status = node.status()?;
         Ok((managed(&status) > before && status["verdict"] == "compliant").then(|| managed(&status)))
-    })?;
+    })
+    .with_context(|| format!("status: {}", node.status().unwrap_or_default()))?;
     ensure!(now > before + 100, "{before} things before, {now} now");
     Ok(format!(
         "## A policy about the image\n\

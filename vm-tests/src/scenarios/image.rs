@@ -243,7 +243,7 @@ fn explained() -> Result<String> {
     Ok(printed)
 }
 
-/// Whoever changes a program cannot close its drift by removing the index.
+/// Removing the index closes no drift, so the actor of a drift cannot hide it that way.
 fn unindexed(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     shell(&format!("echo evil >> {PROGRAM}"))?;
