@@ -6,7 +6,12 @@
 
 mod host_facts;
 
-use crate::{bounded, desired::LabelVersion, observation::Observer};
+use crate::{
+    bounded,
+    desired::LabelVersion,
+    observation::Observer,
+    sys::{FileVersion, version_of},
+};
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use sensor_model::{
@@ -61,12 +66,10 @@ pub(crate) fn version(observer: &Observer) -> LabelVersion {
     LabelVersion(files.map(|path| identity(observer, &path)).collect())
 }
 
-fn identity(observer: &Observer, path: &str) -> Option<(u64, u64, i128, i128)> {
+fn identity(observer: &Observer, path: &str) -> Option<FileVersion> {
     let file = observer.root().open_at(Path::new(path), HANDLE).ok()?;
     let stat = nix::sys::stat::fstat(&file).ok()?;
-    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
-    Some((stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec)))
+    Some(version_of(&stat))
 }
 
 /// The policy of one host.

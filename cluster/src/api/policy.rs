@@ -126,7 +126,9 @@ impl From<NodeSelector> for LabelSelector {
     {
         "rule": "!self.image || self.action != 'revert'",
         "message": "a rule with image: true cannot revert: Holdfast has digests of the image's files and no contents"
-    }
+    },
+    {"rule": "!self.scan || self.image", "message": "only a rule with image: true has scan: true"},
+    {"rule": "!self.scan || self.action != 'deny'", "message": "a rule with scan: true cannot deny: Holdfast does not watch its paths"}
 ]))]
 pub struct PolicyRule {
     /// A path, a directory that ends with `/`, or a glob in which `*` stays within a name and `**` does not.
@@ -152,6 +154,10 @@ pub struct PolicyRule {
     /// it. The action is about these things. The node needs an index (`holdfast image index`).
     #[serde(default)]
     pub image: bool,
+    /// With `image: true`: the node compares the paths one after the other at a slow pace, a round each day, and watches only those that
+    /// differ.
+    #[serde(default)]
+    pub scan: bool,
     /// Names, also as globs, that may be in a closed directory at any depth.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(

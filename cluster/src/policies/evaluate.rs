@@ -109,8 +109,8 @@ fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
         .map(|rule| {
             // Types with texts and numbers always have a JSON.
             let mut value = serde_json::to_value(rule).unwrap_or_default();
-            // A sensor of an earlier version refuses the keys `closed` and `image`.
-            for (key, is_set) in [("closed", rule.closed), ("image", rule.image)] {
+            // A sensor of an earlier version refuses these keys.
+            for (key, is_set) in [("closed", rule.closed), ("image", rule.image), ("scan", rule.scan)] {
                 if let (false, Some(fields)) = (is_set, value.as_object_mut()) {
                     fields.remove(key);
                 }

@@ -116,6 +116,14 @@ pub enum DriftPolicyFault {
         "must not be revert in a rule with image: true: Holdfast knows the digests of the image's files and not their contents; use observe, degrade or deny"
     )]
     RevertImage,
+    /// Only what the image has is scanned.
+    #[error("only a rule with image: true has scan: true")]
+    ScanWithoutImage,
+    /// The kernel refuses changes of watched paths alone.
+    #[error(
+        "must not be deny in a rule with scan: true: Holdfast does not watch the paths, so the kernel programs cannot refuse a change; use observe or degrade"
+    )]
+    DenyScan,
     /// The path of an executable is relative.
     #[error("must be an absolute path, not {0:?}")]
     Relative(String),

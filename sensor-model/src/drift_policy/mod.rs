@@ -85,6 +85,7 @@ pub struct AllowedActors {
 }
 
 /// The action about drift of the paths that a pattern matches.
+#[expect(clippy::struct_excessive_bools, reason = "one for each key of a rule")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// A path, a directory ending in `/`, or a glob.
@@ -106,6 +107,9 @@ pub struct Rule {
     /// The action is for these things.
     #[serde(default)]
     pub image: bool,
+    /// With `image`: Holdfast compares the paths one after the other at a slow pace, and watches only those that differ.
+    #[serde(default)]
+    pub scan: bool,
     /// The names that may be in a closed directory besides, at any depth.
     #[serde(default)]
     pub except: NamePatterns,
@@ -307,16 +311,27 @@ impl DriftPolicy {
         rules.filter(|rule| rule.image && rule.action != DriftAction::Ignore).map(Rule::fixed_path).collect()
     }
 
-    /// The paths of all rules that expect what the image has.
+    /// The paths of all rules that have what the image has watched.
     pub fn image_rules(&self) -> impl Iterator<Item = &str> {
         let rules = self.rules.iter().map(|(rule, _)| rule);
-        rules.filter(|rule| rule.image && rule.action != DriftAction::Ignore).map(|rule| rule.path.as_str())
+        let watching = rules.filter(|rule| rule.image && !rule.scan && rule.action != DriftAction::Ignore);
+        watching.map(|rule| rule.path.as_str())
     }
 
-    /// The path of the rule by which what the image has at a path is expected there; `None` if it is not.
-    pub fn expects_of_image(&self, path: &Path) -> Option<&str> {
+    /// The rule by which what the image has at a path is expected there; `None` if it is not.
+    pub fn expects_of_image(&self, path: &Path) -> Option<&Rule> {
         let (rule, _) = &self.rules[self.image.rule_for(path)?];
-        (rule.action != DriftAction::Ignore).then_some(rule.path.as_str())
+        (rule.action != DriftAction::Ignore).then_some(rule)
+    }
+
+    /// Whether a rule has paths of the image compared at a slow pace.
+    pub fn scans_image(&self) -> bool {
+        self.all_image_rules().any(|rule| rule.scan && rule.action != DriftAction::Ignore)
+    }
+
+    /// All rules about what the image has, those with the action `ignore` too.
+    pub fn all_image_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().map(|(rule, _)| rule).filter(|rule| rule.image)
     }
 
     /// Every rule with its file, by path.

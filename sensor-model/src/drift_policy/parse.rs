@@ -25,7 +25,7 @@ pub const LIST_KIND: &str = "DriftPolicyList";
 const MAXIMUM_BYTES: usize = 1 << 20;
 /// The keys of a rule.
 const RULE_KEYS: &[&str] =
-    &["path", "action", "allowedActors", "secret", "labels", "closed", "image", "except", "reason"];
+    &["path", "action", "allowedActors", "secret", "labels", "closed", "image", "scan", "except", "reason"];
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
 
@@ -151,9 +151,27 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
     if image && action == DriftAction::Revert {
         return Err(RuleError::new(field("action"), DriftPolicyFault::RevertImage));
     }
+    let scan = flag(rule, "scan", at)?;
+    if scan && !image {
+        return Err(RuleError::new(field("scan"), DriftPolicyFault::ScanWithoutImage));
+    }
+    if scan && action == DriftAction::Deny {
+        return Err(RuleError::new(field("action"), DriftPolicyFault::DenyScan));
+    }
     let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
     let reason = reason.map(str::to_owned);
-    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, closed, image, except, reason })
+    Ok(Rule {
+        path: path.to_owned(),
+        action,
+        allowed_actors,
+        secret,
+        labels,
+        closed,
+        image,
+        scan,
+        except,
+        reason,
+    })
 }
 
 /// Whether the rule closes directories, and the names that may be in them besides.

@@ -246,7 +246,27 @@ fn a_rule_about_the_image_decides_about_what_the_image_has_alone_and_the_most_pr
     assert_eq!(policy.decide_about(&of("/usr/sbin/sshd", layer()), None).action, DriftAction::Observe);
     let text = serde_json::to_string(&policy).unwrap();
     let again: DriftPolicy = serde_json::from_str(&text).unwrap();
-    assert_eq!(again.expects_of_image(Path::new("/usr/bin/ls")), Some("/usr/bin/"));
+    let rule = again.expects_of_image(Path::new("/usr/bin/ls")).map(|rule| rule.path.as_str());
+    assert_eq!(rule, Some("/usr/bin/"));
+}
+
+#[test]
+fn the_most_precise_rule_about_the_image_decides_whether_a_path_is_scanned_or_watched() {
+    let policy = merged(
+        "
+    - {path: /usr/, action: observe, image: true, scan: true}
+    - {path: /usr/bin/, action: degrade, image: true}
+    - {path: /usr/share/doc/, action: ignore, image: true}
+",
+    );
+    assert!(policy.scans_image());
+    let scans = |path: &str| policy.expects_of_image(Path::new(path)).map(|rule| rule.scan);
+    assert_eq!(scans("/usr/lib/a.so"), Some(true));
+    assert_eq!(scans("/usr/bin/ls"), Some(false));
+    assert_eq!(scans("/usr/share/doc/a"), None);
+    // Nothing but what differs is watched by a rule that scans.
+    assert_eq!(policy.image_rules().collect::<Vec<_>>(), ["/usr/bin/"]);
+    assert!(!merged("    - {path: /usr/, action: ignore, image: true, scan: true}\n").scans_image());
 }
 
 #[test]
@@ -342,6 +362,13 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
             rules("  - {path: /a/, action: revert, image: true}"),
             "spec.rules[0].action",
             "not be revert",
+            true,
+        ),
+        (rules("  - {path: /a/, action: observe, scan: true}"), "spec.rules[0].scan", "image: true", true),
+        (
+            rules("  - {path: /a/, action: deny, image: true, scan: true}"),
+            "spec.rules[0].action",
+            "does not watch the paths",
             true,
         ),
         (

@@ -14,6 +14,7 @@ mod index;
 mod limits;
 mod manifest;
 mod reference;
+mod scan;
 mod tar;
 mod tree;
 
@@ -35,5 +36,6 @@ pub use manifest::{
     Platform, parse_config, parse_document,
 };
 pub use reference::{ImageMeta, ImageSource, LayerMeta, Package, Strength, is_digest};
+pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;

@@ -68,6 +68,7 @@ mod follow_applies;
 mod foreign;
 mod holdfast_writers;
 mod hooks;
+mod image_scan;
 mod intake;
 pub mod kernel_programs;
 mod lock;

@@ -7,6 +7,7 @@ use super::open_drift::{OpenDrift, OpenDrifts};
 use crate::kernel::hooks::{Attachment, ProgramSet};
 use sensor_common::op::Operation;
 use sensor_model::drift_policy::DriftAction;
+use sensor_model::image::ScanProgress;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
@@ -214,6 +215,8 @@ pub enum AgentReport<'a> {
     Reverted(&'a str, Result<(), &'a dyn Error>),
     /// This number of denials or executions has no record of its own.
     WithoutRecord(RecordKind, u64),
+    /// The progress of the scan of what the image has.
+    ImageScan(ScanProgress),
     /// The state of the node's config.
     NodeState(Option<Standing>),
 }

@@ -13,6 +13,7 @@ use super::reports::AgentReport;
 use super::run_end::RunEnd;
 use super::service::{SignalRequest, Signals, notify, watchdog_pause};
 use super::state::Agent;
+use crate::image::ScanFiles;
 use crate::kernel::hooks::When;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::labels;
@@ -163,6 +164,7 @@ impl Agent {
         self.follow_applies(changes)?;
         self.follow_files();
         self.follow_directories();
+        self.follow_image_scan();
         self.compare_mounts(changes)?;
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();
@@ -178,6 +180,19 @@ impl Agent {
             CanaryBeat::ProgramsStopped => self.run_end = Some(RunEnd::ProgramsStopped),
         }
         Ok(())
+    }
+
+    /// Has the scan of the image go on, and reports its progress.
+    fn follow_image_scan(&mut self) {
+        if !self.verdicts.desired.policy.scans_image() {
+            return;
+        }
+        // The first verification has the disk for itself.
+        if self.image_scan.is_running() || !self.verifications.is_verifying() {
+            self.image_scan.follow(&self.options.inputs, self.verdicts.now());
+        }
+        let progress = ScanFiles::of(&self.options.inputs.state).progress();
+        self.verdicts.report(AgentReport::ImageScan(progress));
     }
 
     /// Begins a full verification.

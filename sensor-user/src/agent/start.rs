@@ -350,6 +350,7 @@ impl AgentRun {
             holdfast_writers,
             apply_tracker,
             write_back,
+            image_scan: std::mem::take(&mut carried.image_scan),
             directories_followed,
             run_end: None,
             options,

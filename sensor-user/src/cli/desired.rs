@@ -29,10 +29,10 @@ pub struct Read {
     policy: Vec<PathBuf>,
     /// Root of the host's file system.
     #[arg(long, value_name = "DIRECTORY")]
-    host_root: PathBuf,
+    pub(super) host_root: PathBuf,
     /// State directory: which kernel arguments wait for the next boot.
     #[arg(long, value_name = "DIRECTORY")]
-    state: PathBuf,
+    pub(super) state: PathBuf,
     /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
@@ -55,7 +55,8 @@ impl Read {
         Ok(IN_SYNC)
     }
 
-    fn arguments(self) -> ReaderArguments {
+    /// What the daemon asked to read.
+    pub(super) fn arguments(self) -> ReaderArguments {
         ReaderArguments {
             configs: self.config,
             generation: self.generation,

@@ -29,6 +29,7 @@ pub mod quarantine;
 pub mod render;
 pub mod repair;
 pub mod rollback;
+pub mod scan;
 pub mod schemas;
 pub mod sources;
 pub mod status;
@@ -96,6 +97,9 @@ pub enum Command {
     /// Read configs and policies for the daemon.
     #[command(hide = true)]
     Desired(desired::Read),
+    /// Compare what the image has and the daemon does not watch, for the daemon.
+    #[command(hide = true)]
+    Scan(scan::ScanCommand),
     /// Observe things on file systems that may not answer, for the daemon.
     #[command(hide = true)]
     Look(look::Look),
@@ -147,6 +151,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Detach(detach) => detach.run(screen),
         Command::Completions(completions) => completions.run(&mut self::command(), screen),
         Command::Desired(read) => read.run(screen),
+        Command::Scan(scan) => scan.run(),
         Command::Look(look) => look.run(),
         Command::Order(order) => order.run(screen),
     }

@@ -3,6 +3,7 @@
 //! In: expectations. Out: the same with the host's labels, and the ids that they name. This room asks for the facts through a
 //! trait, and the rooms that observe the host implement it.
 
+use crate::sys::FileVersion;
 use sensor_model::{
     closed::HostDirectories,
     compare::Ids,
@@ -46,14 +47,14 @@ pub trait HostFacts {
 /// The files of a host's SELinux policy: of each its inode, size, and times of change in nanoseconds. Empty on a host without
 /// SELinux.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LabelVersion(pub(crate) Vec<Option<(u64, u64, i128, i128)>>);
+pub struct LabelVersion(pub(crate) Vec<Option<FileVersion>>);
 
 /// The versions of what [`HostFacts::directories`] and [`HostFacts::image_things`] give, and where to look for a change. Empty without a
 /// closed directory and without a rule about an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoriesVersion {
     /// The databases of packages: of each its inode, size, and times of change in nanoseconds.
-    pub(crate) packages: Vec<Option<(u64, u64, i128, i128)>>,
+    pub(crate) packages: Vec<Option<FileVersion>>,
     /// The directories that match the glob of a rule, by the rule's path.
     pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
     /// The indexes of images.
@@ -62,10 +63,15 @@ pub struct DirectoriesVersion {
     pub(crate) searched: Vec<PathBuf>,
 }
 
-/// The state of the directory of indexes: another state means other indexes. `None` without a rule about an image or a closed directory,
-/// and without the directory.
+/// The state of the indexes and of what a scan found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ImagesVersion(pub(crate) Option<(u64, i128, i128)>);
+pub(crate) struct ImagesVersion {
+    /// The directory of indexes: another state means other indexes. `None` without a rule about an image or a closed directory, and without
+    /// the directory.
+    pub(crate) indexes: Option<FileVersion>,
+    /// The findings: another state means other findings. `None` without a rule that scans, and without findings.
+    pub(crate) findings: Option<FileVersion>,
+}
 
 /// Completes expectations with facts of the host. Gives the ids that they name.
 pub(crate) fn complete(expectations: &mut [Expectation], policy: &DriftPolicy, host: &dyn HostFacts) -> Ids {

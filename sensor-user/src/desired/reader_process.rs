@@ -99,6 +99,14 @@ pub struct ReaderArguments {
 }
 
 impl ReaderArguments {
+    /// Reads configs and policies in this process.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used, with file, field and reason.
+    pub fn load(self, host: &dyn HostFacts, waits: Waits) -> Result<Desired, DesiredError> {
+        read_here(&self.inputs(waits), host)
+    }
+
     /// The inputs of which [`load`] made the arguments.
     fn inputs(self, waits: Waits) -> Inputs {
         let mut configs = self.configs;
@@ -185,14 +193,25 @@ fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<
 }
 
 fn spawn(inputs: &Inputs) -> io::Result<Child> {
-    let flag = |name: &str, value: &Path| {
-        let mut flag = OsString::from(format!("--{name}="));
-        flag.push(value);
-        flag
-    };
-    Command::new(THIS_PROGRAM)
+    command(SUBCOMMAND, inputs)
+        .args(inputs.kept_in().map(|directory| flag("keep", &directory)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+fn flag(name: &str, value: &Path) -> OsString {
+    let mut flag = OsString::from(format!("--{name}="));
+    flag.push(value);
+    flag
+}
+
+/// A subcommand of this program that reads the same configs and policies as the daemon, which does not keep them.
+pub(crate) fn command(subcommand: &str, inputs: &Inputs) -> Command {
+    let mut command = Command::new(THIS_PROGRAM);
+    command
         .arg0("holdfast")
-        .arg(SUBCOMMAND)
+        .arg(subcommand)
         .args(inputs.source.manifests().iter().map(|path| flag("config", path)))
         .args(inputs.source.is_of_service().then_some("--service"))
         .args(inputs.source.of_operator().map(|_| "--operator"))
@@ -201,11 +220,8 @@ fn spawn(inputs: &Inputs) -> io::Result<Child> {
         .arg(flag("host-root", &inputs.root))
         .arg(flag("state", &inputs.state))
         .args((inputs.unknown() == Unknown::Warn).then_some("--allow-unknown"))
-        .args(inputs.kept_in().map(|directory| flag("keep", &directory)))
-        .args(inputs.allow_empty.then_some("--allow-empty"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
+        .args(inputs.allow_empty.then_some("--allow-empty"));
+    command
 }
 
 fn take(mut child: Child) -> Result<Desired, DesiredError> {

@@ -32,6 +32,7 @@ pub struct ImageIndex {
     slots: SlotTable,
     hasher: PathHasher,
     meta: ImageMeta,
+    sha256: [u8; 32],
 }
 
 impl ImageIndex {
@@ -79,7 +80,20 @@ impl ImageIndex {
         let meta: ImageMeta =
             serde_json::from_slice(&meta).map_err(|_| IndexError::Damaged("the description of the image"))?;
         let hasher = path_hash(&meta.digest);
-        Ok(Self { path: path.to_owned(), file: file.into_inner(), records, slots, hasher, meta })
+        Ok(Self {
+            path: path.to_owned(),
+            file: file.into_inner(),
+            records,
+            slots,
+            hasher,
+            meta,
+            sha256: trailer.sha256,
+        })
+    }
+
+    /// The digest of the file.
+    pub(super) fn sha256(&self) -> &[u8; 32] {
+        &self.sha256
     }
 
     /// What the index says about its image.
@@ -161,7 +175,19 @@ impl ImageIndex {
         &self,
         mut take: impl FnMut(&[u8], ImageEntry) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut offset = MAGIC.len() as u64;
+        self.each_from(0, |_, path, entry| take(path, entry))
+    }
+
+    /// The same from an offset on that an earlier walk gave, or from 0. `take` also gets the offset of the next path.
+    ///
+    /// # Errors
+    /// As [`ImageIndex::each`].
+    pub(super) fn each_from<E: From<ImageError>>(
+        &self,
+        offset: u64,
+        mut take: impl FnMut(u64, &[u8], ImageEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut offset = offset.max(MAGIC.len() as u64);
         let mut buffer = vec![0; FILE_BUFFER];
         let mut filled = 0..0;
         while offset < self.records {
@@ -184,9 +210,9 @@ impl ImageIndex {
             let start = filled.start + 4;
             let (path, entry) =
                 decode_record(&buffer[start..start + length]).ok_or_else(|| self.damaged("a record"))?;
-            take(path, entry)?;
             filled.start = start + length;
             offset += 4 + length as u64;
+            take(offset, path, entry)?;
         }
         Ok(())
     }

@@ -10,8 +10,9 @@ use super::{
     error::ImageError,
     images::Images,
     index::ImageIndex,
+    scan_files::ScanFiles,
 };
-use crate::{desired::ImagesVersion, observation::Observer};
+use crate::{desired::ImagesVersion, observation::Observer, sys::version_of};
 use nix::sys::stat::lstat;
 use sensor_model::{
     closed::PackagedPath,
@@ -36,15 +37,10 @@ pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
     if !policy.expects_image() && policy.closed().next().is_none() {
         return ImagesVersion::default();
     }
-    ImagesVersion(lstat(Images::of(state).path()).ok().map(|stat| {
-        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-        // A new index gets its name by a rename, which changes the directory.
-        (
-            stat.st_ino,
-            nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
-            nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
-        )
-    }))
+    // A new index gets its name by a rename, which changes the directory.
+    let indexes = lstat(Images::of(state).path()).ok().map(|stat| version_of(&stat));
+    let findings = policy.scans_image().then(|| ScanFiles::of(state).findings_version()).flatten();
+    ImagesVersion { indexes, findings }
 }
 
 /// What the booted image puts below closed directories.
@@ -75,6 +71,9 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
     let mut found = Found::default();
     if !policy.expects_image() {
         return found.expectations;
+    }
+    if policy.scans_image() {
+        found.scanned = ScanFiles::of(state).findings();
     }
     let chosen = applying(&Images::of(state), observer).and_then(|chosen| {
         for index in &chosen.indexes {
@@ -144,6 +143,8 @@ struct Found {
     known: BTreeSet<Box<[u8]>>,
     /// Paths of which too little is known.
     left_out: usize,
+    /// The paths that differed when they were scanned last.
+    scanned: BTreeSet<String>,
     /// The paths of the rules that watch something.
     rules: BTreeSet<String>,
 }
@@ -155,6 +156,10 @@ impl Found {
         index.each(|bytes, entry| {
             let path = Path::new(OsStr::from_bytes(bytes));
             let Some(rule) = policy.expects_of_image(path) else { return Ok(()) };
+            let is_found = || path.to_str().is_some_and(|path| self.scanned.contains(path));
+            if rule.scan && !is_found() {
+                return Ok(());
+            }
             if !self.known.insert(bytes.into()) || is_changed_by_host(path, &entry, meta) {
                 return Ok(());
             }
@@ -162,8 +167,8 @@ impl Found {
             match live(path, &entry, meta, source) {
                 Some(expectation) => {
                     self.expectations.push(expectation);
-                    if !self.rules.contains(rule) {
-                        self.rules.insert(rule.to_owned());
+                    if !self.rules.contains(&rule.path) {
+                        self.rules.insert(rule.path.clone());
                     }
                 }
                 None => self.left_out += 1,
@@ -212,6 +217,24 @@ fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
     ExpectationSource::ImageLayer(ImageLayer { layer, image: image.into() })
 }
 
+/// Whether the daemon can watch the path of an entry.
+pub(super) fn can_be_watched(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool {
+    !is_changed_by_host(path, entry, meta) && is_known_in_full(path, entry)
+}
+
+/// Whether an expectation has a form for everything that the entry has.
+fn is_known_in_full(path: &Path, entry: &ImageEntry) -> bool {
+    let has_text = path.to_str().is_some()
+        && entry.target.as_ref().is_none_or(|target| std::str::from_utf8(target).is_ok());
+    let has_form = match entry.file_type {
+        FileType::Regular => entry.sha256.is_some(),
+        // Their attributes are not compared.
+        FileType::Directory | FileType::Symlink => true,
+        _ => false,
+    };
+    entry.known.has_metadata() && has_text && has_form
+}
+
 /// The expectation of an entry; `None` if it is not known in full, or if no expectation has a form for it.
 fn live(
     path: &Path,
@@ -219,20 +242,11 @@ fn live(
     meta: &ImageMeta,
     source: &ExpectationSource,
 ) -> Option<Expectation> {
-    let has_text = path.to_str().is_some()
-        && entry.target.as_ref().is_none_or(|target| std::str::from_utf8(target).is_ok());
-    let is_known = entry.known.has_metadata() && has_text;
-    let counted = entry.xattrs.iter().filter(|(name, value)| !xattr::is_ignored(name, value));
-    let listed: Vec<(String, String)> = counted.cloned().collect();
-    let has_form = match entry.file_type {
-        FileType::Regular => entry.sha256.is_some(),
-        // Their attributes are not compared.
-        FileType::Directory | FileType::Symlink => true,
-        _ => false,
-    };
-    if !is_known || !has_form {
+    if !is_known_in_full(path, entry) {
         return None;
     }
+    let counted = entry.xattrs.iter().filter(|(name, value)| !xattr::is_ignored(name, value));
+    let listed: Vec<(String, String)> = counted.cloned().collect();
     let mut expectation = entry.expectation(path, source.clone());
     if let Expected::File(file) = &mut expectation.expected {
         file.xattrs = match (meta.knows_xattrs(), listed.is_empty()) {

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Directories of a running host whose contents are not the image's: file systems of the kernel, and state.
-const OF_THE_HOST: [&str; 7] = ["/dev", "/proc", "/run", "/sys", "/sysroot", "/tmp", "/var"];
+pub(super) const OF_THE_HOST: [&str; 7] = ["/dev", "/proc", "/run", "/sys", "/sysroot", "/tmp", "/var"];
 /// Most links that are followed to the entry of a path.
 const MOST_LINKS: usize = 40;
 
@@ -122,7 +122,8 @@ impl<'a> Verifier<'a> {
         Ok(verified)
     }
 
-    fn compare(&self, path: PathBuf, mut entry: ImageEntry) -> Found {
+    /// Compares one entry at its path.
+    pub(super) fn compare(&self, path: PathBuf, mut entry: ImageEntry) -> Found {
         let meta = self.index.meta();
         if self.is_running && meta.source == ImageSource::Layers && is_of_each_host(&path) {
             entry.known = Known::Existence;

@@ -109,11 +109,8 @@ pub(crate) fn state(observer: &Observer) -> String {
     states.collect::<Vec<_>>().join("; ")
 }
 
-/// Inode, size, and times of change in nanoseconds.
-fn identity(observer: &Observer, path: &Path) -> Option<(u64, u64, i128, i128)> {
+fn identity(observer: &Observer, path: &Path) -> Option<sys::FileVersion> {
     let file = observer.root().open_at(path, OFlag::O_PATH | OFlag::O_CLOEXEC).ok()?;
     let stat = fstat(&file).ok()?;
-    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
-    Some((stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec)))
+    Some(sys::version_of(&stat))
 }

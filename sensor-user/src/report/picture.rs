@@ -144,6 +144,7 @@ impl Picture {
                 self.changed = true;
             }
             AgentReport::Reverted(path, result) => metrics.reverted(path, result),
+            AgentReport::ImageScan(progress) => metrics.image_scan(&progress),
             AgentReport::WithoutRecord(kind, count) => metrics.without_record(kind, count),
             AgentReport::NodeState(standing) => {
                 let is_new = standing != self.node;

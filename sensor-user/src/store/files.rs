@@ -105,21 +105,6 @@ impl Store {
     /// Replaces a file of the store, durably.
     #[expect(clippy::unused_self, reason = "files of the store are replaced through the store")]
     pub(super) fn replace(&self, directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let path = directory.join(name);
-        let failed = |operation| {
-            let path = path.clone();
-            move |errno| CallError::new(&path, operation, errno)
-        };
-        let handle = sys::directory(directory).map_err(failed("open the directory"))?;
-        let temporary = format!(".{name}.new");
-        match sys::remove(&handle, OsStr::new(&temporary), false) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(failed("remove the temporary file")(errno).into()),
-        }
-        let file = sys::create(&handle, OsStr::new(&temporary)).map_err(failed("make"))?;
-        sys::write(&file, bytes).map_err(failed("write"))?;
-        sys::sync(&file).map_err(failed("sync"))?;
-        sys::rename_over(&handle, OsStr::new(&temporary), OsStr::new(name)).map_err(failed("rename"))?;
-        Ok(sys::sync(&handle).map_err(failed("sync the directory"))?)
+        Ok(sys::replace(directory, name, bytes)?)
     }
 }

@@ -6,10 +6,14 @@
 pub(crate) mod durable;
 mod error;
 mod reading;
+mod replacing;
 pub(crate) mod temporary;
 
 pub use error::CallError;
-pub(crate) use reading::{DIRECTORY, attributes, attributes_by_handle, clear_refusing_flags, each_chunk};
+pub(crate) use reading::{
+    DIRECTORY, FileVersion, attributes, attributes_by_handle, clear_refusing_flags, each_chunk, version_of,
+};
+pub(crate) use replacing::replace;
 
 use nix::{
     dir::Dir,

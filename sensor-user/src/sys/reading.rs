@@ -3,7 +3,7 @@
 //! In: a handle. Out: what the object has. A size and the kernel's own limits bound each call, because others may own the object.
 
 use super::{CallResult, by_handle, raw, set_flags};
-use nix::{errno::Errno, fcntl::OFlag};
+use nix::{errno::Errno, fcntl::OFlag, sys::stat::FileStat};
 use rustix::fs::{IFlags, fgetxattr, flistxattr, getxattr, ioctl_getflags, listxattr};
 use std::{
     ffi::{OsStr, OsString},
@@ -21,6 +21,16 @@ pub(crate) const DIRECTORY: OFlag =
 const CHUNK: usize = 64 << 10;
 /// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const LARGEST: usize = 64 << 10;
+
+/// What shows that a file was replaced or changed: its inode, size, and times of change of content and inode in nanoseconds.
+pub(crate) type FileVersion = (u64, u64, i128, i128);
+
+/// The version of a file.
+pub(crate) fn version_of(stat: &FileStat) -> FileVersion {
+    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
+    (stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec))
+}
 
 /// Reads a file of `size` bytes in pieces. `false` if it has another size now; it then stops at `size` bytes.
 pub(crate) fn each_chunk(

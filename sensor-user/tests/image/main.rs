@@ -11,6 +11,7 @@ mod packages;
 mod policies;
 mod refused;
 mod repository;
+mod scanned;
 mod unpacked;
 mod watched;
 mod world;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
@@ -26,6 +27,7 @@ spec:
   rules:
   - {path: /usr/libexec/os/, image: true, action: degrade}
   - {path: /usr/libexec/os/sealed, image: true, action: deny}
+  - {path: /usr/libexec/os/data/, image: true, action: ignore}
 ";
 
 const PROGRAM: &str = "/usr/libexec/os/agent";
@@ -35,7 +37,7 @@ const LAYERS: [(&str, &str, &str); 2] = [
     (
         "ADD base /",
         "mkdir -p usr/libexec/os && cp /bin/busybox usr/libexec/os/agent && echo base > usr/libexec/os/declared && \
-         echo sealed > usr/libexec/os/sealed && ln -s agent usr/libexec/os/link && chmod 755 usr/libexec/os/*",
+         echo sealed > usr/libexec/os/sealed && mkdir -p usr/libexec/os/data && echo data > usr/libexec/os/data/scanned && ln -s agent usr/libexec/os/link && chmod 755 usr/libexec/os/*",
         "usr/libexec/os",
     ),
     (
@@ -69,6 +71,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("what_the_config_declares", declared(&mut agent));
     context.check("refused", refused(&mut agent));
     context.check("explained", explained());
+    context.check("a_scan_finds_what_nothing_watched", scanned(&mut agent));
     context.check("an_index_that_goes_away_closes_no_drift", unindexed(&mut agent));
     agent.stop()?;
     Ok(())
@@ -241,6 +244,27 @@ fn explained() -> Result<String> {
         ensure!(printed.contains(part), "no {part}: {printed}");
     }
     Ok(printed)
+}
+
+/// A file that nothing watched was changed. A rule has such files scanned: from then on the file is watched, and its drift ends when it is
+/// as in the image again.
+fn scanned(agent: &mut RunningDaemon) -> Result<String> {
+    const SCANNED: &str = "/usr/libexec/os/data/scanned";
+    let before = agent.records()?.len();
+    shell(&format!("echo evil > {SCANNED}"))?;
+    fs::write("/run/image-policy.yaml", POLICY.replace("action: ignore", "scan: true, action: observe"))?;
+    agent.signal(Signal::SIGHUP)?;
+    let record =
+        agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == SCANNED)?;
+    let source = record["source"].as_str().unwrap_or_default();
+    ensure!(source.starts_with("layer 1 of 2, sha256:") && source.ends_with("`ADD base /`"), "{record}");
+    ensure!(record["detail"]["policy"] == "observe", "{record}");
+    let before = agent.records()?.len();
+    shell(&format!("echo data > {SCANNED}"))?;
+    let recovered = agent.wait_for("the recovery", before, |record| {
+        record["kind"] == "recovered" && record["path"] == SCANNED
+    })?;
+    Ok(recovered.to_string())
 }
 
 /// Removing the index closes no drift, so the actor of a drift cannot hide it that way.

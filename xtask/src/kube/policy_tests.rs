@@ -55,6 +55,14 @@ fn faults_are_refused(cluster: &Cluster) {
             "a rule with image: true cannot revert",
         ),
         (
+            json!({ "rules": [{ "path": "/usr/", "action": "observe", "scan": true }] }),
+            "only a rule with image: true has scan: true",
+        ),
+        (
+            json!({ "rules": [{ "path": "/usr/", "action": "deny", "image": true, "scan": true }] }),
+            "a rule with scan: true cannot deny",
+        ),
+        (
             json!({ "rules": [rule("etc/a", "deny")] }),
             "spec.rules[0].path: Invalid value: \"etc/a\": must be an absolute path",
         ),

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::atomic::AtomicU64};
 
 /// A word from a closed list.
 pub(super) type Word = &'static str;
@@ -107,6 +107,9 @@ pub(super) struct Families {
     pub(super) backend: Family<BackendLabels, Gauge>,
     pub(super) vectors_unseen: Gauge,
     pub(super) canary_seen: Gauge,
+    pub(super) image_scan_progress: Gauge<f64, AtomicU64>,
+    pub(super) image_scan_differing: Gauge,
+    pub(super) image_scan_ended: Gauge,
     pub(super) gaps: Family<ReasonLabels, Counter>,
     pub(super) gaps_open: Gauge,
     pub(super) reverts: Family<ResultLabels, Counter>,
@@ -154,6 +157,9 @@ impl Families {
             backend: Family::default(),
             vectors_unseen: Gauge::default(),
             canary_seen: Gauge::default(),
+            image_scan_progress: Gauge::default(),
+            image_scan_differing: Gauge::default(),
+            image_scan_ended: Gauge::default(),
             gaps: Family::default(),
             gaps_open: Gauge::default(),
             reverts: Family::default(),
@@ -260,6 +266,22 @@ impl Families {
             "Unix time at which the record of the last canary change arrived",
             Unit::Seconds,
             self.canary_seen.clone(),
+        );
+        ours.register(
+            "image_scan_progress_ratio",
+            "How much of the present round of the scan of the image is done, 0 between two rounds",
+            self.image_scan_progress.clone(),
+        );
+        ours.register(
+            "image_scan_differing",
+            "Paths that the scan of the image found to differ",
+            self.image_scan_differing.clone(),
+        );
+        ours.register_with_unit(
+            "image_scan_ended_timestamp",
+            "Unix time at which the last round of the scan of the image ended, 0 before the first",
+            Unit::Seconds,
+            self.image_scan_ended.clone(),
         );
         ours.register("gaps", "Stretches of time in which events may have been missed", self.gaps.clone());
         ours.register("gaps_open", "Gaps whose things are not verified yet", self.gaps_open.clone());

@@ -21,6 +21,7 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::DifferenceKind,
+    image::ScanProgress,
     node_state::{NodeState, Wait},
     protocol::GapReason,
     record::{Actor, ActorClass, RecordKind, ThingName},
@@ -237,6 +238,13 @@ impl Metrics {
     /// The record of the canary's change arrived.
     pub fn canary(&self, at: Timestamp) {
         self.families.canary_seen.set(at.as_second());
+    }
+
+    /// How far the scan of what the image has is.
+    pub fn image_scan(&self, progress: &ScanProgress) {
+        self.families.image_scan_progress.set(progress.done().unwrap_or(0.0));
+        self.families.image_scan_differing.set(i64::try_from(progress.differing()).unwrap_or(i64::MAX));
+        self.families.image_scan_ended.set(progress.last.as_ref().map_or(0, |last| last.ended));
     }
 
     /// A gap opened.

@@ -1,0 +1,125 @@
+//! `holdfast scan`: compares what the image has and the daemon does not watch, in a process of its own.
+
+use super::{desired::Read, exit::IN_SYNC};
+use crate::{
+    apply::waits_or_none,
+    bounded,
+    image::{Scan, ScanEnd},
+    observation::Observer,
+};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use sensor_model::{cgroup::processor_quota, expectation::ExpectationSource, image::ScanPace};
+use std::{
+    collections::HashSet,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
+
+/// The control group of this process.
+const OWN_GROUP: &str = "/proc/self/cgroup";
+/// Where control groups are.
+const GROUPS: &str = "/sys/fs/cgroup";
+/// Most bytes of a file of a control group.
+const GROUP_BYTES: u64 = 64 << 10;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct ScanCommand {
+    #[command(flatten)]
+    read: Read,
+    /// Percent of a processor that the scan may use, of the part that its control group may use.
+    #[arg(long, default_value_t = 2.0, value_name = "PERCENT", value_parser = percent)]
+    processor: f64,
+    /// MiB a second that it may read.
+    #[arg(long, default_value_t = 8, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    read_mebibytes: u32,
+    /// Hours from the end of a round to the beginning of the next one.
+    #[arg(long, default_value_t = 24, value_name = "NUMBER")]
+    every_hours: u32,
+}
+
+impl ScanCommand {
+    /// Runs the round that is due.
+    ///
+    /// # Errors
+    /// Configs, policies or an index cannot be read, or the progress cannot be kept.
+    pub fn run(self) -> anyhow::Result<u8> {
+        give_way();
+        let (root, state) = (self.read.host_root.clone(), self.read.state.clone());
+        let observer = Observer::guarded(&root)?;
+        let desired = self.read.arguments().load(&observer, waits_or_none)?;
+        let declared: HashSet<Arc<Path>> = desired
+            .expectations
+            .iter()
+            .filter(|expectation| !matches!(expectation.source, ExpectationSource::ImageLayer(_)))
+            .map(|expectation| expectation.thing.path())
+            .collect();
+        let pace = ScanPace {
+            processor: self.processor / 100.0,
+            bytes: f64::from(self.read_mebibytes) * f64::from(1 << 20),
+        };
+        let scan = Scan {
+            observer: &observer,
+            root: &root,
+            policy: &desired.policy,
+            state: &state,
+            is_declared: &|path| declared.contains(path),
+            pace: pace.within(quota()),
+            every: Duration::from_hours(self.every_hours.into()),
+            pause: &pause,
+        };
+        if let ScanEnd::Complete(round) = scan.run()? {
+            tracing::info!(
+                compared = round.compared,
+                differing = round.found(),
+                unreadable = round.unreadable,
+                "A scan of what the image has is complete."
+            );
+        }
+        Ok(IN_SYNC)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the pace of the scan is no event")]
+fn pause(pause: Duration) -> ControlFlow<()> {
+    thread::sleep(pause);
+    ControlFlow::Continue(())
+}
+
+/// Ends with the daemon, and runs only when nothing else wants the processor. The kernel gives such a process idle I/O, too.
+fn give_way() {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
+        tracing::warn!(%error, "The scan may outlive the daemon by the rest of its round.");
+    }
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    if let Err(error) = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
+        tracing::warn!(?error, "The scan runs with the usual priority.");
+    }
+}
+
+/// How much of a processor the control group of this process may use; `None` without a limit.
+fn quota() -> Option<f64> {
+    let read = |path: &Path| {
+        let bytes = bounded::read(path, GROUP_BYTES).ok()?;
+        String::from_utf8(bytes).ok()
+    };
+    let own = read(Path::new(OWN_GROUP))?;
+    let group = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let directory = PathBuf::from(format!("{GROUPS}{group}"));
+    let limits = directory.ancestors().take_while(|above| above.starts_with(GROUPS));
+    limits.filter_map(|above| processor_quota(&read(&above.join("cpu.max"))?)).reduce(f64::min)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("must be a number above 0, at most 100".to_owned()),
+    }
+}

@@ -1,0 +1,154 @@
+//! Paths of the image that the daemon does not watch are compared at a slow pace.
+
+use crate::world::{CONFIG, World};
+use holdfast::{
+    image::{Scan, ScanEnd},
+    observation::Observer,
+};
+use sensor_model::{
+    drift_policy::{DriftPolicy, DriftPolicyFile},
+    image::ScanPace,
+};
+use std::{cell::Cell, fs, ops::ControlFlow, path::Path, time::Duration};
+
+fn policy(rules: &str) -> String {
+    format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: test}}\nspec:\n  rules:\n{rules}"
+    )
+}
+
+/// A host that booted the image, with a rule that has everything compared at a slow pace.
+fn booted(rules: &str) -> World {
+    let (world, digest) = World::in_sync();
+    world.boot(&digest);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    world.write_host("etc/motd", "declared", 0o644);
+    fs::write(world.at("policy.yaml"), policy(rules)).unwrap();
+    world
+}
+
+fn scan(world: &World, every: &str) {
+    let result = world.run(&[
+        "scan",
+        "CONFIG",
+        "POLICY",
+        "HOST",
+        "STATE",
+        "--processor",
+        "100",
+        "--every-hours",
+        every,
+    ]);
+    assert_eq!(result.code, 0, "{result:?}");
+}
+
+/// The paths that differ.
+fn drifted(world: &World) -> Vec<String> {
+    let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE", "-o", "json"]);
+    let report = result.json("check");
+    assert_eq!(report["unreadable"], serde_json::json!([]), "{report}");
+    let drifted = report["drifted"].as_array().unwrap().iter();
+    drifted
+        .map(|thing| {
+            let source = thing["source"].as_str().unwrap();
+            assert!(source.starts_with("layer "), "{source}");
+            thing["path"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+fn findings(world: &World) -> String {
+    fs::read_to_string(world.at("state/scan/findings.json")).unwrap_or_default().split_whitespace().collect()
+}
+
+#[test]
+fn what_a_scan_finds_is_drift_until_it_is_as_in_the_image_and_the_next_round_forgets_it() {
+    let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    assert_eq!(drifted(&world), [""; 0], "nothing watches it");
+    scan(&world, "24");
+    assert_eq!(drifted(&world), ["/usr/bin/tool"]);
+    world.write_host("usr/bin/tool", "new tool", 0o755);
+    assert_eq!(drifted(&world), [""; 0]);
+    // The next round is not due.
+    scan(&world, "24");
+    assert_eq!(findings(&world), "[\"/usr/bin/tool\"]");
+    scan(&world, "0");
+    assert_eq!(findings(&world), "[]");
+}
+
+#[test]
+fn a_scan_compares_neither_what_a_config_declares_nor_what_other_rules_watch_or_ignore() {
+    let world = booted(
+        "  - {path: /, image: true, scan: true, action: observe}\n  - {path: /usr/bin/, image: true, action: observe}\n  \
+         - {path: /etc/app.conf, image: true, action: ignore}\n",
+    );
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    world.write_host("etc/app.conf", "a=2\n", 0o644);
+    scan(&world, "24");
+    assert_eq!(findings(&world), "", "/etc/motd is declared and differs from the image");
+    assert_eq!(drifted(&world), ["/usr/bin/tool"]);
+}
+
+#[test]
+fn another_index_or_rule_begins_a_round_at_once() {
+    let world = booted("  - {path: /etc/, image: true, scan: true, action: observe}\n");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    scan(&world, "24");
+    assert_eq!(findings(&world), "");
+    fs::write(world.at("policy.yaml"), policy("  - {path: /, image: true, scan: true, action: observe}\n"))
+        .unwrap();
+    scan(&world, "24");
+    assert_eq!(findings(&world), "[\"/usr/bin/tool\"]");
+}
+
+#[test]
+fn a_damaged_file_of_the_scan_has_it_begin_anew() {
+    let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    scan(&world, "24");
+    for name in ["findings", "progress"] {
+        fs::write(world.at(&format!("state/scan/{name}.json")), "{").unwrap();
+    }
+    assert_eq!(drifted(&world), [""; 0]);
+    scan(&world, "24");
+    assert_eq!(drifted(&world), ["/usr/bin/tool"]);
+}
+
+#[test]
+fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
+    let world = booted("");
+    world.write_host("etc/app.conf", "a=2\n", 0o644);
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let rules = policy("  - {path: /, image: true, scan: true, action: observe}\n");
+    let policy = DriftPolicy::merge(&[DriftPolicyFile::parse("a.yaml", rules.as_bytes()).unwrap()]).unwrap();
+    let (root, state) = (world.at("root"), world.at("state"));
+    let observer = Observer::new(&root).unwrap();
+    let pauses = Cell::new(0);
+    let scan = Scan {
+        observer: &observer,
+        root: &root,
+        policy: &policy,
+        state: &state,
+        is_declared: &|path| path == Path::new("/etc/motd"),
+        // Each byte takes a second.
+        pace: ScanPace { processor: 1.0, bytes: 1.0 },
+        every: Duration::from_hours(24),
+        pause: &|_| {
+            pauses.set(pauses.get() + 1);
+            ControlFlow::Break(())
+        },
+    };
+    let round = loop {
+        match scan.run().unwrap() {
+            ScanEnd::Interrupted => {}
+            ScanEnd::Complete(round) => break round,
+            ScanEnd::NotDue => panic!("the round has not ended"),
+        }
+        assert!(pauses.get() < 100);
+    };
+    assert!(pauses.get() >= 2, "two files have bytes");
+    assert_eq!((round.passed, round.paths), (round.paths, round.paths));
+    assert_eq!(round.differing.iter().collect::<Vec<_>>(), ["/etc/app.conf", "/usr/bin/tool"]);
+    assert_eq!(scan.run().unwrap(), ScanEnd::NotDue);
+}
