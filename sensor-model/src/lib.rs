@@ -37,7 +37,7 @@
 //! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
 //! | [`image`] | OS images: manifests, layers, what they put at each path, and the index of that |
-//! | [`ostree`] | the objects of an ostree repository, and the checksum of a file |
+//! | [`ostree`] | the objects of an ostree repository, the checksum of a file, and the layers of the image that a commit was made from |
 //! | [`dpkg`] | the packages of dpkg's database, and what each has at its paths |
 //! | [`rpm`] | the same by rpm's database |
 //! | [`adopt`] | the MachineConfig that declares the present state |

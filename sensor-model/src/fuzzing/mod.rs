@@ -144,9 +144,10 @@ pub fn os(data: &[u8]) {
     ostree_objects(data);
 }
 
-/// Objects of an ostree repository: a directory has each name once, and none leads elsewhere.
+/// Objects of an ostree repository: a directory has each name once, and none leads elsewhere. What a layer adds is of that layer, and a
+/// whiteout adds nothing. A ref of a layer is one name in the directory of such refs.
 fn ostree_objects(data: &[u8]) {
-    use crate::ostree::{Commit, DirectoryMeta, DirectoryTree};
+    use crate::ostree::{Commit, DirectoryMeta, DirectoryTree, LayerPaths};
     if let Ok(tree) = DirectoryTree::parse(data) {
         let files = tree.files.iter().map(|file| file.name.as_str());
         let names: Vec<&str> =
@@ -155,11 +156,34 @@ fn ostree_objects(data: &[u8]) {
         assert_eq!(distinct.len(), names.len());
         assert!(names.iter().all(|name| !matches!(*name, "" | "." | "..") && !name.contains(['/', '\0'])));
         assert!(names.len() * 32 < data.len() || names.is_empty());
+        let mut paths = LayerPaths::default();
+        for layer in 0..2 {
+            paths.add(b"/", &tree, layer).expect("a tree of these bytes is small");
+            for name in &names {
+                let found = paths.at(format!("/{name}").as_bytes());
+                let is_whiteout =
+                    name.starts_with(".wh.") && tree.files.iter().any(|file| file.name == *name);
+                assert!(is_whiteout == found.is_none() && found.is_none_or(|found| found.layer <= layer));
+            }
+        }
     }
     if let Ok(meta) = DirectoryMeta::parse(data) {
         assert!(meta.xattrs.len() <= data.len());
     }
     if let Ok(commit) = Commit::parse(data) {
         assert!(commit.subject.len() < data.len());
+        let texts = commit.texts.iter().flatten().map(|(key, text)| key.len() + text.len());
+        assert!(texts.sum::<usize>() < data.len());
+        match commit.image() {
+            Ok(None) => {}
+            Ok(Some(image)) => {
+                assert_eq!(commit.image_digest(), Some(image.digest.as_str()));
+                for layer in image.layers {
+                    let name = layer.reference.strip_prefix("refs/heads/ostree/container/blob/sha256_3A_");
+                    assert!(name.is_some_and(|name| layer.meta.digest == format!("sha256:{name}")));
+                }
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
     }
 }

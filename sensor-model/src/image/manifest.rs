@@ -17,6 +17,8 @@ const MOST_HISTORY: usize = 8192;
 const HISTORY_LENGTH: usize = 1000;
 /// The annotation with the name that a layout gives to an image.
 const NAME: &str = "org.opencontainers.image.ref.name";
+/// The label with the digest of the last uncompressed layer of an encapsulated ostree commit.
+const LAST_OF_COMMIT: &str = "ostree.final-diffid";
 /// Docker's annotation of attestations, which are manifests without a root directory.
 const ATTESTATION: &str = "vnd.docker.reference.type";
 
@@ -283,6 +285,9 @@ pub struct ImageConfig {
     pub layers: Vec<(String, Option<String>)>,
     /// The image is an encapsulated ostree commit, by its labels.
     pub ostree: bool,
+    /// Digest of the last uncompressed layer that is a part of the encapsulated ostree commit, by a label. The layers above it are as in
+    /// other images.
+    pub last_of_commit: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -341,7 +346,7 @@ pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigErr
         .map(|line| history_line(&line))
         .collect();
     let mut lines = if lines.len() == layers { lines } else { Vec::new() }.into_iter();
-    let labels = config.run.unwrap_or_default().labels.unwrap_or_default();
+    let mut labels = config.run.unwrap_or_default().labels.unwrap_or_default();
     Ok(ImageConfig {
         platform: config.platform,
         created: config.created,
@@ -349,7 +354,8 @@ pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigErr
             .into_iter()
             .map(|digest| (digest, lines.next().filter(|line| !line.is_empty())))
             .collect(),
-        ostree: labels.contains_key("ostree.commit") || labels.contains_key("ostree.final-diffid"),
+        ostree: labels.contains_key("ostree.commit") || labels.contains_key(LAST_OF_COMMIT),
+        last_of_commit: labels.remove(LAST_OF_COMMIT),
     })
 }
 

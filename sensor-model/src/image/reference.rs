@@ -57,7 +57,7 @@ impl Package {
 /// One layer of an image, or one package of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LayerMeta {
-    /// Digest of the layer's blob; absent for a package.
+    /// Digest of the layer's blob; absent for a package, a baseline and an ostree commit.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub digest: String,
     /// Digest of the uncompressed layer; absent for a package.
@@ -82,9 +82,13 @@ pub struct ImageMeta {
     /// Digest of the manifest of the platform; for an ostree commit its checksum; for packages, of what their databases say; for a baseline,
     /// of its file.
     pub digest: String,
+    /// Digest of the manifest of the image that an ostree commit was made from, by the commit's metadata. Absent if the commit was made in
+    /// another way.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub manifest: Option<String>,
     /// Digests of the image indexes that lead to the manifest, the outermost first. They name the same image.
     pub indexes: Vec<String>,
-    /// Digest of the image's config; absent for packages and a baseline.
+    /// Digest of the image's config; absent for packages, a baseline, and a commit that was made in another way than from an image.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub config: String,
     /// The platform, such as `linux/amd64`; for packages, what manages them: `dpkg`, `rpm` or both; for a baseline empty.
@@ -94,7 +98,8 @@ pub struct ImageMeta {
     /// When the image was made, by its own word, or the baseline was taken.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub created: Option<String>,
-    /// The layers, the lowest first; or the packages.
+    /// The layers, the lowest first; or the packages. The last one of an ostree commit is the commit itself: it has no digest, and is to blame
+    /// where no layer of the commit's image is.
     pub layers: Vec<LayerMeta>,
     /// How many paths the index has.
     pub entries: u64,
@@ -144,15 +149,28 @@ impl ImageMeta {
         }
     }
 
+    /// How many layers the image has, without the commit that was made from it.
+    pub fn layer_count(&self) -> usize {
+        match self.layers.as_slice() {
+            [layers @ .., commit] if commit.digest.is_empty() && self.has_digests() => layers.len(),
+            all => all.len(),
+        }
+    }
+
+    /// Whether layers of an image are known, and not only a commit, packages or a baseline.
+    pub fn has_digests(&self) -> bool {
+        self.layers.first().is_some_and(|layer| !layer.digest.is_empty())
+    }
+
     /// The blame in words: `layer 2 of 3, sha256:…, "RUN …"`, or the package. The line is cut to `most` characters.
     pub fn blame(&self, layer: u16, most: usize) -> String {
         let number = usize::from(layer);
-        let count = self.layers.len();
+        let count = self.layer_count();
         let Some(meta) = self.layers.get(number) else { return format!("layer {} of {count}", number + 1) };
         if let Some(package) = &meta.package {
             return format!("package {}", package.text());
         }
-        if matches!(self.source, ImageSource::Baseline | ImageSource::Ostree) {
+        if meta.digest.is_empty() {
             return meta.history.clone().unwrap_or_default();
         }
         let digest: String = meta.digest.chars().take(19).collect();

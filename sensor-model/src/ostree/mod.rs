@@ -1,9 +1,11 @@
-//! The objects of an ostree repository: a commit, directories, and the checksum of a file.
+//! The objects of an ostree repository: a commit, directories, and the checksum of a file; and the image that a commit was made from.
 //!
-//! In: the bytes of objects. Out: what they say, or that they are damaged. It reads no file. Objects are in the serialisation of `GVariant`;
+//! In: the bytes of objects. Out: what they say, or that they are damaged; which layer of the image put something at a path. It reads no file. Objects are in the serialisation of `GVariant`;
 //! `variant` knows as much of it as these objects need. Facts: the manual page of ostree and the specification of `GVariant`.
 
 mod checksum;
+mod image;
+mod layers;
 mod objects;
 mod variant;
 
@@ -11,6 +13,8 @@ mod variant;
 mod tests;
 
 pub use checksum::{FileHeader, Xattr};
+pub use image::{CommitImage, CommitImageError, CommitLayer, LayerContent};
+pub use layers::{LayerPaths, Placed, TooManyPaths};
 pub use objects::{Commit, DirectoryMeta, DirectoryTree, OBJECT_LIMIT, ObjectError, SubDirectory, TreeFile};
 
 /// The checksum of an object: a SHA-256.

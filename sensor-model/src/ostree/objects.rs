@@ -2,8 +2,9 @@
 
 use super::{
     Checksum, Xattr,
-    variant::{elements, ends, text},
+    variant::{elements, ends, text, texts},
 };
+use std::collections::BTreeMap;
 
 /// Most bytes of an object that is not a file. A directory with 100,000 files has 6 MiB.
 pub const OBJECT_LIMIT: u64 = 16 << 20;
@@ -30,6 +31,8 @@ pub struct Commit {
     pub tree: Checksum,
     /// Owner and mode of the root directory.
     pub meta: Checksum,
+    /// The texts of its metadata, by their keys. `None` if the metadata has not its form.
+    pub texts: Option<BTreeMap<String, String>>,
 }
 
 /// The names in a directory.
@@ -85,7 +88,8 @@ impl Commit {
 
     /// `(a{sv}aya(say)sstayay)`: metadata, parent, related objects, subject, body, time, the two checksums.
     fn read(bytes: &[u8]) -> Option<Self> {
-        let ([_, _, related, subject, body, tree], last) = ends::<6>(bytes)?;
+        let ([metadata, _, related, subject, body, tree], last) = ends::<6>(bytes)?;
+        let texts = texts(bytes.get(..metadata)?);
         // The time is aligned to its size.
         let time = body.checked_next_multiple_of(8)?;
         let seconds = bytes.get(time..)?.first_chunk::<8>()?;
@@ -94,6 +98,9 @@ impl Commit {
             seconds: u64::from_be_bytes(*seconds),
             tree: bytes.get(time + 8..tree)?.try_into().ok()?,
             meta: bytes.get(tree..last)?.try_into().ok()?,
+            texts: texts.map(|texts| {
+                texts.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+            }),
         })
     }
 }

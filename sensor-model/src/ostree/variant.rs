@@ -4,6 +4,8 @@
 //! container's size. In a tuple they are in reverse order, and the last child has none. In an array each child has one. All children here
 //! are aligned to one byte, unless a caller says otherwise.
 
+use std::collections::BTreeMap;
+
 /// Bytes of one number of a container with so many bytes.
 fn width(size: usize) -> usize {
     match u64::try_from(size).unwrap_or(u64::MAX) {
@@ -39,6 +41,11 @@ pub(super) fn ends<const N: usize>(bytes: &[u8]) -> Option<([usize; N], usize)> 
 
 /// The children of an array whose children have a variable size.
 pub(super) fn elements(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    aligned_elements(bytes, 1)
+}
+
+/// The same, if each child begins at a multiple of so many bytes.
+fn aligned_elements(bytes: &[u8], alignment: usize) -> Option<Vec<&[u8]>> {
     if bytes.is_empty() {
         return Some(Vec::new());
     }
@@ -56,7 +63,24 @@ pub(super) fn elements(bytes: &[u8]) -> Option<Vec<&[u8]>> {
             return None;
         }
         found.push(bytes.get(start..end)?);
-        start = end;
+        start = end.checked_next_multiple_of(alignment)?;
+    }
+    Some(found)
+}
+
+/// The texts of a dictionary from texts to values of any type (`a{sv}`). Its other values are left out.
+pub(super) fn texts(bytes: &[u8]) -> Option<BTreeMap<&str, &str>> {
+    // A value of any type is aligned to eight bytes, so a pair of a key and a value is too.
+    const ALIGNMENT: usize = 8;
+    let mut found = BTreeMap::new();
+    for pair in aligned_elements(bytes, ALIGNMENT)? {
+        let ([key], last) = ends::<1>(pair)?;
+        let value = pair.get(key.checked_next_multiple_of(ALIGNMENT)?..last)?;
+        let key = text(pair.get(..key)?)?;
+        // The type follows the value and a zero.
+        if let Some(value) = value.strip_suffix(b"\0s") {
+            found.insert(key, text(value)?);
+        }
     }
     Some(found)
 }

@@ -159,7 +159,10 @@ fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::
     };
     screen.line(&format!("{name}: {word}"))?;
     let layer = &entry.layer;
-    let mut rows = vec![(None, vec!["put there by".to_owned(), clean(&layer.text())])];
+    let made_from =
+        |digest: &String| (None, vec!["made from".to_owned(), format!("image {}", clean(digest))]);
+    let mut rows: Vec<_> = explained.manifest.iter().map(made_from).collect();
+    rows.push((None, vec!["put there by".to_owned(), clean(&layer.text())]));
     rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
     if entry.path != path {
         rows.push((None, vec!["without links".to_owned(), clean(&entry.path)]));

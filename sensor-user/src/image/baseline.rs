@@ -164,6 +164,7 @@ pub fn index_baseline(file: &Path, text: &[u8], images: &Images) -> Result<Index
     let meta = ImageMeta {
         source: ImageSource::Baseline,
         digest: super::blob::digest_text(&Sha256::digest(text)),
+        manifest: None,
         indexes: Vec::new(),
         config: String::new(),
         platform: String::new(),

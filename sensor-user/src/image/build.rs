@@ -69,6 +69,7 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
     ImageMeta {
         source: ImageSource::Layers,
         digest,
+        manifest: None,
         indexes,
         config: manifest.config.digest.clone(),
         platform: config.platform.to_string(),

@@ -1,7 +1,8 @@
 //! The deployments of a host that boots images.
 //!
-//! In: an observer of the host. Out: what ostree's files say about the booted deployment and the others.
+//! In: an observer of the host. Out: what ostree's files say about the booted deployment and the others. The booted commit is verified.
 
+use super::ostree::repository::{Repository, checksum_of};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -27,9 +28,18 @@ fn deployment(observer: &Observer) -> Option<Deployment> {
     }
 }
 
-/// The digest of the booted image, if the host shows one.
+/// The digest of the booted image, if the host shows one: in the deployment's origin, or else in the booted commit, which was made from the
+/// image. An origin with a tag has no digest.
 pub fn booted_digest(observer: &Observer) -> Option<String> {
-    deployment(observer)?.digest
+    let booted = deployment(observer)?;
+    booted.digest.or_else(|| {
+        let checksum = checksum_of(&booted.checksum?)?;
+        let mut progress = |_| {};
+        // A commit that cannot be read shows no digest.
+        let commit =
+            Repository::of(observer, &mut progress).and_then(|repository| repository.commit(checksum));
+        commit.ok()?.image_digest().map(str::to_owned)
+    })
 }
 
 /// The checksum of the booted ostree commit; `None` on a host that is no ostree host.

@@ -211,6 +211,9 @@ pub enum OstreeFault {
         "the repository /ostree/repo has the mode {0:?}, and only that of hosts, \"bare\", is read; index a layout of the host's image instead"
     )]
     Mode(String),
+    /// A ref names no commit.
+    #[error("{}: it does not have the checksum of a commit; `ostree refs --list` shows what refs name", .0.display())]
+    Reference(PathBuf),
     /// The commit has more paths than an image may have, or longer ones.
     #[error(
         "{0}: the commit has more than 2,000,000 paths, or one with more bytes than the kernel allows, so it is not indexed"

@@ -51,6 +51,7 @@ fn meta(contents: &PackageContents, state: String) -> ImageMeta {
     ImageMeta {
         source: ImageSource::Packages,
         digest: super::blob::digest_text(&digest.finalize()),
+        manifest: None,
         indexes: Vec::new(),
         config: String::new(),
         platform: contents.managers.join(" and "),

@@ -24,6 +24,9 @@ pub struct ExplainedImage {
     pub source: ImageSource,
     /// Digest of the image's manifest; for packages, of what their databases say.
     pub digest: String,
+    /// Digest of the manifest of the image that an ostree commit was made from; absent if the commit was made in another way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     /// Names that its layout gave to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
@@ -63,11 +66,11 @@ pub struct ExplainedEntry {
 /// A layer that is to blame, or a package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct BlamedLayer {
-    /// Its number, counted from 1, the lowest first.
+    /// Its number, counted from 1, the lowest first. That of an ostree commit is above those of the layers that it was made from.
     pub number: usize,
     /// How many layers the image has.
     pub count: usize,
-    /// Digest of its blob; absent for a package.
+    /// Digest of its blob; absent for a package, a baseline and an ostree commit.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub digest: String,
     /// The package; absent for a layer.
@@ -83,7 +86,7 @@ impl BlamedLayer {
         let layer = meta.layers.get(usize::from(entry.layer));
         Self {
             number: usize::from(entry.layer) + 1,
-            count: meta.layers.len(),
+            count: meta.layer_count(),
             digest: layer.map_or_else(String::new, |layer| layer.digest.clone()),
             package: layer.and_then(|layer| layer.package.clone()),
             history: layer.and_then(|layer| layer.history.clone()),
@@ -199,6 +202,7 @@ pub fn explain_by_images(
     let explained = |index: &ImageIndex, found: Option<Found>| ExplainedImage {
         source: index.meta().source,
         digest: index.meta().digest.clone(),
+        manifest: index.meta().manifest.clone(),
         names: index.meta().names.clone(),
         entry: found.map(|found| entry(index.meta(), found)),
         overruled_by: declared_by.map(str::to_owned),

@@ -7,6 +7,7 @@ mod explained;
 mod indexed;
 mod layout;
 mod ostree;
+mod ostree_layers;
 mod packages;
 mod policies;
 mod refused;

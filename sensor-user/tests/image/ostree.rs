@@ -10,7 +10,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
 };
 
-const FILES: [(&str, &str, u32); 5] = [
+pub(crate) const FILES: [(&str, &str, u32); 5] = [
     ("usr/bin/tool", "tool", 0o755),
     ("usr/bin/other", "other", 0o4755),
     ("usr/etc/app.conf", "a=2\n", 0o644),
@@ -20,10 +20,14 @@ const FILES: [(&str, &str, u32); 5] = [
 
 /// A host that booted a commit with [`FILES`], and is as the commit has it.
 fn booted() -> (World, Repository) {
+    booted_with(|repository| repository.commit("version 2", &FILES))
+}
+
+/// The same with another commit of [`FILES`].
+pub(crate) fn booted_with(commit: impl FnOnce(&Repository) -> String) -> (World, Repository) {
     let world = World::new();
     let repository = Repository::new(&world.at("root"));
-    let commit = repository.commit("version 2", &FILES);
-    world.boot_commit(&commit);
+    world.boot_commit(&commit(&repository));
     symlink("usr/bin", world.at("root/bin")).unwrap();
     for (path, content, mode) in FILES {
         world.write_host(path, content, mode);
@@ -46,7 +50,7 @@ fn indexed() -> (World, Repository) {
 }
 
 /// The exit code and the report of a verification.
-fn verify(world: &World) -> (i32, Value) {
+pub(crate) fn verify(world: &World) -> (i32, Value) {
     let result = world.run(&["image", "verify", "--image", "ostree", "ROOT", "STATE", "-o", "json"]);
     (result.code, result.json("image-verify"))
 }

@@ -14,6 +14,7 @@ pub(crate) struct Repository {
     path: PathBuf,
 }
 
+/// Directories with their files, each with its object.
 #[derive(Default)]
 struct Tree {
     files: BTreeMap<String, Checksum>,
@@ -39,6 +40,27 @@ fn array(elements: &[Vec<u8>]) -> Vec<u8> {
         })
         .collect();
     container(elements.concat(), &ends)
+}
+
+/// A dictionary from texts to values, all of which are texts.
+fn dictionary(texts: &[(&str, &str)]) -> Vec<u8> {
+    let (mut body, mut ends) = (Vec::new(), Vec::new());
+    for (key, value) in texts {
+        body.resize(body.len().next_multiple_of(8), 0);
+        let mut pair = format!("{key}\0").into_bytes();
+        let end = pair.len();
+        pair.resize(pair.len().next_multiple_of(8), 0);
+        // The type follows the value and a zero.
+        pair.extend_from_slice(format!("{value}\0\0s").as_bytes());
+        body.extend(container(pair, &[end]));
+        ends.push(body.len());
+    }
+    container(body, &ends)
+}
+
+/// The owner and mode of root's directories, with these extended attributes.
+fn meta(xattrs: &[Vec<u8>]) -> Vec<u8> {
+    [&[0; 8][..], &0o040_755_u32.to_be_bytes(), &array(xattrs)].concat()
 }
 
 impl Repository {
@@ -90,8 +112,48 @@ impl Repository {
 
     /// Commits files: path, content, mode; and a link from `/bin` to `usr/bin`. Gives the commit's checksum.
     pub(crate) fn commit(&self, subject: &str, files: &[(&str, &str, u32)]) -> String {
-        let mut root = Tree::default();
+        self.commit_with(subject, &[], files)
+    }
+
+    /// The same, with texts in the commit's metadata.
+    pub(crate) fn commit_with(
+        &self,
+        subject: &str,
+        texts: &[(&str, &str)],
+        files: &[(&str, &str, u32)],
+    ) -> String {
+        let mut root = self.root(files);
         root.files.insert("bin".to_owned(), self.link("usr/bin"));
+        self.put_commit(subject, texts, &root, &meta(&[]))
+    }
+
+    /// Commits the files of a layer of an image, and makes its ref. The directories have another label than those of [`Repository::commit`].
+    pub(crate) fn layer(&self, digest: &str, files: &[(&str, &str, u32)]) -> PathBuf {
+        let name = b"security.selinux\0";
+        let label = container([&name[..], b"other:label\0"].concat(), &[name.len()]);
+        let commit = self.put_commit("", &[], &self.root(files), &meta(&[label]));
+        self.name_layer(digest, &commit)
+    }
+
+    /// The same for a layer that has files of the base without their paths.
+    pub(crate) fn layer_of_objects(&self, digest: &str, files: &[Checksum]) -> PathBuf {
+        let files = files.iter().map(|file| (hex::encode(file), *file)).collect();
+        let root = Tree { files, ..Tree::default() };
+        let commit = self.put_commit("", &[], &root, &meta(&[]));
+        self.name_layer(digest, &commit)
+    }
+
+    /// Makes the ref of a layer; gives its path.
+    fn name_layer(&self, digest: &str, commit: &str) -> PathBuf {
+        let refs = self.path.join("refs/heads/ostree/container/blob");
+        fs::create_dir_all(&refs).unwrap();
+        let path = refs.join(digest.replace(':', "_3A_"));
+        fs::write(&path, format!("{commit}\n")).unwrap();
+        path
+    }
+
+    fn root(&self, files: &[(&str, &str, u32)]) -> Tree {
+        let mut root = Tree::default();
         for (path, content, mode) in files {
             let (directories, name) = path.rsplit_once('/').unwrap();
             let mut tree = &mut root;
@@ -100,9 +162,15 @@ impl Repository {
             }
             tree.files.insert(name.to_owned(), self.file(content, *mode));
         }
-        let meta = self.put("dirmeta", &[&[0; 8][..], &0o040_755_u32.to_be_bytes()].concat());
-        let tree = self.tree(&root, meta);
-        let mut body = format!("{subject}\0").into_bytes();
+        root
+    }
+
+    fn put_commit(&self, subject: &str, texts: &[(&str, &str)], root: &Tree, meta: &[u8]) -> String {
+        let meta = self.put("dirmeta", meta);
+        let tree = self.tree(root, meta);
+        let mut body = dictionary(texts);
+        let texts_end = body.len();
+        body.extend_from_slice(format!("{subject}\0").as_bytes());
         let subject_end = body.len();
         body.push(0);
         let body_end = body.len();
@@ -111,7 +179,8 @@ impl Repository {
         body.extend_from_slice(&tree);
         let tree_end = body.len();
         body.extend_from_slice(&meta);
-        hex::encode(self.put("commit", &container(body, &[tree_end, body_end, subject_end, 0, 0, 0])))
+        let ends = [tree_end, body_end, subject_end, texts_end, texts_end, texts_end];
+        hex::encode(self.put("commit", &container(body, &ends)))
     }
 
     fn tree(&self, tree: &Tree, meta: Checksum) -> Checksum {

@@ -11,7 +11,8 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
 };
 
-fn policy(world: &World, rules: &str) {
+/// Writes a drift policy with these rules.
+pub(crate) fn policy(world: &World, rules: &str) {
     let text = format!(
         "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: test}}\nspec:\n  rules:\n{rules}"
     );
@@ -34,7 +35,7 @@ fn booted() -> World {
 }
 
 /// The exit code, and path, source and kinds of differences of each thing that drifted.
-fn check(world: &World) -> (i32, Vec<(String, String, String)>) {
+pub(crate) fn check(world: &World) -> (i32, Vec<(String, String, String)>) {
     let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE", "-o", "json"]);
     let report = result.json("check");
     let text = |value: &Value| value.as_str().unwrap().to_owned();

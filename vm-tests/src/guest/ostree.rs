@@ -31,6 +31,24 @@ pub static VERSIONS: [Version; 2] = [
     Version { name: "v1", branch: "os/v1", kernel: "6.1" },
     Version { name: "v2", branch: "os/v2", kernel: "7.x" },
 ];
+/// The layers of the image from which the first version's commit is made, each with the digest of its blob, that of its uncompressed bytes
+/// and its line of the history. The second one has [`COPIED`].
+pub static LAYERS: [[&str; 3]; 2] = [
+    [
+        "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "sha256:1111111111111111111111111111111111111111111111111111111111111111",
+        "ADD debian.tar /",
+    ],
+    [
+        "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+        "sha256:2222222222222222222222222222222222222222222222222222222222222222",
+        "COPY os-version /usr/lib/",
+    ],
+];
+/// What the second layer of the image has.
+pub const COPIED: &str = "usr/lib/os-version";
+/// Digest of the image's manifest.
+pub const IMAGE: &str = "sha256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
 /// Name of the disk's file system.
 pub const LABEL: &str = "holdfast-ostree";
 /// The name of the host's OS for ostree.

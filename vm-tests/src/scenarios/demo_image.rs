@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::demo::{attributed, step};
+use crate::guest::ostree::{IMAGE, LAYERS};
 use crate::guest::service::{Node, as_alice};
 use crate::guest::{Context, run, wait};
 
@@ -45,7 +46,7 @@ fn indexed(node: &Node) -> Result<String> {
     let printed = node.holdfast(0, &["image", "index", "--ostree"])?;
     Ok(format!(
         "## A host that booted an image\n\
-         The host runs Debian from an ostree commit. Holdfast runs as a systemd service.\n\
+         The host runs Debian from an ostree commit, which was made from a container image. Holdfast runs as a systemd service.\n\
          $ ostree admin status\n{}\n\
          Holdfast reads from the host's own repository what the commit has at each path, and verifies each object.\n\
          $ holdfast image index --ostree\n{printed}",
@@ -84,7 +85,7 @@ fn edited() -> Result<String> {
 
 fn blamed(node: &Node, record: &Value) -> Result<String> {
     let source = record["source"].as_str().unwrap_or_default();
-    ensure!(source.starts_with("ostree commit ") && source.ends_with("(v1)"), "{record}");
+    ensure!(source.starts_with("layer 1 of 2, sha256:") && source.contains(LAYERS[0][2]), "{record}");
     node.wait_for_verdict("drifted")?;
     let printed = node.holdfast(1, &["status"])?;
     ensure!(printed.contains(FILE), "{printed}");
@@ -99,7 +100,7 @@ fn executed(node: &Node, before: usize) -> Result<String> {
         is(record, "exec") && record["verdict"] == "drifted" && record["actor"]["login_user"] == "alice"
     })?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    ensure!(text(&record["source"]).starts_with("ostree commit "), "{record}");
+    ensure!(text(&record["source"]).starts_with("layer 1 of 2, "), "{record}");
     Ok(format!(
         "## What ran it\n\
          $ ssh alice@node nproc\n{}\n\
@@ -120,7 +121,7 @@ fn executed(node: &Node, before: usize) -> Result<String> {
 
 fn explained(node: &Node) -> Result<String> {
     let printed = node.holdfast(1, &["explain", FILE])?;
-    for part in ["ostree commit", "sha256 of an ostree object", "content mismatch"] {
+    for part in ["ostree commit", IMAGE, LAYERS[0][2], "sha256 of an ostree object", "content mismatch"] {
         ensure!(printed.contains(part), "no {part}: {printed}");
     }
     Ok(format!("## What should be there\n$ holdfast explain {FILE}\n{printed}"))

@@ -1,8 +1,9 @@
 //! The disk of an ostree host: a repository with two versions of a Debian tree, the first of them deployed.
 //!
 //! In: the cache and two kernels. Out: an image whose root is an ostree sysroot, made by Debian's own ostree. The branch
-//! `os/v1` has one kernel and is deployed; the branch `os/v2` has the other. It is made once, as root. Guests write to it
-//! through snapshots that end with the guest.
+//! `os/v1` has one kernel and is deployed; the branch `os/v2` has the other. The commit of the first is made from an image, as the importer of
+//! bootc and rpm-ostree makes it: each layer has a commit of its own. It is made once, as root. Guests write to it through snapshots that
+//! end with the guest.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use vm_tests::guest::ostree::{LABEL, STATEROOT, VERSIONS};
+use serde_json::json;
+use vm_tests::guest::ostree::{COPIED, IMAGE, LABEL, LAYERS, STATEROOT, VERSIONS};
 
 use super::cpio::Archive;
 use super::images;
@@ -22,7 +24,7 @@ use crate::run::{output, say};
 /// The packages that the tree has beside those of the systemd guest.
 const PACKAGES: &[&str] = &["ostree", "ostree-boot", "kexec-tools"];
 /// Increase the number when the recipe changes.
-const RECIPE: &str = "4";
+const RECIPE: &str = "5";
 const SIZE: u64 = 3 << 30;
 /// Modules without which the root disk cannot be mounted.
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
@@ -137,6 +139,7 @@ fn commit(root: &Path, tree: &Path, kernels: &[CachedKernel], busybox: &Path) ->
     )?;
     // No program writes a boot loader's own file here: a loader reads the entries.
     chroot(root, &format!("{OSTREE} ostree --repo=sysroot/ostree/repo config set sysroot.bootloader none"))?;
+    let mut metadata = import(&root.join("build"))?;
     for (version, kernel) in VERSIONS.iter().zip(kernels) {
         let modules = tree.join("usr/lib/modules");
         if modules.exists() {
@@ -157,10 +160,13 @@ fn commit(root: &Path, tree: &Path, kernels: &[CachedKernel], busybox: &Path) ->
         fs::create_dir_all(&shipped)?;
         fs::write(shipped.join("pinned"), format!("from {name}\n"))?;
         let branch = version.branch;
+        // Only the first version is made from an image.
+        let import = std::mem::take(&mut metadata);
         chroot(
             root,
             &format!(
-                "{OSTREE} ostree --repo=sysroot/ostree/repo commit -b {branch} -s {name} --tree=dir=tree"
+                "{OSTREE} {} ostree --repo=sysroot/ostree/repo commit -b {branch} -s {name} {} --tree=dir=tree",
+                import.layers, import.texts
             ),
         )?;
     }
@@ -171,6 +177,59 @@ fn commit(root: &Path, tree: &Path, kernels: &[CachedKernel], busybox: &Path) ->
         &format!("{OSTREE} ostree admin deploy --sysroot=sysroot --os={STATEROOT} {arguments} {first}"),
     )?;
     Ok(root.join("build/sysroot"))
+}
+
+/// How a commit is made from an image.
+#[derive(Default)]
+struct Import {
+    /// The commands that commit the layers.
+    layers: String,
+    /// The arguments with the metadata of the commit of all layers.
+    texts: String,
+}
+
+/// Writes the manifest and the config of the image for the commands that run in the directory.
+fn import(build: &Path) -> Result<Import> {
+    let blob = |digest| json!({"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest, "size": 1});
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": "sha256:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+            "size": 1,
+        },
+        "layers": (LAYERS.map(|[digest, ..]| blob(digest))),
+    });
+    let [base, copied] = LAYERS;
+    let config = json!({
+        "os": "linux",
+        "architecture": "amd64",
+        "config": {"Labels": {"ostree.final-diffid": base[1]}},
+        "rootfs": {"type": "layers", "diff_ids": (LAYERS.map(|[_, diff_id, _]| diff_id))},
+        "history": [
+            {"created_by": base[2]},
+            {"created_by": "LABEL ostree.bootable=true", "empty_layer": true},
+            {"created_by": copied[2]},
+        ],
+    });
+    fs::write(build.join("manifest.json"), manifest.to_string())?;
+    fs::write(build.join("config.json"), config.to_string())?;
+    let commit = |digest: &str, tree| {
+        let branch = format!("ostree/container/blob/{}", digest.replace(':', "_3A_"));
+        format!("ostree --repo=sysroot/ostree/repo commit --no-bindings -b {branch} --tree=dir={tree};")
+    };
+    Ok(Import {
+        layers: format!(
+            "mkdir -p layer/usr/lib; mv tree/{COPIED} layer/{COPIED}; {} {} cp -a layer/{COPIED} tree/{COPIED};",
+            commit(base[0], "tree"),
+            commit(copied[0], "layer")
+        ),
+        texts: format!(
+            "--add-metadata-string=ostree.manifest-digest={IMAGE} \
+             --add-metadata-string=\"ostree.manifest=$(cat manifest.json)\" \
+             --add-metadata-string=\"ostree.container.image-config=$(cat config.json)\""
+        ),
+    })
 }
 
 /// The tree's own first root file system: it finds the disk and lets ostree make the deployment the root.

@@ -132,17 +132,21 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;
         return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
     }
-    if matches!(meta.source, ImageSource::Baseline | ImageSource::Ostree) {
-        screen.line(&format!("{word} {}: {paths}", clean(&meta.blame(0, 100))))?;
-        return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
+    let blame = |number: usize| clean(&meta.blame(u16::try_from(number).unwrap_or(u16::MAX), 100));
+    if meta.source == ImageSource::Layers {
+        screen.line(&format!("{word} {}: {paths}, {}", meta.digest, clean(&meta.platform)))?;
+    } else {
+        // A baseline, or an ostree commit, which follows the layers that it was made from.
+        screen.line(&format!("{word} {}: {paths}", blame(meta.layers.len().saturating_sub(1))))?;
     }
-    screen.line(&format!("{word} {}: {paths}, {}", meta.digest, clean(&meta.platform)))?;
+    if let Some(image) = &meta.manifest {
+        screen.line(&format!("  made from the image {}, {}", clean(image), clean(&meta.platform)))?;
+    }
     for index in &meta.indexes {
         screen.line(&format!("  of the image index {index}"))?;
     }
-    for number in 0..meta.layers.len() {
-        let blame = meta.blame(u16::try_from(number).unwrap_or(u16::MAX), 100);
-        screen.line(&format!("  {}", clean(&blame)))?;
+    for number in 0..if meta.has_digests() { meta.layer_count() } else { 0 } {
+        screen.line(&format!("  {}", blame(number)))?;
     }
     screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size))
 }

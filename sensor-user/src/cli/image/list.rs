@@ -80,6 +80,7 @@ fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
     for meta in &report.images {
         let (name, layers) = match meta.source {
             ImageSource::Layers => (meta.digest.clone(), "layer"),
+            ImageSource::Ostree if meta.has_digests() => (OSTREE.to_owned(), "layer"),
             ImageSource::Ostree => (OSTREE.to_owned(), "commit"),
             ImageSource::Packages => (PACKAGES.to_owned(), "package"),
             ImageSource::Baseline => (BASELINE.to_owned(), "baseline"),
@@ -89,7 +90,7 @@ fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
             vec![
                 name,
                 clean(&meta.platform),
-                count(meta.layers.len(), layers),
+                count(meta.layer_count(), layers),
                 format!("{} paths", meta.entries),
                 clean(&meta.created.clone().unwrap_or_default()),
                 clean(&meta.names.join(", ")),

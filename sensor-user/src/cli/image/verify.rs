@@ -53,6 +53,9 @@ pub struct ImageVerifyReport {
     pub schema: &'static str,
     /// Digest of the image's manifest.
     pub image: String,
+    /// Digest of the manifest of the image that an ostree commit was made from; absent if the commit was made in another way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     /// What the index was made from.
     pub source: ImageSource,
     /// What verdicts about contents rest on. Each differing path has its own.
@@ -132,6 +135,7 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
     ImageVerifyReport {
         schema: SCHEMA,
         image: index.meta().digest.clone(),
+        manifest: index.meta().manifest.clone(),
         source: index.meta().source,
         strength: index.meta().strength_of_contents(),
         compared: verified.compared,
@@ -164,11 +168,12 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         let word = screen.paint(Tone::Bad, "unexpected");
         screen.line(&format!("{word} {}", clean(path)))?;
     }
-    let with = match report.source {
-        ImageSource::Layers => report.image.as_str(),
-        ImageSource::Ostree => "the ostree commit",
-        ImageSource::Packages => "the packages",
-        ImageSource::Baseline => "the baseline",
+    let with = match (report.source, &report.manifest) {
+        (ImageSource::Layers, _) => report.image.clone(),
+        (ImageSource::Ostree, Some(image)) => format!("the ostree commit of the image {image}"),
+        (ImageSource::Ostree, None) => "the ostree commit".to_owned(),
+        (ImageSource::Packages, _) => "the packages".to_owned(),
+        (ImageSource::Baseline, _) => "the baseline".to_owned(),
     };
     let paths = format!("{} paths compared with {with}", report.compared);
     let differing = report.differing.len() + report.unexpected.len();

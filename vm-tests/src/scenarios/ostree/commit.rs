@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::apply::holdfast;
 use crate::guest::agent::RunningDaemon;
-use crate::guest::ostree::VERSIONS;
+use crate::guest::ostree::{IMAGE, LAYERS, VERSIONS};
 use crate::guest::{shell, status};
 
 /// A file that each version has with another content.
@@ -27,11 +27,12 @@ spec:
   - {path: /etc/debian_version, image: true, action: observe}
 ";
 
-/// Indexes the booted commit, and compares its files.
+/// Indexes the booted commit, which was made from an image, and compares its files.
 pub(super) fn indexed() -> Result<String> {
     let (printed, _) = holdfast(0, &["image", "index", "--ostree"])?;
     let version = VERSIONS[0].name;
     ensure!(printed.contains("ostree commit") && printed.contains(&format!("({version})")), "{printed}");
+    ensure!(printed.contains(IMAGE) && LAYERS.iter().all(|[.., line]| printed.contains(line)), "{printed}");
     let differing = verify(0, "/usr/lib/systemd")?;
     ensure!(differing.is_empty(), "{differing:?}");
     Ok(printed)
@@ -48,8 +49,9 @@ pub(super) fn old_index() -> Result<String> {
 pub(super) fn verified() -> Result<String> {
     let differing = opened(|| verify(1, FILE))?;
     ensure!(differing.len() == 1 && differing[0]["path"] == FILE, "{differing:?}");
-    let history = differing[0]["layer"]["history"].as_str().unwrap_or_default();
-    ensure!(history.starts_with("ostree commit ") && history.ends_with("(v1)"), "{history}");
+    let [_, [copied, _, line]] = LAYERS;
+    let layer = &differing[0]["layer"];
+    ensure!(layer["number"] == 2 && layer["digest"] == copied && layer["history"] == line, "{differing:?}");
     ensure!(differing[0]["strength"] == "sha256 of an ostree object", "{differing:?}");
     ensure!(verify(0, FILE)?.is_empty(), "it was put back");
     let content = fs::read(SHIPPED)?;
@@ -58,9 +60,10 @@ pub(super) fn verified() -> Result<String> {
     fs::write(SHIPPED, content)?;
     let differing = differing?;
     ensure!(differing.len() == 1 && differing[0]["config"] == true, "{differing:?}");
+    ensure!(differing[0]["layer"]["number"] == 1, "{differing:?}");
     // The other version, which is still deployed, ships another content.
     ensure!(differing[0]["other_content_in"].is_string(), "{differing:?}");
-    Ok(history.to_owned())
+    Ok(format!("{differing:?}"))
 }
 
 /// The same, as the daemon sees them.
@@ -75,7 +78,7 @@ pub(super) fn watched() -> Result<String> {
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)
     })?;
     let source = record["source"].as_str().unwrap_or_default();
-    ensure!(source.starts_with("ostree commit ") && source.ends_with("(v1)"), "{record}");
+    ensure!(source.starts_with("layer 2 of 2, sha256:") && source.contains(LAYERS[1][2]), "{record}");
     ensure!(record["actor"]["argv"].is_array(), "{record}");
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     let before = agent.records()?.len();

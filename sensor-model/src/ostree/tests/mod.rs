@@ -1,5 +1,8 @@
 //! The objects are those that `ostree commit` (2022.7) wrote of a tree with a program, a link and a file in `/usr/etc`.
 
+mod image;
+mod layers;
+
 use super::*;
 use sha2::{Digest as _, Sha256};
 
@@ -39,6 +42,8 @@ fn a_commit_leads_to_its_root_directory() {
     assert_eq!(commit.seconds, 0x6b07_d21d);
     assert_eq!(commit.tree, checksum(ROOT_CHECKSUM));
     assert_eq!(commit.meta, checksum(META_CHECKSUM));
+    // Its only metadata is a list.
+    assert_eq!(commit.texts, Some(std::collections::BTreeMap::new()));
     for (object, sum) in [(COMMIT, COMMIT_CHECKSUM), (ROOT, ROOT_CHECKSUM), (META, META_CHECKSUM)] {
         assert_eq!(<Checksum>::from(Sha256::digest(bytes(object))), checksum(sum), "a fixture was changed");
     }

@@ -1,0 +1,225 @@
+//! An index of the ostree commit that a host booted.
+//!
+//! In: the repository of an ostree host. Out: the index file: what the commit has in `/usr`, the links of the root directory, and the
+//! commit's `/usr/etc` once more as `/etc`, which is its first state on the host. Each object is verified: the commit by the name of the
+//! booted deployment, and every other one by the object that leads to it. If the commit was made from an image, the index has the image's
+//! layers, and then the commit itself, for what no layer explains.
+
+mod layers;
+pub(super) mod repository;
+
+use super::{
+    deployment::booted_commit,
+    error::{ImageError, OstreeFault},
+    images::Images,
+    write::{self, Indexed},
+};
+use crate::{clock::rfc3339, observation::Observer, sys::CallError};
+use jiff::Timestamp;
+use layers::ImageLayers;
+use nix::errno::Errno;
+use repository::{MOST_DEEP, Repository, checksum_of, entry};
+use sensor_model::{
+    image::{ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host},
+    observation::FileType,
+    os::PRISTINE,
+    ostree::{Checksum, Commit, CommitImage, LayerPaths, Placed, SubDirectory},
+};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
+
+/// Characters of the commit's subject that the index keeps. Each record of a drift has them.
+const SUBJECT: usize = 120;
+
+/// Indexes the commit that a host booted. `progress` gets the bytes of files that were read so far.
+///
+/// # Errors
+/// A host that booted no ostree deployment, an object that is missing or damaged, and an index that cannot be written.
+pub fn index_ostree(
+    observer: &Observer,
+    images: &Images,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Indexed, ImageError> {
+    let checksum = booted_commit(observer).ok_or(OstreeFault::NotBooted)?;
+    let name = checksum_of(&checksum).ok_or_else(|| OstreeFault::Name(checksum.clone()))?;
+    let repository = Repository::of(observer, progress)?;
+    let commit = repository.commit(name)?;
+    let ImageLayers { image, paths } = ImageLayers::of(&repository, &commit);
+    let layers = image.as_ref().map_or(0, |image| image.layers.len());
+    let mut walk = Walk {
+        repository,
+        paths,
+        commit: u16::try_from(layers).unwrap_or(u16::MAX),
+        uncompared: None,
+        found: Vec::new(),
+        metadata: 0,
+    };
+    walk.root(&commit)?;
+    let Walk { repository, uncompared, found: mut entries, .. } = walk;
+    if let Some(error) = uncompared {
+        tracing::warn!(%error, "An object of a layer cannot be read, so the index names the commit in the place of the layer.");
+    }
+    // A directory comes before what is in it.
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    write::write(images, meta(checksum, &commit, image, repository.read()), &entries)
+}
+
+/// What the index says about a commit.
+fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u64) -> ImageMeta {
+    let itself = LayerMeta {
+        digest: String::new(),
+        diff_id: String::new(),
+        size: None,
+        package: None,
+        history: Some(in_words(&checksum, &commit.subject)),
+    };
+    let created = i64::try_from(commit.seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let mut meta = ImageMeta {
+        source: ImageSource::Ostree,
+        digest: format!("sha256:{checksum}"),
+        manifest: None,
+        indexes: Vec::new(),
+        config: String::new(),
+        platform: String::new(),
+        names: Vec::new(),
+        created: created.map(rfc3339),
+        layers: Vec::new(),
+        entries: 0,
+        bytes,
+        ostree: false,
+        state: Some(checksum),
+    };
+    if let Some(image) = image {
+        meta.manifest = Some(image.digest);
+        meta.config = image.config;
+        meta.platform = image.platform;
+        meta.layers = image.layers.into_iter().map(|layer| layer.meta).collect();
+    }
+    meta.layers.push(itself);
+    meta
+}
+
+struct Walk<'a> {
+    repository: Repository<'a>,
+    /// What the layers of the commit's image put at each path.
+    paths: LayerPaths,
+    /// The number of the commit itself in the list of layers.
+    commit: u16,
+    /// Why an object of a layer could not be compared.
+    uncompared: Option<ImageError>,
+    found: Vec<(Vec<u8>, ImageEntry)>,
+    /// Bytes of names and targets.
+    metadata: u64,
+}
+
+impl Walk<'_> {
+    /// The links of the root directory, and everything in `/usr`. The other directories there are mount points.
+    fn root(&mut self, commit: &Commit) -> Result<(), ImageError> {
+        let tree = self.repository.tree(commit.tree)?;
+        for file in &tree.files {
+            self.file(format!("/{}", file.name).as_bytes(), file.file)?;
+        }
+        for directory in tree.directories.iter().filter(|directory| directory.name == "usr") {
+            self.directory(b"/usr", directory, 1)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &[u8], directory: &SubDirectory, depth: usize) -> Result<(), ImageError> {
+        if depth > MOST_DEEP {
+            return Err(CallError::new(Path::new(&directory.name), "read the directory", Errno::ELOOP).into());
+        }
+        if depth > 1 {
+            let entry = self.repository.directory(directory.meta)?;
+            self.add(path, directory.meta, entry)?;
+        } else {
+            // `/usr` itself is a mount on a booted host, so only its existence is compared. Links of the root directory lead to it.
+            let layer = self.paths.at(path).map_or(self.commit, |placed| placed.layer);
+            let known = Known::Existence;
+            self.push(path.to_vec(), ImageEntry { known, layer, ..entry(FileType::Directory, 0) })?;
+        }
+        let tree = self.repository.tree(directory.tree)?;
+        for file in &tree.files {
+            self.file(&join(path, &file.name), file.file)?;
+        }
+        for below in &tree.directories {
+            self.directory(&join(path, &below.name), below, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &[u8], checksum: Checksum) -> Result<(), ImageError> {
+        let entry = self.repository.file(path, checksum)?;
+        self.add(path, checksum, entry)
+    }
+
+    /// Adds an entry, and what it makes of `/etc` on the host.
+    fn add(&mut self, path: &[u8], object: Checksum, mut entry: ImageEntry) -> Result<(), ImageError> {
+        entry.layer = self.layer(path, object, &entry);
+        self.push(path.to_vec(), entry.clone())?;
+        let Some(rest) =
+            path.strip_prefix(PRISTINE.as_bytes()).filter(|rest| matches!(rest.first(), None | Some(b'/')))
+        else {
+            return Ok(());
+        };
+        let path = [b"/etc", rest].concat();
+        let of_each_host = is_of_each_host(Path::new(OsStr::from_bytes(&path)));
+        let known = if of_each_host { Known::Existence } else { Known::All };
+        self.push(path, ImageEntry { known, config: true, ..entry })
+    }
+
+    /// The layer that put an object at a path; the commit itself, if none did.
+    fn layer(&mut self, path: &[u8], object: Checksum, entry: &ImageEntry) -> u16 {
+        let is_directory = entry.file_type == FileType::Directory;
+        match self.paths.at(path) {
+            Some(placed) if placed.is_directory == is_directory => {
+                let is_same = placed.object == object || self.is_same(path, placed, entry);
+                if is_same { placed.layer } else { self.commit }
+            }
+            _ => self.commit,
+        }
+    }
+
+    /// Whether the object of a layer differs in its label alone. The importer gives files the labels of the whole image's policy, and older
+    /// ones leave the layers' own objects as they are.
+    fn is_same(&mut self, path: &[u8], placed: Placed, entry: &ImageEntry) -> bool {
+        let read = if placed.is_directory {
+            self.repository.directory(placed.object)
+        } else {
+            self.repository.file(path, placed.object)
+        };
+        match read {
+            Ok(of_layer) => of_layer == *entry,
+            Err(error) => {
+                self.uncompared.get_or_insert(error);
+                false
+            }
+        }
+    }
+
+    /// Adds an entry within the limits of an image.
+    fn push(&mut self, path: Vec<u8>, entry: ImageEntry) -> Result<(), ImageError> {
+        let limits = ImageLimits::default();
+        self.metadata += path.len() as u64 + entry.target.as_ref().map_or(0, Vec::len) as u64;
+        let is_long = path.len() > limits.path
+            || path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.len() > limits.name);
+        let is_full = self.found.len() >= limits.entries as usize || self.metadata > limits.metadata;
+        if is_long || is_full {
+            let path = String::from_utf8_lossy(&path).chars().take(200).collect();
+            return Err(OstreeFault::Limits(path).into());
+        }
+        self.found.push((path, entry));
+        Ok(())
+    }
+}
+
+/// The commit in words: `ostree commit 7d73f9221ed2… (version 1)`.
+fn in_words(checksum: &str, subject: &str) -> String {
+    let short: String = checksum.chars().take(12).collect();
+    let subject: String = subject.lines().next().unwrap_or_default().trim().chars().take(SUBJECT).collect();
+    let subject = if subject.is_empty() { String::new() } else { format!(" ({subject})") };
+    format!("ostree commit {short}…{subject}")
+}
+
+fn join(path: &[u8], name: &str) -> Vec<u8> {
+    [path, b"/", name.as_bytes()].concat()
+}
