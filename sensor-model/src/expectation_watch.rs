@@ -55,6 +55,8 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
         }
         // Nothing is known of it, so no change matters.
         (Thing::Tree { .. }, Expected::Unindexed) => {}
+        // Only mounts change it, and the daemon compares the mount table.
+        (Thing::Hierarchy { .. }, _) => {}
         // The entries of a tree have no watches.
         (Thing::ClosedDirectory { .. } | Thing::Tree { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}

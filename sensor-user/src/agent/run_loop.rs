@@ -164,6 +164,7 @@ impl Agent {
         self.follow_files();
         self.follow_directories();
         self.compare_mounts(changes)?;
+        self.verifications.recheck_covered(&mut self.verdicts);
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();
         self.verifications.check_entries(&mut self.verdicts)?;

@@ -10,7 +10,9 @@ use super::workers::Workers;
 use crate::kernel::btrfs;
 use crate::kernel::maps::MapsError;
 use crate::observation::Served;
+use sensor_model::expectation::Thing;
 use sensor_model::protocol::{GapReason, Scope, ThingId};
+use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -46,6 +48,20 @@ pub(super) struct Verifications {
 }
 
 impl Verifications {
+    /// Verifies the hierarchies again over which something stands: `rpm-ostree apply-live` changes them without a mount.
+    pub(super) fn recheck_covered(&self, verdicts: &mut Verdicts) {
+        let now = verdicts.now();
+        let is_covered = |thing: &ThingId| {
+            matches!(verdicts.expectation(*thing).thing, Thing::Hierarchy { .. })
+                && verdicts.last_verdict(*thing) == Some(VerdictKind::Drifted)
+        };
+        let all = (0..).map(ThingId).take(verdicts.things());
+        let covered: Vec<ThingId> = all.filter(is_covered).collect();
+        for thing in covered {
+            verdicts.detector.recheck(Scope::Thing(thing), now);
+        }
+    }
+
     /// Nothing is in progress.
     pub(super) fn new(verifier: Verifier, workers: Workers) -> Self {
         Self { verifier, workers, unanswered: HashMap::new(), verification: None }
