@@ -54,6 +54,11 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: Arc<Path>,
     },
+    /// A directory of the OS, such as `/usr`, over which nothing else may stand.
+    Hierarchy {
+        /// Absolute, cleaned path.
+        path: Arc<Path>,
+    },
     /// The arguments that the running kernel was booted with.
     KernelArguments,
     /// The booted OS image.
@@ -75,6 +80,8 @@ names! {
         ClosedDirectory = "closed-directory",
         /// A directory in which one index expects every entry.
         Tree = "tree",
+        /// A directory of the OS over which nothing else may stand.
+        Hierarchy = "hierarchy",
         /// The arguments that the running kernel was booted with.
         KernelArguments = "kernel-arguments",
         /// The booted OS image.
@@ -103,6 +110,11 @@ impl Thing {
         Self::ClosedDirectory { path: path.as_ref().into() }
     }
 
+    /// A hierarchy of the OS by its absolute path.
+    pub fn hierarchy(path: impl AsRef<Path>) -> Self {
+        Self::Hierarchy { path: path.as_ref().into() }
+    }
+
     /// The path by which reports and policies name the thing. A unit has the path of its file, the kernel's arguments that of
     /// `/proc/cmdline`, and the OS image that of `/run/ostree-booted`.
     pub fn path(&self) -> Arc<Path> {
@@ -111,7 +123,8 @@ impl Thing {
             | Self::Directory { path }
             | Self::Link { path }
             | Self::ClosedDirectory { path }
-            | Self::Tree { path } => Arc::clone(path),
+            | Self::Tree { path }
+            | Self::Hierarchy { path } => Arc::clone(path),
             Self::Unit { name } => Path::new(SYSTEMD_DIRECTORY).join(name).into(),
             Self::KernelArguments => Path::new(KERNEL_ARGUMENTS).into(),
             Self::OsImage => Path::new(OSTREE_BOOTED).into(),
@@ -127,6 +140,7 @@ impl Thing {
             Self::Unit { .. } => ThingKind::Unit,
             Self::ClosedDirectory { .. } => ThingKind::ClosedDirectory,
             Self::Tree { .. } => ThingKind::Tree,
+            Self::Hierarchy { .. } => ThingKind::Hierarchy,
             Self::KernelArguments => ThingKind::KernelArguments,
             Self::OsImage => ThingKind::OsImage,
         }
@@ -140,6 +154,7 @@ impl Thing {
             Self::Link { .. } => "link",
             Self::Unit { .. } => "unit",
             Self::Tree { .. } => "tree",
+            Self::Hierarchy { .. } => "hierarchy",
             Self::KernelArguments => "kernel arguments",
             Self::OsImage => "OS image",
         }
@@ -318,6 +333,14 @@ pub struct TreeExpectation {
     pub live: bool,
 }
 
+/// What may stand over a hierarchy of the OS: nothing, or the extensions that an index has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct HierarchyExpectation {
+    /// Names of the extensions that are merged over it, sorted; empty if none is expected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<String>,
+}
+
 /// Arguments that the running kernel must have. It may have others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelArgumentsExpectation {
@@ -355,6 +378,8 @@ pub enum Expected {
     Tree(TreeExpectation),
     /// A directory in which the image of the host expects entries that no index has, so nothing is known of them; the thing is a tree.
     Unindexed,
+    /// A hierarchy over which nothing else stands.
+    Hierarchy(HierarchyExpectation),
     /// The running kernel's arguments.
     KernelArguments(KernelArgumentsExpectation),
     /// The booted OS image.
@@ -372,6 +397,7 @@ impl Expected {
             Self::ClosedDirectory(_) => "closed directory",
             Self::AuthorizedKeys(_) => "authorized keys",
             Self::Tree(_) | Self::Unindexed => "tree",
+            Self::Hierarchy(_) => "hierarchy",
             Self::KernelArguments(_) => "kernel arguments",
             Self::OsImage(_) => "OS image",
         }
@@ -418,6 +444,7 @@ impl Expected {
                 vec![("index", index)]
             }
             Self::Unindexed => vec![("index", "none".to_owned())],
+            Self::Hierarchy(declared) => vec![("extensions", list(&declared.extensions))],
             Self::KernelArguments(declared) => vec![("among others", declared.arguments.join(" "))],
             Self::OsImage(declared) => vec![("image", declared.image.clone())],
         }

@@ -53,8 +53,8 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
                 object(&Path::new(directory).join(name), &mut found);
             }
         }
-        // Nothing is known of it, so no change matters.
-        (Thing::Tree { .. }, Expected::Unindexed) => {}
+        // Nothing is known of the tree, so no change matters. Only mounts change a hierarchy, and the daemon compares the mount table.
+        (Thing::Tree { .. }, Expected::Unindexed) | (Thing::Hierarchy { .. }, _) => {}
         // The entries of a tree have no watches.
         (Thing::ClosedDirectory { .. } | Thing::Tree { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}

@@ -2,7 +2,11 @@
 //!
 //! In: what the daemon reads through directory handles. Out: what `compare` compares. It holds digests, never contents.
 
-use crate::{authorized_keys::AuthorizedKeys, names::names, os::Deployment};
+use crate::{
+    authorized_keys::AuthorizedKeys,
+    names::names,
+    os::{Deployment, hierarchy::Cover},
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -124,6 +128,8 @@ names! {
         Names = "names",
         /// A unit's state.
         Unit = "unit",
+        /// What stands over a hierarchy.
+        Hierarchy = "hierarchy",
         /// The running kernel's arguments.
         KernelArguments = "kernel-arguments",
         /// The booted deployment.
@@ -151,6 +157,11 @@ pub enum Observation {
     },
     /// A unit's state.
     Unit(UnitObservation),
+    /// What stands over a hierarchy.
+    Hierarchy {
+        /// The lowest first; empty if nothing does.
+        covers: Vec<Cover>,
+    },
     /// The running kernel's arguments.
     KernelArguments {
         /// One each, in their order.
@@ -174,6 +185,9 @@ pub enum NotDeclarable {
     /// A closed directory.
     #[error("adopt its undeclared files one by one")]
     Names,
+    /// What stands over a hierarchy.
+    #[error("a MachineConfig cannot declare what stands over a directory of the OS")]
+    Hierarchy,
     /// Kernel arguments or an OS image.
     #[error("kernelArguments and osImageURL declare the booted state")]
     Booted,
@@ -193,6 +207,8 @@ impl Observation {
                 format!("directory with {names}")
             }
             Self::Unit(unit) => unit.file_state.as_deref().unwrap_or("not found").to_owned(),
+            Self::Hierarchy { covers } if covers.is_empty() => "nothing stands over it".to_owned(),
+            Self::Hierarchy { covers } => covers.iter().map(Cover::summary).collect::<Vec<_>>().join("; "),
             Self::KernelArguments { arguments } => arguments.join(" "),
             Self::Os(booted) => {
                 let commit = booted.checksum.as_ref().map(|sum| format!(" (commit {sum})"));
@@ -209,6 +225,7 @@ impl Observation {
             Self::Object(_) => Some(ObservedKind::Object),
             Self::Names { .. } => Some(ObservedKind::Names),
             Self::Unit(_) => Some(ObservedKind::Unit),
+            Self::Hierarchy { .. } => Some(ObservedKind::Hierarchy),
             Self::KernelArguments { .. } => Some(ObservedKind::KernelArguments),
             Self::Os(_) => Some(ObservedKind::Os),
             Self::Unreadable { .. } => None,
@@ -226,6 +243,7 @@ impl Observation {
             Self::Object(_) | Self::Unit(_) => None,
             Self::Missing => Some(NotDeclarable::Missing),
             Self::Names { .. } => Some(NotDeclarable::Names),
+            Self::Hierarchy { .. } => Some(NotDeclarable::Hierarchy),
             Self::KernelArguments { .. } | Self::Os(_) => Some(NotDeclarable::Booted),
             Self::Unreadable { error } => Some(NotDeclarable::Unreadable(error.clone())),
         }
@@ -266,6 +284,7 @@ mod tests {
             Observation::Object(Box::new(ObjectObservation::new(FileType::Regular, 0, 0, 0))),
             names,
             Observation::Unit(unit),
+            Observation::Hierarchy { covers: Vec::new() },
             Observation::KernelArguments { arguments: Vec::new() },
             Observation::Os(Deployment::default()),
         ];

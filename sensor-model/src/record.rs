@@ -10,6 +10,7 @@ use crate::{
     expectation::Thing,
     names::names,
     observation::{FileType, ObservedKind},
+    os::hierarchy::Cover,
     verdict::VerdictKind,
 };
 use serde::{Deserialize, Serialize};
@@ -216,6 +217,9 @@ pub struct RecordedState {
     /// A link's target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// What stands over a hierarchy, the lowest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub covers: Vec<Cover>,
     /// Whether a unit is declared enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,

@@ -5,6 +5,7 @@
 //! contains file content or an ssh key. What cannot be compared is a difference: nothing is compliant by default.
 
 mod go_mode;
+mod hierarchy;
 mod ids;
 mod keys;
 mod object;
@@ -83,6 +84,9 @@ fn all(
         }
         (Expected::Unit(unit), Observation::Unit(seen)) => {
             unit::compare(&expectation.thing, subject, unit, seen)
+        }
+        (Expected::Hierarchy(declared), Observation::Hierarchy { covers }) => {
+            hierarchy::compare(subject.path, declared, covers)
         }
         (Expected::KernelArguments(declared), Observation::KernelArguments { arguments }) => {
             os::arguments(declared, arguments)

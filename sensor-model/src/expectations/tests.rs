@@ -47,6 +47,7 @@ fn things(found: &[Expectation]) -> Vec<String> {
             Thing::Unit { name } => format!("unit {name}"),
             Thing::ClosedDirectory { path } => format!("closed {}", path.display()),
             Thing::Tree { path } => format!("tree {}", path.display()),
+            Thing::Hierarchy { path } => format!("hierarchy {}", path.display()),
             Thing::KernelArguments => "kernel arguments".to_owned(),
             Thing::OsImage => "os image".to_owned(),
         })

@@ -12,9 +12,10 @@ use crate::{
         mountinfo,
         stat::Stat,
     },
+    os::hierarchy::{self, HIERARCHIES},
     rpm::{header, sqlite},
 };
-use std::os::unix::ffi::OsStrExt as _;
+use std::{os::unix::ffi::OsStrExt as _, path::Path};
 
 /// A mount table: a mount point that is escaped again is read as the same path.
 pub fn mountinfo(data: &[u8]) {
@@ -37,6 +38,11 @@ pub fn mountinfo(data: &[u8]) {
     let mut table = data.to_vec();
     table.extend(b"\n9 1 0:9 / /etc/last rw - tmpfs tmpfs rw\n");
     assert!(mountinfo::mounts(&table).last().is_some_and(|mount| mount.point.ends_with("last")));
+    for path in HIERARCHIES.map(Path::new) {
+        for cover in hierarchy::covers(data, path) {
+            assert!(!cover.summary().is_empty() && cover.text(path).contains(&*path.to_string_lossy()));
+        }
+    }
 }
 
 /// A `/proc/PID/stat`: no name shifts the fields.

@@ -22,6 +22,8 @@ pub struct Mount<'a> {
     pub options: &'a [u8],
     /// Type of the file system; `None` if the line is cut.
     pub file_system: Option<&'a [u8]>,
+    /// What the mounting process named as the source; `None` if the line is cut.
+    pub source: Option<&'a [u8]>,
     /// Options of the file system; `None` if the line is cut.
     pub super_options: Option<&'a [u8]>,
 }
@@ -32,6 +34,12 @@ impl Mount<'_> {
         let options = self.super_options.unwrap_or_default().split(|byte| *byte == b',');
         let mut names = options.map(|option| option.split(|byte| *byte == b'=').next().unwrap_or_default());
         names.any(|option| option == name.as_bytes())
+    }
+
+    /// The value of this option of the file system, up to the next comma, with escapes.
+    pub fn option(&self, name: &str) -> Option<&[u8]> {
+        let mut options = self.super_options.unwrap_or_default().split(|byte| *byte == b',');
+        options.find_map(|option| option.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 }
 
@@ -48,8 +56,8 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
     let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     let point = PathBuf::from(OsString::from_vec(unescape(point)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let (file_system, _source, super_options) = (rest.next(), rest.next(), rest.next());
-    let mount = Mount { id, parent, device, root, point, options, file_system, super_options };
+    let (file_system, source, super_options) = (rest.next(), rest.next(), rest.next());
+    let mount = Mount { id, parent, device, root, point, options, file_system, source, super_options };
     mount.point.is_absolute().then_some(mount)
 }
 
@@ -94,6 +102,9 @@ mod tests {
             2 0 0:2 / /b ro - overlay o ro,lowerdir=/upperdir:/l\n3 0 0:3 / /c rw - overlay\n";
         let found: Vec<_> = mounts(table).map(|mount| mount.has_option("upperdir")).collect();
         assert_eq!(found, [true, false, false]);
+        let uppers: Vec<_> =
+            mounts(table).map(|mount| mount.option("upperdir").map(<[u8]>::to_vec)).collect();
+        assert_eq!(uppers, [Some(b"/u".to_vec()), None, None]);
     }
 
     #[test]

@@ -17,6 +17,8 @@ names! {
         PackageMd5 = "md5 of a package",
         /// A name in the database of packages, which has no digest of a content there.
         PackageName = "name in a package",
+        /// The SHA-256 of the content in the directory of an extension when the index was made.
+        Extension = "sha256 of an extension",
         /// The SHA-256 of the content when the baseline was taken. The baseline does not prove that the content was right then.
         Baseline = "sha256 of a baseline",
     }
@@ -31,6 +33,8 @@ names! {
         Ostree = "ostree",
         /// The databases of packages of a host.
         Packages = "packages",
+        /// The directories of the extensions that were merged over the host's hierarchies.
+        Extensions = "extensions",
         /// What was at paths of a host when a baseline was taken.
         Baseline = "baseline",
     }
@@ -79,8 +83,8 @@ pub struct LayerMeta {
 pub struct ImageMeta {
     /// What the index was made from.
     pub source: ImageSource,
-    /// Digest of the manifest of the platform; for an ostree commit its checksum; for packages, of what their databases say; for a baseline,
-    /// of its file.
+    /// Digest of the manifest of the platform; for an ostree commit its checksum; for packages, of what their databases say; for
+    /// extensions, of what their directories have; for a baseline, of its file.
     pub digest: String,
     /// Digest of the manifest of the image that an ostree commit was made from, by the commit's metadata. Absent if the commit was made in
     /// another way.
@@ -98,8 +102,8 @@ pub struct ImageMeta {
     /// When the image was made, by its own word, or the baseline was taken.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub created: Option<String>,
-    /// The layers, the lowest first; or the packages. The last one of an ostree commit is the commit itself: it has no digest, and is to blame
-    /// where no layer of the commit's image is.
+    /// The layers, the lowest first; or the packages, or the extensions. The last one of an ostree commit is the commit itself: it has no digest,
+    /// and is to blame where no layer of the commit's image is.
     pub layers: Vec<LayerMeta>,
     /// How many paths the index has.
     pub entries: u64,
@@ -108,7 +112,7 @@ pub struct ImageMeta {
     /// The image is an encapsulated ostree commit. Its extended attributes are in objects of their own, so the index does not
     /// know them.
     pub ostree: bool,
-    /// The state of the databases of packages that it was made from, or the checksum of the commit; absent for an image. In another state
+    /// The state of the databases of packages that it was made from, the checksum of the commit, or the merged extensions; absent for an image. In another state
     /// the index is old.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
@@ -131,6 +135,7 @@ impl ImageMeta {
         match (self.source, entry.sha256, entry.md5) {
             (ImageSource::Layers, ..) => Strength::Layer,
             (ImageSource::Ostree, ..) => Strength::Commit,
+            (ImageSource::Extensions, ..) => Strength::Extension,
             (ImageSource::Baseline, ..) => Strength::Baseline,
             (ImageSource::Packages, Some(_), _) => Strength::PackageSha256,
             (ImageSource::Packages, None, Some(_)) => Strength::PackageMd5,
@@ -143,6 +148,7 @@ impl ImageMeta {
         match self.source {
             ImageSource::Layers => Strength::Layer,
             ImageSource::Ostree => Strength::Commit,
+            ImageSource::Extensions => Strength::Extension,
             ImageSource::Baseline => Strength::Baseline,
             ImageSource::Packages if self.platform == "rpm" => Strength::PackageSha256,
             ImageSource::Packages => Strength::PackageMd5,

@@ -4,6 +4,8 @@
 //! the next one, and whether they match a config. It runs no tool and reads no file.
 
 pub mod arguments;
+pub mod extensions;
+pub mod hierarchy;
 mod origin;
 mod status;
 

@@ -85,8 +85,8 @@ impl DenyRules {
         for (thing, expectation) in (first..).map(ThingId).zip(expectations) {
             let decision = policy.decide_about(expectation, None);
             let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
-            if expectation.expected == Expected::Unindexed {
-                // A rule protects what the image has, and nothing says what that is.
+            if matches!(expectation.expected, Expected::Unindexed | Expected::Hierarchy(_)) {
+                // A rule protects what the image has. Nothing says what that is, or it is no object.
                 continue;
             }
             self.things.insert(thing, self.numbers.of_rule(rule));

@@ -10,10 +10,11 @@ use super::verifier::Verifier;
 use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
+use sensor_model::expectation::Thing;
 use sensor_model::host::mountinfo;
-use sensor_model::protocol::{GapReason, Scope, ThingChange};
+use sensor_model::protocol::{GapReason, Scope, ThingChange, ThingId};
 use sensor_model::record::Actor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -139,6 +140,18 @@ fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     root.starts_with(point).then(|| PathBuf::from("/"))
 }
 
+/// Whether a mount at a point can change a thing that lies above or below it. Only a mount at the hierarchy itself stands over that.
+fn concerns(thing: &Thing, point: &Path) -> bool {
+    match thing {
+        Thing::Hierarchy { path } => **path == *point,
+        _ => true,
+    }
+}
+
+fn is_hierarchy(verdicts: &Verdicts, thing: ThingId) -> bool {
+    matches!(verdicts.expectation(thing).thing, Thing::Hierarchy { .. })
+}
+
 /// Follows the mount table.
 pub(super) struct MountTracker {
     table: MountTable,
@@ -151,6 +164,8 @@ pub(super) struct MountTracker {
     /// The gap that is open while the table cannot be read.
     unread: Option<u32>,
     pub(super) announced: AnnouncedMounts,
+    /// How often the mounts at each hierarchy changed.
+    over: HashMap<ThingId, u64>,
 }
 
 impl MountTracker {
@@ -163,6 +178,7 @@ impl MountTracker {
             due: None,
             unread: None,
             announced: AnnouncedMounts::default(),
+            over: HashMap::new(),
         }
     }
 
@@ -199,6 +215,11 @@ impl MountTracker {
         }
     }
 
+    /// How often the mounts at a hierarchy changed; 0 for other things.
+    pub(super) fn changes_over(&self, thing: ThingId) -> u64 {
+        self.over.get(&thing).copied().unwrap_or(0)
+    }
+
     /// Mount points at which a table differs from the last one.
     pub(super) fn differences(&self, table: &MountTable) -> Vec<PathBuf> {
         self.table.differences(table)
@@ -217,12 +238,21 @@ impl MountTracker {
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         for point in points.iter().filter_map(|point| below(&root, point)) {
             let announced = self.announced.of(&verifier.keys_at(&point)).cloned();
-            for thing in verifier.mount_changed(&point) {
+            let mut things = verifier.mount_changed(&point);
+            things.retain(|thing| concerns(&verdicts.expectation(*thing).thing, &point));
+            // The record of the hierarchy tells of the mount. The things below have one only if they differ.
+            let is_told = things.iter().any(|thing| is_hierarchy(verdicts, *thing));
+            for thing in things {
+                let is_hierarchy = is_hierarchy(verdicts, thing);
+                if is_hierarchy {
+                    *self.over.entry(thing).or_default() += 1;
+                }
+                let own = is_told && !is_hierarchy;
                 if let Some(AnnouncedMount { actor, operation, at_ns, .. }) = announced.clone() {
                     let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
                     verdicts.add_change(thing, made, false);
                 }
-                verdicts.verify_soon([thing], ThingChange { own: false, outside_evidence: true });
+                verdicts.verify_soon([thing], ThingChange { own, outside_evidence: true });
             }
         }
         self.announced.table_compared(self.read_at);

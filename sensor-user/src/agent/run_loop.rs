@@ -166,6 +166,7 @@ impl Agent {
         self.follow_directories();
         self.follow_image_scan();
         self.compare_mounts(changes)?;
+        self.verdicts.recheck_covered();
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();
         self.verifications.check_entries(&mut self.verdicts)?;

@@ -78,6 +78,7 @@ impl Agent {
             return Ok(());
         }
         self.excuse_temporary_names(thing, &mut verified);
+        self.tell_mounts_apart(thing, &mut verified);
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
         if verified.differences.is_empty() || self.mounts.announced.are_shown() {
@@ -89,6 +90,13 @@ impl Agent {
         self.verifications.file_system_answers(thing, &mut self.verdicts);
         self.verdicts.conclude(thing, &verified, now, &mut self.verifications.verifier);
         Ok(())
+    }
+
+    /// A mount that replaces another one over a hierarchy may have the same differences, and is a drift of its own.
+    fn tell_mounts_apart(&self, thing: ThingId, verified: &mut VerifiedThing) {
+        if let Finding::Differs { fingerprint, .. } = &mut verified.verification.finding {
+            *fingerprint = fingerprint.wrapping_add(self.mounts.changes_over(thing));
+        }
     }
 
     /// Removes the differences that are temporary names of another process of Holdfast that writes now. The thing is verified again

@@ -16,7 +16,7 @@ use crate::clock::{Clock, rfc3339};
 use crate::desired::Desired;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
-use sensor_model::expectation::Expectation;
+use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::protocol::{Detector, Gap, GapReason, Scope, ThingChange, ThingId, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
@@ -105,6 +105,17 @@ impl Verdicts {
     pub(super) fn verify_everything(&mut self) {
         let now = self.now();
         self.detector.recheck(Scope::All, now);
+    }
+
+    /// Has the hierarchies verified again over which something stands: `rpm-ostree apply-live` changes them without a mount.
+    pub(super) fn recheck_covered(&mut self) {
+        let now = self.now();
+        for thing in (0..).map(ThingId).take(self.things()) {
+            let is_hierarchy = matches!(self.expectation(thing).thing, Thing::Hierarchy { .. });
+            if is_hierarchy && self.last_verdict(thing) == Some(VerdictKind::Drifted) {
+                self.detector.recheck(Scope::Thing(thing), now);
+            }
+        }
     }
 
     /// Boot time in nanoseconds.

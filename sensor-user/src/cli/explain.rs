@@ -9,7 +9,7 @@ use super::{
     who,
 };
 use crate::{
-    image::{self, Images},
+    image::{self, CoveredHierarchy, Images},
     inspection::{self, ExplainReport, ExplainedImage, ExplainedThing, Explanation, PathPolicy},
     observation::Observer,
     report::forensic::{self, LogPlace},
@@ -26,9 +26,9 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Also show what this image has at the path: a digest, or its beginning. `ostree`, `packages` or
-    /// `baseline` for those of the host. `holdfast image index` makes the index. [default: the first that has the path, of the booted
-    /// image, the booted ostree commit, the packages and the baseline, as far as they have an index]
+    /// Also show what this image has at the path: a digest, or its beginning. `extensions`, `ostree`, `packages` or
+    /// `baseline` for those of the host. `holdfast image index` makes the index. [default: the first that has the path, of the
+    /// merged extensions, the booted image, the booted ostree commit, the packages and the baseline, as far as they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
     /// Directory of the forensic log.
@@ -70,13 +70,25 @@ impl Explain {
             let observer = Observer::new(root).map_err(BadInput::wrap)?;
             let indexes = choose(&observer)?;
             if !indexes.is_empty() {
-                return Ok(inspection::explain_undeclared(&observer, root, &self.path, log, &indexes)?);
+                let mut explained =
+                    inspection::explain_undeclared(&observer, root, &self.path, log, &indexes)?;
+                explained.report.over = self.over(&observer, &images)?;
+                return Ok(explained);
             }
             // Its error says where a config could be.
             self.sources.load()?
         };
         let indexes = choose(&host.observer)?;
-        Ok(runtime()?.block_on(inspection::explain(&host, &self.path, log, &indexes))?)
+        let mut explained = runtime()?.block_on(inspection::explain(&host, &self.path, log, &indexes))?;
+        explained.report.over = self.over(&host.observer, &images)?;
+        Ok(explained)
+    }
+
+    /// What stands over the hierarchies that the path is in.
+    fn over(&self, observer: &Observer, images: &Images) -> anyhow::Result<Vec<CoveredHierarchy>> {
+        let mut over = image::covered(observer, images, std::slice::from_ref(&self.path))?;
+        over.retain(|hierarchy| hierarchy.has(&self.path));
+        Ok(over)
     }
 }
 
@@ -90,6 +102,15 @@ fn text(report: &ExplainReport, screen: &mut Screen) -> io::Result<()> {
     }
     if let Some(explained) = &report.image {
         of_image(&report.path, explained, screen)?;
+    }
+    for hierarchy in &report.over {
+        for difference in &hierarchy.differences {
+            screen.line(&format!(
+                "{}: {}",
+                screen.paint(Tone::Notable, "over it"),
+                clean(&difference.text)
+            ))?;
+        }
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
@@ -134,6 +155,7 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
 fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
     let (noun, name) = match explained.source {
         ImageSource::Ostree => ("commit", "ostree commit".to_owned()),
+        ImageSource::Extensions => ("extension", "extensions".to_owned()),
         ImageSource::Packages => ("package", "packages".to_owned()),
         ImageSource::Baseline => ("baseline", "baseline".to_owned()),
         ImageSource::Layers if explained.names.is_empty() => ("image", format!("image {}", explained.digest)),
@@ -144,7 +166,7 @@ fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::
     let name = clean(&name);
     let Some(entry) = &explained.entry else {
         let nothing = match explained.source {
-            ImageSource::Packages => "none has this path",
+            ImageSource::Extensions | ImageSource::Packages => "none has this path",
             ImageSource::Layers | ImageSource::Ostree | ImageSource::Baseline => {
                 "it has nothing at this path"
             }

@@ -59,6 +59,8 @@ pub struct DirectoriesVersion {
     pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
     /// The indexes of images.
     pub(crate) images: ImagesVersion,
+    /// The merged extensions, if they have an index.
+    pub(crate) extensions: String,
     /// The directories in which the globs look for names.
     pub(crate) searched: Vec<PathBuf>,
 }

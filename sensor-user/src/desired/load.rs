@@ -140,6 +140,10 @@ impl<'a> Overruled<'a> {
     }
 
     fn has(&self, of_image: &Expectation) -> bool {
+        if matches!(of_image.thing, Thing::Hierarchy { .. }) {
+            // A config may declare the directory's mode, and says nothing about mounts.
+            return false;
+        }
         let path = of_image.thing.path();
         if of_image.expected == Expected::Unindexed {
             // Other paths of a directory stay unknown.

@@ -41,25 +41,41 @@ pub fn take_baseline(observer: &Observer, paths: &[PathBuf]) -> Result<Baseline,
     let mut roots: Vec<&PathBuf> = paths.iter().collect();
     roots.sort();
     roots.dedup();
-    let mut walk = Walk { observer, found: Vec::new() };
+    let mut found = Vec::new();
+    let mut take = |path: &Path, entry: ImageEntry| found.push(BaselinePath::of(path, &entry));
+    let mut walk = Walk::new(observer, &mut take);
     let mut done: Vec<&PathBuf> = Vec::new();
     for root in roots {
         if done.iter().any(|above| root.starts_with(above)) {
             continue;
         }
-        let stat = walk.stat(root)?;
-        walk.add(root, &stat, stat.st_dev, 0)?;
+        walk.all(root)?;
         done.push(root);
     }
-    Ok(Baseline::new(rfc3339(SystemClock.now()), walk.found))
+    Ok(Baseline::new(rfc3339(SystemClock.now()), found))
 }
 
-struct Walk<'a> {
+/// Reads everything below a path: follows no link, and stays on one file system.
+pub(super) struct Walk<'a> {
     observer: &'a Observer,
-    found: Vec<BaselinePath>,
+    take: &'a mut dyn FnMut(&Path, ImageEntry),
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// A walk that gives each path, with what is there.
+    pub(super) fn new(observer: &'a Observer, take: &'a mut dyn FnMut(&Path, ImageEntry)) -> Self {
+        Self { observer, take }
+    }
+
+    /// Reads a path, and everything below it. Leaves sockets out.
+    ///
+    /// # Errors
+    /// A path that does not exist or cannot be read.
+    pub(super) fn all(&mut self, path: &Path) -> Result<(), ImageError> {
+        let stat = self.stat(path)?;
+        self.add(path, &stat, stat.st_dev, 0)
+    }
+
     fn stat(&self, path: &Path) -> Result<FileStat, CallError> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = self.observer.root().open_at(path, flags).and_then(|handle| fstat(&handle));
@@ -69,7 +85,7 @@ impl Walk<'_> {
     fn add(&mut self, path: &Path, stat: &FileStat, device: dev_t, depth: usize) -> Result<(), ImageError> {
         let Some(file_type) = file_type(stat) else { return Ok(()) };
         let entry = self.observe(path, stat, file_type)?;
-        self.found.push(BaselinePath::of(path, &entry));
+        (self.take)(path, entry);
         if file_type != FileType::Directory || stat.st_dev != device {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 use super::{
     deployment::booted_digest,
     error::ImageError,
-    images::{BASELINE, Images, OSTREE, PACKAGES},
+    images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES},
     index::ImageIndex,
 };
 use crate::observation::Observer;
@@ -13,10 +13,10 @@ use crate::observation::Observer;
 /// The indexes that apply to a host.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// The indexes, the strongest first: of the booted image, of the booted ostree commit, of the packages and of the baseline, as far as they
+    /// The indexes, the strongest first: of the merged extensions, of the booted image, of the booted ostree commit, of the packages and of the baseline, as far as they
     /// exist.
     pub(super) indexes: Vec<ImageIndex>,
-    /// An index is left out, because it is of other packages or of another commit than the host has now.
+    /// An index is left out, because it is of other extensions or packages, or of another commit, than the host has now.
     pub(super) is_one_old: bool,
 }
 
@@ -47,26 +47,38 @@ pub(super) fn applying(images: &Images, observer: &Observer) -> Result<Chosen, I
     Ok(chosen)
 }
 
-/// The indexes of the booted image and of the booted ostree commit, if they exist.
+/// The indexes of the merged extensions, of the booted image and of the booted ostree commit, if they exist.
 ///
 /// # Errors
 /// An index cannot be read.
 pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, ImageError> {
+    let mut chosen = Chosen { indexes: Vec::new(), is_one_old: false };
+    chosen.add(images, EXTENSIONS, observer)?;
     let opened = booted_digest(observer).map(|digest| images.open(&digest));
     let image = match opened.transpose() {
         Err(ImageError::Unknown { .. }) => None,
         opened => opened?,
     };
-    let mut chosen = Chosen { indexes: image.into_iter().collect(), is_one_old: false };
+    chosen.indexes.extend(image);
     chosen.add(images, OSTREE, observer)?;
     Ok(chosen)
+}
+
+/// The index of the extensions that are merged now; `None` without one, and for an old one.
+///
+/// # Errors
+/// The index cannot be read.
+pub fn merged_extensions(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
+    let mut chosen = Chosen { indexes: Vec::new(), is_one_old: false };
+    chosen.add(images, EXTENSIONS, observer)?;
+    Ok(chosen.indexes.pop())
 }
 
 impl Chosen {
     /// Adds the index with a name, unless it is old.
     fn add(&mut self, images: &Images, name: &str, observer: &Observer) -> Result<(), ImageError> {
         match images.named(name)?.map(|index| index.refuse_old(observer)).transpose() {
-            Err(error @ (ImageError::Old | ImageError::OtherCommit)) => {
+            Err(error @ (ImageError::Old | ImageError::OtherCommit | ImageError::OtherExtensions)) => {
                 tracing::warn!(index = name, %error, "An index is not used.");
                 self.is_one_old = true;
             }

@@ -1,5 +1,6 @@
 //! Why an image is not indexed, or an index not read.
 
+use super::merged_extensions::ExtensionFault;
 use crate::{packages::Unread, sys::CallError};
 use sensor_model::{
     image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError},
@@ -140,7 +141,7 @@ pub enum ImageError {
     /// The host has neither dpkg nor rpm.
     #[error("this host has no database of packages: neither /var/lib/dpkg/status nor rpmdb.sqlite")]
     NoPackages,
-    /// There is no index of the host's packages, or of a baseline.
+    /// There is no index of the host's extensions or packages, of its commit, or of a baseline.
     #[error("there is no index of this host's {0}; make it with `holdfast image index --{0}`")]
     NotIndexed(&'static str),
     /// A path cannot be read for a baseline.
@@ -171,6 +172,14 @@ pub enum ImageError {
         "the host booted another ostree commit than the indexed one; make the index anew with `holdfast image index --ostree`"
     )]
     OtherCommit,
+    /// The extensions of the host cannot be indexed.
+    #[error(transparent)]
+    Extensions(#[from] ExtensionFault),
+    /// Other extensions are merged since the index was made.
+    #[error(
+        "other extensions are merged than the indexed ones; make the index anew with `holdfast image index --extensions`"
+    )]
+    OtherExtensions,
     /// Packages changed since the index was made.
     #[error(
         "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
@@ -290,11 +299,14 @@ impl ImageError {
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
             | Self::OtherCommit
+            | Self::OtherExtensions
+            | Self::Extensions(ExtensionFault::NotRunning(_))
             | Self::Ostree(OstreeFault::NotBooted | OstreeFault::Mode(_))
             | Self::Old => true,
             Self::Call(_)
             | Self::Index { .. }
             | Self::Packages(_)
+            | Self::Extensions(_)
             | Self::Ostree(_)
             | Self::Unreadable { .. }
             | Self::Changing { .. } => false,

@@ -1,8 +1,8 @@
 //! The directory of all indexes.
 //!
 //! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
-//! that leads to it, or the beginning of the manifest's. The indexes of the booted ostree commit, of the host's packages and of its
-//! baseline have the names `ostree`, `packages` and `baseline` in the place of a digest.
+//! that leads to it, or the beginning of the manifest's. The indexes of the merged extensions, of the booted ostree commit, of the
+//! host's packages and of its baseline have the names `extensions`, `ostree`, `packages` and `baseline` in the place of a digest.
 
 use super::{error::ImageError, index::ImageIndex};
 use crate::sys::{self, CallError};
@@ -17,6 +17,8 @@ use std::{
 const ENDING: &str = ".index";
 /// The name of the index of the booted ostree commit.
 pub const OSTREE: &str = "ostree";
+/// The name of the index of the extensions that are merged on the host.
+pub const EXTENSIONS: &str = "extensions";
 /// The name of the index of the host's packages.
 pub const PACKAGES: &str = "packages";
 /// The name of the index of the host's baseline.
@@ -46,6 +48,7 @@ impl Images {
         match meta.source {
             ImageSource::Layers => Self::name_of(&meta.digest),
             ImageSource::Ostree => Self::name_of(OSTREE),
+            ImageSource::Extensions => Self::name_of(EXTENSIONS),
             ImageSource::Packages => Self::name_of(PACKAGES),
             ImageSource::Baseline => Self::name_of(BASELINE),
         }
@@ -55,7 +58,12 @@ impl Images {
         format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
     }
 
-    /// Opens the index with a name: [`OSTREE`], [`PACKAGES`] or [`BASELINE`]; `None` if there is none. It may be of an earlier commit, or of
+    /// Whether there is an index with this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.path.join(Self::name_of(name)).exists()
+    }
+
+    /// Opens the index with a name: [`EXTENSIONS`], [`OSTREE`], [`PACKAGES`] or [`BASELINE`]; `None` if there is none. It may be of an earlier commit, or of
     /// earlier packages.
     ///
     /// # Errors
@@ -104,13 +112,14 @@ impl Images {
         ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
-    /// Opens the index of an image: by `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
+    /// Opens the index of an image: by `extensions`, `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
     /// manifest's digest.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read.
     pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
-        if let Some(name) = [OSTREE, PACKAGES, BASELINE].into_iter().find(|name| *name == wanted) {
+        if let Some(name) = [EXTENSIONS, OSTREE, PACKAGES, BASELINE].into_iter().find(|name| *name == wanted)
+        {
             return self.named(name)?.ok_or(ImageError::NotIndexed(name));
         }
         if let Some(index) = self.open_exact(wanted)? {

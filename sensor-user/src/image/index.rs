@@ -4,7 +4,7 @@
 //! opened. After that only the table of slots is in memory, and a look-up reads one record of the file. Every offset and length
 //! is checked at each read, since root may change the file meanwhile.
 
-use super::{deployment::booted_commit, error::ImageError};
+use super::{deployment::booted_commit, error::ImageError, merged_extensions};
 use crate::{observation::Observer, packages, sys::CallError};
 use nix::{fcntl::OFlag, sys::stat::Mode};
 use sensor_model::image::{
@@ -101,16 +101,20 @@ impl ImageIndex {
         &self.meta
     }
 
-    /// Refuses the index of a host's packages if they changed since it was made, and that of another commit than the booted one.
+    /// Refuses the index of a host's packages if they changed since it was made, that of another commit than the booted one, and that of
+    /// other extensions than those that are merged now.
     ///
     /// # Errors
-    /// [`ImageError::Old`] and [`ImageError::OtherCommit`].
+    /// [`ImageError::Old`], [`ImageError::OtherCommit`] and [`ImageError::OtherExtensions`].
     pub fn refuse_old(self, observer: &Observer) -> Result<Self, ImageError> {
         match (&self.meta.state, self.meta.source) {
             (None, _) => Ok(self),
             (state, ImageSource::Ostree) if *state != booted_commit(observer) => Err(ImageError::OtherCommit),
             (Some(state), ImageSource::Packages) if *state != packages::state(observer) => {
                 Err(ImageError::Old)
+            }
+            (Some(state), ImageSource::Extensions) if *state != merged_extensions::state(observer) => {
+                Err(ImageError::OtherExtensions)
             }
             (Some(_), _) => Ok(self),
         }

@@ -2,12 +2,14 @@
 //!
 //! In: the policy's rules with `image`, and the indexes that apply to the host, the strongest first. Out: an expectation for each such path
 //! of the first index that has it. Only a state that can be compared in full is expected: a file with its SHA-256, mode and owner, a
-//! directory, a symbolic link. If the booted image has no index, what it has is unknown, and the paths of the rules are too.
+//! directory, a symbolic link. The hierarchies of the OS with such paths are expected, too, with the
+//! indexed extensions over them. If the booted image has no index, what it has is unknown, and the paths of the rules are too.
 
 use super::{
     chosen::{applying, booted, choose_indexes},
     deployment::is_image_mode,
     error::ImageError,
+    hierarchies,
     images::Images,
     index::ImageIndex,
     scan_files::ScanFiles,
@@ -75,7 +77,14 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
     if policy.scans_image() {
         found.scanned = ScanFiles::of(state).findings();
     }
-    let chosen = applying(&Images::of(state), observer).and_then(|chosen| {
+    let images = Images::of(state);
+    let paths: Vec<PathBuf> = policy.image_paths().into_iter().collect();
+    let extensions = hierarchies::indexed_extensions(&images).unwrap_or_else(|error| {
+        tracing::error!(%error, "Cannot read the index of extensions: none is expected.");
+        None
+    });
+    found.expectations.extend(hierarchies::expected(observer, &paths, extensions.as_ref()));
+    let chosen = applying(&images, observer).and_then(|chosen| {
         for index in &chosen.indexes {
             found.add(index, policy)?;
         }
@@ -85,15 +94,17 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
         Ok(chosen) => chosen,
         Err(error) => {
             tracing::error!(%error, "Cannot read what this host's image has, so the paths of rules with `image: true` are unknown.");
-            return unindexed(policy).collect();
+            let is_hierarchy = |one: &Expectation| matches!(one.thing, Thing::Hierarchy { .. });
+            found.expectations.retain(is_hierarchy);
+            found.expectations.extend(unindexed(policy));
+            return found.expectations;
         }
     };
-    let is_of_image =
-        |index: &ImageIndex| matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
-    let is_whole = match chosen.indexes.first() {
-        None => false,
-        Some(first) => !is_image_mode(observer) || is_of_image(first),
-    };
+    let is_of_image = |source| matches!(source, ImageSource::Layers | ImageSource::Ostree);
+    // An extension has only a few paths of a hierarchy.
+    let is_of_host = |source| source != ImageSource::Extensions;
+    let mut sources = chosen.indexes.iter().map(|index| index.meta().source);
+    let is_whole = if is_image_mode(observer) { sources.any(is_of_image) } else { sources.any(is_of_host) };
     if !is_whole || chosen.is_one_old {
         tracing::error!(
             "A drift policy has rules with `image: true`, and an index of what this host should have is missing or old: run `holdfast image \
@@ -201,7 +212,7 @@ fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool
     match meta.source {
         ImageSource::Packages => entry.config,
         ImageSource::Layers | ImageSource::Ostree => is_of_each_host(path),
-        ImageSource::Baseline => false,
+        ImageSource::Extensions | ImageSource::Baseline => false,
     }
 }
 
@@ -210,6 +221,7 @@ fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
     let image = match meta.source {
         ImageSource::Layers => &meta.digest,
         ImageSource::Ostree => super::OSTREE,
+        ImageSource::Extensions => super::EXTENSIONS,
         ImageSource::Packages => super::PACKAGES,
         ImageSource::Baseline => super::BASELINE,
     };

@@ -1,6 +1,6 @@
 //! The images of the OS: read from a layout into an index, and looked up in it.
 //!
-//! In: a directory with an OCI image layout, the repository of an ostree host, the databases of packages, or a baseline. Out: an index file in the state directory, and what it has at a path of the host. It
+//! In: a directory with an OCI image layout, the repository of an ostree host, the databases of packages, the directories of merged extensions, or a baseline. Out: an index file in the state directory, and what it has at a path of the host. It
 //! verifies each digest itself, keeps no content, and opens no network socket. `live` gives what indexes say about the paths that a drift policy
 //! names, as expectations of the daemon. A layer passes through memory in pieces. The
 //! index is for root alone: an image may have secrets in its history.
@@ -13,10 +13,13 @@ mod content;
 mod deployment;
 mod diff;
 mod error;
+mod extensions;
+mod hierarchies;
 mod images;
 mod index;
 mod layout;
 mod live;
+mod merged_extensions;
 mod ostree;
 mod packages;
 mod scan;
@@ -27,14 +30,18 @@ mod zstd;
 
 pub use baseline::{index_baseline, take_baseline};
 pub use build::{Progress, index_image};
-pub use chosen::choose_indexes;
+pub use chosen::{choose_indexes, merged_extensions};
 pub use deployment::booted_digest;
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
-pub use images::{BASELINE, Images, OSTREE, PACKAGES};
+pub(crate) use extensions::followed_state;
+pub use extensions::{LeftOutExtension, index_extensions};
+pub use hierarchies::{CoveredHierarchy, covered};
+pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
 pub(crate) use live::{expected, expected_at, names_below, version};
+pub use merged_extensions::ExtensionFault;
 pub use ostree::index_ostree;
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};

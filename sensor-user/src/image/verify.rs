@@ -35,6 +35,8 @@ pub struct Verifier<'a> {
     is_running: bool,
     /// The other deployments of an ostree host.
     others: Vec<PathBuf>,
+    /// The index of extensions that are merged over what the image has.
+    extensions: Option<&'a ImageIndex>,
 }
 
 /// The entry of a path, compared.
@@ -62,6 +64,8 @@ pub struct Verified {
     pub differing: Vec<Found>,
     /// Paths that exist on the host alone, if they are asked for.
     pub unexpected: Vec<PathBuf>,
+    /// How many paths of the image are those of merged extensions, and were not compared.
+    pub of_extensions: u64,
     /// Directories whose contents were not compared.
     pub left_out: Vec<&'static str>,
 }
@@ -72,7 +76,19 @@ impl<'a> Verifier<'a> {
         let image = index.meta().digest.as_str().into();
         let is_of_image = matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
         let others = if is_of_image { deployment::other_deployments(observer) } else { Vec::new() };
-        Self { index, observer, image, is_running: root == Path::new("/"), others }
+        Self { index, observer, image, is_running: root == Path::new("/"), others, extensions: None }
+    }
+
+    /// Leaves the paths of the merged extensions out, by their index.
+    #[must_use]
+    pub fn below(mut self, extensions: Option<&'a ImageIndex>) -> Self {
+        self.extensions = extensions.filter(|_| self.index.meta().source != ImageSource::Extensions);
+        self
+    }
+
+    fn is_of_extension(&self, path: &Path) -> Result<bool, ImageError> {
+        let Some(extensions) = self.extensions else { return Ok(false) };
+        Ok(extensions.find(path.as_os_str().as_bytes())?.is_some())
     }
 
     /// Compares the entry of a path. Links in the path are followed as the image has them. `None` if the image has nothing there.
@@ -104,6 +120,10 @@ impl<'a> Verifier<'a> {
             let is_left_out =
                 verified.left_out.iter().any(|above| path.starts_with(above) && path != Path::new(above));
             if !is_chosen || is_left_out {
+                return Ok(());
+            }
+            if self.is_of_extension(path)? {
+                verified.of_extensions += 1;
                 return Ok(());
             }
             let found = self.compare(path.to_owned(), entry);
@@ -200,7 +220,8 @@ impl<'a> Verifier<'a> {
         let mut found = Vec::new();
         for name in crate::sys::names(handle).unwrap_or_default() {
             let path = directory.join(name);
-            if self.index.find(path.as_os_str().as_bytes())?.is_none() {
+            let is_known = self.index.find(path.as_os_str().as_bytes())?.is_some();
+            if !is_known && !self.is_of_extension(&path)? {
                 found.push(path);
             }
         }

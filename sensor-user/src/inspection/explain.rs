@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     desired::DesiredError,
-    image::{ImageError, ImageIndex},
+    image::{CoveredHierarchy, ImageError, ImageIndex},
     observation::{Observer, snapshot},
     report::forensic::{LogPlace, PathChange, ReadError},
 };
@@ -42,6 +42,9 @@ pub struct ExplainReport {
     /// What the OS image, a package or a baseline has at the path; absent if no index was used. What a config declares wins over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ExplainedImage>,
+    /// What stands over the hierarchies of the OS that the path is in, and is not expected there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<CoveredHierarchy>,
     /// What the drift policy does about the path.
     pub policy: PathPolicy,
     /// Kernel arguments that take effect with the next boot. They are no drift in this one.
@@ -172,6 +175,7 @@ pub async fn explain(
         verdict: worst(&things, image.as_ref()),
         things,
         image,
+        over: Vec::new(),
         policy,
         waiting: if is_of_arguments { host.waiting() } else { Vec::new() },
         last_change: last.change,
@@ -200,6 +204,7 @@ pub fn explain_undeclared(
         verdict: worst(&[], image.as_ref()),
         things: Vec::new(),
         image,
+        over: Vec::new(),
         policy: PathPolicy {
             action: DriftAction::Observe,
             rule: None,

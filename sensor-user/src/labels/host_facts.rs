@@ -44,7 +44,11 @@ impl HostFacts for Observer {
     }
 
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion {
-        DirectoriesVersion { images: image::version(policy, state), ..packages::version(self, policy) }
+        DirectoriesVersion {
+            images: image::version(policy, state),
+            extensions: image::followed_state(self, policy, state),
+            ..packages::version(self, policy)
+        }
     }
 
     fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String> {

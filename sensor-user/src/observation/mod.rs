@@ -8,6 +8,7 @@
 mod accounts;
 mod file_system;
 mod for_other_rooms;
+mod hierarchy;
 pub mod host_observer;
 mod names;
 pub mod node;
@@ -164,6 +165,7 @@ impl Observer {
             (Thing::Tree { .. }, _) => Ok(Observation::Unreadable {
                 error: format!("{}: this version cannot verify a sealed tree", path.display()),
             }),
+            (Thing::Hierarchy { path }, _) => hierarchy::observe(&self.root, path),
             (Thing::KernelArguments, _) => os::kernel_arguments(&self.root),
             (Thing::OsImage, _) => os::booted(&self.root),
             _ => self.object(&path, expectation, on_open),
@@ -331,6 +333,8 @@ impl Observer {
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
             object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
+            // A mount over a hierarchy is a difference of the hierarchy, which is a thing of its own.
+            object.mounted_over &= !hierarchy::is_of_image(expectation);
         }
         if let Expected::Link(link) = &expectation.expected
             && link.hard

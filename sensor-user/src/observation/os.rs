@@ -14,7 +14,7 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
     observation::Observation,
-    os::{arguments, of_origin},
+    os::{arguments, hierarchy::HOST_MOUNTS, of_origin},
 };
 use std::{
     os::fd::AsFd as _,
@@ -34,6 +34,9 @@ const LIMIT: u64 = 64 << 10;
 pub(super) fn unchecked(root: &Root, thing: &Thing) -> Option<String> {
     let exists = |path: &str| root.open_at(Path::new(path), HANDLE).is_ok();
     match thing {
+        Thing::Hierarchy { .. } if !exists(HOST_MOUNTS) => {
+            Some(format!("no host runs in this root (no {HOST_MOUNTS})"))
+        }
         Thing::KernelArguments if !exists(KERNEL_ARGUMENTS) => {
             Some(format!("no kernel runs in this root (no {KERNEL_ARGUMENTS})"))
         }
@@ -99,8 +102,8 @@ fn deployment_of_argument(root: &Root) -> Result<Option<PathBuf>, FailedOperatio
     Ok(root.walk(Path::new(place)).end.ok().map(|(_, real)| real))
 }
 
-/// The paths of the entries of a directory.
-fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, FailedOperation> {
+/// The paths of the entries of a directory; empty without it.
+pub(super) fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, FailedOperation> {
     let handle = match root.open_at(folder, HANDLE | OFlag::O_DIRECTORY) {
         Ok(handle) => handle,
         Err(Errno::ENOENT) => return Ok(Vec::new()),

@@ -138,6 +138,10 @@ impl Restorer {
                 let what_does = "only a new deployment of its OS image restores a sealed tree";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
+            Expected::Hierarchy(_) => {
+                let what_does = "unmount what stands over it, or start the host again";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
+            }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
                 let what_does = "it changes only with a reboot; `holdfast apply --force` restores it";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
@@ -157,7 +161,7 @@ impl Restorer {
         for Expectation { thing, expected, .. } in things {
             match expected {
                 Expected::Unit(_) => directories.extend(unit::directories_of_links(&self.observer)),
-                Expected::KernelArguments(_) | Expected::OsImage(_) => {}
+                Expected::Hierarchy(_) | Expected::KernelArguments(_) | Expected::OsImage(_) => {}
                 _ => directories.extend(thing.path().parent().map(Path::to_path_buf)),
             }
         }
@@ -209,7 +213,11 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::Link(_) => 2,
         Expected::Unit(_) => 3,
         Expected::ClosedDirectory(_) => 4,
-        Expected::Tree(_) | Expected::Unindexed | Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
+        Expected::Tree(_)
+        | Expected::Unindexed
+        | Expected::Hierarchy(_)
+        | Expected::KernelArguments(_)
+        | Expected::OsImage(_) => 5,
     };
     (rank, expectation.thing.path())
 }

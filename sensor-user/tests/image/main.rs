@@ -4,6 +4,7 @@
 mod archive;
 mod baselines;
 mod explained;
+mod extensions;
 mod indexed;
 mod layout;
 mod ostree;

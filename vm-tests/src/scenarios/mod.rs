@@ -29,6 +29,7 @@ mod deny_node;
 mod deny_ways;
 mod doctor;
 mod duties;
+mod extensions;
 mod fanotify;
 mod faulty;
 mod faulty_disk;
@@ -310,6 +311,16 @@ pub static SCENARIOS: &[Scenario] = &[
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd is the same on all")),
         run: order::systemd,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "extensions",
+        shows: "an overlay or a system extension over /usr is one drift with its actor, and an extension with an index is none",
+        guest: Guest::Trixie,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "systemd is the same on all")),
+        limit: 400,
+        run: extensions::systemd,
         ..Scenario::USUAL
     },
     Scenario {

@@ -85,6 +85,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
                 // The index that was made before the upgrade is that of the booted commit again.
                 context.check("commit_verified", commit::verified());
                 context.check("commit_watched", commit::watched());
+                context.check("usr_unlocked", commit::unlocked());
                 return Ok(());
             }
             reboots(context, "not finished", || {

@@ -115,6 +115,7 @@ fn without_label(expectation: &Expectation) -> Observation {
         Expected::Tree(_) | Expected::Unindexed => {
             Observation::Unreadable { error: "not verified here".to_owned() }
         }
+        Expected::Hierarchy(_) => Observation::Hierarchy { covers: Vec::new() },
         Expected::KernelArguments(declared) => {
             Observation::KernelArguments { arguments: declared.arguments.clone() }
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::name_patterns::NamePatterns;
+use crate::{expectation::HierarchyExpectation, os::hierarchy::Cover};
 use proptest::prelude::*;
 
 fn any_owner() -> impl Strategy<Value = Owner> {
@@ -51,7 +52,10 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
     });
     let image = "[a-z]{1,5}(@sha256:[0-9a-f]{4})?"
         .prop_map(|image| expect(Thing::OsImage, Expected::OsImage(OsImageExpectation { image })));
-    prop_oneof![file, directory, link, unit, closed, arguments, image]
+    let hierarchy = "/(usr|etc|opt)?".prop_map(|path| {
+        expect(Thing::hierarchy(path), Expected::Hierarchy(HierarchyExpectation::default()))
+    });
+    prop_oneof![file, directory, link, unit, closed, hierarchy, arguments, image]
 }
 
 /// One change and the kind of difference that it must give; `None` if it does not apply.
@@ -95,6 +99,10 @@ fn mutate(which: usize, expectation: &Expectation, observation: &mut Observation
         Observation::Names { names, .. } => {
             names.push("undeclared".to_owned());
             return Some(DifferenceKind::Unexpected);
+        }
+        Observation::Hierarchy { covers } => {
+            covers.push(Cover::Overlay { writable: true });
+            return Some(DifferenceKind::MountOver);
         }
         Observation::KernelArguments { arguments } => {
             arguments.pop()?;

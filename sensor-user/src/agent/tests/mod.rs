@@ -6,6 +6,7 @@ mod cluster_policies;
 mod denial_counts;
 mod drift;
 mod hanging_file_systems;
+mod hierarchies;
 mod operator_config;
 mod record_contents;
 mod unusable_configs;

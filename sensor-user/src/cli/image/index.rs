@@ -1,4 +1,4 @@
-//! `holdfast image index`: reads a layout, the booted ostree commit, the databases of packages, or a baseline.
+//! `holdfast image index`: reads a layout, the booted ostree commit, merged extensions, the databases of packages, or a baseline.
 
 use super::place::{Place, input};
 use crate::{
@@ -8,7 +8,10 @@ use crate::{
         exit::IN_SYNC,
         output::{Output, Screen, Tone, clean, count},
     },
-    image::{ImageError, Indexed, Progress, index_baseline, index_image, index_ostree, index_packages},
+    image::{
+        ImageError, Indexed, LeftOutExtension, Progress, index_baseline, index_extensions, index_image,
+        index_ostree, index_packages,
+    },
     observation::Observer,
 };
 use anyhow::Context as _;
@@ -31,18 +34,21 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 pub(super) struct Index {
     /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
-    #[arg(required_unless_present_any = ["packages", "baseline", "ostree"])]
+    #[arg(required_unless_present_any = ["packages", "baseline", "ostree", "extensions"])]
     layout: Option<PathBuf>,
     /// Index the ostree commit that this host booted, from its repository.
-    #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline"])]
+    #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline", "extensions"])]
     ostree: bool,
+    /// Index the directories of the system and configuration extensions that are merged on this host now.
+    #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline"])]
+    extensions: bool,
     /// Index the packages of this host, by the databases of dpkg and rpm.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform"])]
     packages: bool,
     /// Index a baseline: the file that `holdfast baseline` printed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "digest", "platform", "packages"])]
     baseline: Option<PathBuf>,
-    /// The root directory whose packages or ostree commit are indexed.
+    /// The root directory whose packages, extensions or ostree commit are indexed.
     #[arg(long, default_value = "/", value_name = "DIRECTORY", conflicts_with_all = ["layout", "baseline"])]
     root: PathBuf,
     /// The image to take: the digest of its manifest, or of the image index that leads to it.
@@ -69,6 +75,9 @@ pub struct IndexedReport {
     pub path: String,
     /// Bytes of the index file.
     pub size: u64,
+    /// Merged extensions that are not in the index.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutExtension>,
 }
 
 fn digest(text: &str) -> Result<String, &'static str> {
@@ -81,6 +90,7 @@ fn digest(text: &str) -> Result<String, &'static str> {
 
 impl Index {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let mut left_out = Vec::new();
         let indexed = if let Some(layout) = &self.layout {
             self.layout(layout)
         } else if let Some(file) = &self.baseline {
@@ -89,11 +99,25 @@ impl Index {
             index_baseline(file, &text.map_err(BadInput::wrap)?, &self.place.images())
         } else {
             let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-            if self.ostree { self.commit(&observer) } else { index_packages(&observer, &self.place.images()) }
+            if self.ostree {
+                self.commit(&observer)
+            } else if self.extensions {
+                index_extensions(&observer, &self.place.images()).map(|(indexed, without)| {
+                    left_out = without;
+                    indexed
+                })
+            } else {
+                index_packages(&observer, &self.place.images())
+            }
         };
         let Indexed { meta, path, size } = indexed.map_err(input)?;
-        let report =
-            IndexedReport { schema: SCHEMA, image: meta, path: path.to_string_lossy().into_owned(), size };
+        let report = IndexedReport {
+            schema: SCHEMA,
+            image: meta,
+            path: path.to_string_lossy().into_owned(),
+            size,
+            left_out,
+        };
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
@@ -127,6 +151,19 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     let meta = &report.image;
     let word = screen.paint(Tone::Good, "indexed");
     let paths = count(usize::try_from(meta.entries).unwrap_or(usize::MAX), "path");
+    if meta.source == ImageSource::Extensions {
+        let extensions = count(meta.layers.len(), "merged extension");
+        screen.line(&format!("{word} {extensions}: {paths}"))?;
+        for layer in meta.layers.iter().filter_map(|layer| layer.history.as_ref()) {
+            screen.line(&format!("  {}", clean(layer)))?;
+        }
+        for left_out in &report.left_out {
+            let word = screen.paint(Tone::Notable, "left out");
+            let (class, name, reason) = (left_out.class.as_str(), &left_out.name, &left_out.reason);
+            screen.line(&format!("{word} {}", clean(&format!("extension {name} ({class}): {reason}"))))?;
+        }
+        return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
+    }
     if meta.source == ImageSource::Packages {
         let packages = count(meta.layers.len(), "package");
         screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;

@@ -6,7 +6,7 @@ use crate::{
         exit::{FAILURE, IN_SYNC},
         output::{Output, Screen, Tone, clean, count},
     },
-    image::{BASELINE, OSTREE, PACKAGES},
+    image::{BASELINE, EXTENSIONS, OSTREE, PACKAGES},
 };
 use sensor_model::image::{ImageMeta, ImageSource};
 use serde::Serialize;
@@ -48,7 +48,7 @@ impl List {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let images = self.place.images();
         let mut report = ImageListReport { schema: SCHEMA, images: Vec::new(), unreadable: Vec::new() };
-        for name in [OSTREE, PACKAGES, BASELINE] {
+        for name in [EXTENSIONS, OSTREE, PACKAGES, BASELINE] {
             match images.named(name) {
                 Ok(index) => report.images.extend(index.map(|index| index.meta().clone())),
                 Err(error) => {
@@ -82,6 +82,7 @@ fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
             ImageSource::Layers => (meta.digest.clone(), "layer"),
             ImageSource::Ostree if meta.has_digests() => (OSTREE.to_owned(), "layer"),
             ImageSource::Ostree => (OSTREE.to_owned(), "commit"),
+            ImageSource::Extensions => (EXTENSIONS.to_owned(), "extension"),
             ImageSource::Packages => (PACKAGES.to_owned(), "package"),
             ImageSource::Baseline => (BASELINE.to_owned(), "baseline"),
         };

@@ -8,7 +8,7 @@ use crate::{
         output::{Output, Screen, Tone, clean},
         sources::host_path,
     },
-    image::{Found, ImageIndex, Verified, Verifier},
+    image::{CoveredHierarchy, Found, ImageIndex, Verified, Verifier, covered, merged_extensions},
     inspection::BlamedLayer,
     observation::Observer,
 };
@@ -17,10 +17,12 @@ use sensor_model::{
     image::{ImageSource, Strength},
 };
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The value of [`ImageVerifyReport::schema`].
 const SCHEMA: &str = "holdfast.image-verify/v1";
+/// Most differing paths below a covered hierarchy that the text shows, each with its differences. The JSON has all.
+const SHOWN_BELOW: usize = 10;
 /// Most characters of a line of the history that the text shows.
 const HISTORY: usize = 60;
 
@@ -62,6 +64,12 @@ pub struct ImageVerifyReport {
     pub strength: Strength,
     /// How many paths were compared.
     pub compared: u64,
+    /// Hierarchies over which something stands that is not expected: an overlay, or extensions without an index.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<CoveredHierarchy>,
+    /// How many paths of the image are those of merged extensions, and were not compared.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub of_extensions: u64,
     /// Paths that differ from the image.
     pub differing: Vec<DifferingPath>,
     /// Paths that could not be read, so that nothing is known about them.
@@ -70,6 +78,14 @@ pub struct ImageVerifyReport {
     pub unexpected: Vec<String>,
     /// Directories whose contents were not compared, because they are the host's and not the image's.
     pub left_out: Vec<&'static str>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde's skip_serializing_if asks for"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A path that differs from the image.
@@ -96,22 +112,30 @@ pub struct DifferingPath {
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-        let index = self.image.open(&self.place.images(), &observer)?;
-        let scan = Verifier::new(&index, &observer, &self.root);
+        let images = self.place.images();
+        let index = self.image.open(&images, &observer)?;
+        let extensions = merged_extensions(&images, &observer).map_err(input)?;
+        let scan = Verifier::new(&index, &observer, &self.root).below(extensions.as_ref());
         for path in &self.path {
             if scan.path(path).map_err(input)?.is_none() {
                 return Err(BadInput::because(format!("the image has nothing at {}", path.display())));
             }
         }
         let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
-        let report = report(&index, verified);
+        let everything = [PathBuf::from("/")];
+        let paths = if self.path.is_empty() { &everything[..] } else { &self.path[..] };
+        let over = covered(&observer, &images, paths).map_err(input)?;
+        let report = report(&index, verified, over);
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
             text(&report, screen)?;
         }
-        let is_as_the_image = report.differing.is_empty() && report.unexpected.is_empty();
-        Ok(if !report.unreadable.is_empty() {
+        let is_as_the_image =
+            report.over.is_empty() && report.differing.is_empty() && report.unexpected.is_empty();
+        let is_unknown =
+            !report.unreadable.is_empty() || report.over.iter().any(CoveredHierarchy::is_unreadable);
+        Ok(if is_unknown {
             FAILURE
         } else if is_as_the_image {
             IN_SYNC
@@ -121,7 +145,7 @@ impl Verify {
     }
 }
 
-fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
+fn report(index: &ImageIndex, verified: Verified, over: Vec<CoveredHierarchy>) -> ImageVerifyReport {
     let shown = |found: Found| DifferingPath {
         path: found.path.to_string_lossy().into_owned(),
         layer: BlamedLayer::of(index.meta(), &found.entry),
@@ -139,6 +163,8 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
         source: index.meta().source,
         strength: index.meta().strength_of_contents(),
         compared: verified.compared,
+        over,
+        of_extensions: verified.of_extensions,
         differing: differing.into_iter().map(shown).collect(),
         unreadable: unreadable.into_iter().map(shown).collect(),
         unexpected: verified.unexpected.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
@@ -147,9 +173,26 @@ fn report(index: &ImageIndex, verified: Verified) -> ImageVerifyReport {
 }
 
 fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> {
+    for hierarchy in &report.over {
+        let (word, tone) =
+            if hierarchy.is_unreadable() { ("unknown", Tone::Notable) } else { ("over", Tone::Bad) };
+        for difference in &hierarchy.differences {
+            let word = screen.paint(tone, word);
+            screen.line(&format!("{word} {}: {}", clean(&hierarchy.path), clean(&difference.text)))?;
+        }
+    }
+    // What stands over a hierarchy may change any number of paths below.
+    let mut below = vec![0usize; report.over.len()];
     let differing = report.differing.iter().map(|path| (path, "differs", Tone::Bad));
     let unreadable = report.unreadable.iter().map(|path| (path, "unknown", Tone::Notable));
     for (path, word, tone) in differing.chain(unreadable) {
+        let covered = report.over.iter().rposition(|hierarchy| hierarchy.has(Path::new(&path.path)));
+        if let Some(at) = covered {
+            below[at] += 1;
+            if below[at] > SHOWN_BELOW {
+                continue;
+            }
+        }
         let word = screen.paint(tone, word);
         let blame = screen.paint(Tone::Quiet, &clean(&blame(&path.layer)));
         let config = if path.config { "configuration file, " } else { "" };
@@ -164,6 +207,14 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
             ))?;
         }
     }
+    for (hierarchy, count) in report.over.iter().zip(below) {
+        if let Some(more) = count.checked_sub(SHOWN_BELOW).filter(|more| *more > 0) {
+            screen.line(&format!(
+                "and {more} paths more below {}, over which something stands; `-o json` lists them",
+                clean(&hierarchy.path)
+            ))?;
+        }
+    }
     for path in &report.unexpected {
         let word = screen.paint(Tone::Bad, "unexpected");
         screen.line(&format!("{word} {}", clean(path)))?;
@@ -172,15 +223,17 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         (ImageSource::Layers, _) => report.image.clone(),
         (ImageSource::Ostree, Some(image)) => format!("the ostree commit of the image {image}"),
         (ImageSource::Ostree, None) => "the ostree commit".to_owned(),
+        (ImageSource::Extensions, _) => "the extensions".to_owned(),
         (ImageSource::Packages, _) => "the packages".to_owned(),
         (ImageSource::Baseline, _) => "the baseline".to_owned(),
     };
     let paths = format!("{} paths compared with {with}", report.compared);
-    let differing = report.differing.len() + report.unexpected.len();
+    let differing = report.over.len() + report.differing.len() + report.unexpected.len();
     if differing == 0 && report.unreadable.is_empty() {
         let word = match report.source {
             ImageSource::Layers => "as in the image",
             ImageSource::Ostree => "as in the ostree commit",
+            ImageSource::Extensions => "as in the extensions",
             ImageSource::Packages => "as in the packages",
             ImageSource::Baseline => "as in the baseline",
         };
@@ -188,6 +241,12 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         screen.line(&format!("{word}: {paths} ({})", report.strength.as_str()))?;
     } else {
         screen.line(&format!("{differing} differ, {} unknown: {paths}", report.unreadable.len()))?;
+    }
+    if report.of_extensions > 0 {
+        screen.line(&format!(
+            "not compared: {} paths of merged extensions; `--image extensions` compares them",
+            report.of_extensions
+        ))?;
     }
     if !report.left_out.is_empty() {
         screen.line(&format!("not compared: what is in {}", report.left_out.join(", ")))?;

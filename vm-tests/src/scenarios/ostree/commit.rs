@@ -92,6 +92,32 @@ pub(super) fn watched() -> Result<String> {
     Ok(record.to_string())
 }
 
+/// `ostree admin unlock` puts an overlay over `/usr`: one drift with its actor, which an unmount closes.
+pub(super) fn unlocked() -> Result<String> {
+    fs::write("/root/unlock-policy.yaml", POLICY.replace("/usr/lib/os-version", "/usr"))?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--policy", "/root/unlock-policy.yaml"])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    let before = agent.records()?.len();
+    let of_usr = |record: &Value, kind: &str| {
+        record["kind"] == kind && record["path"] == "/usr" && record["thing"] == "hierarchy"
+    };
+    shell("ostree admin unlock")?;
+    let record = agent.wait_for("the drift of /usr", before, |record| of_usr(record, "drift"))?;
+    let text = record["differences"][0]["text"].as_str().unwrap_or_default();
+    ensure!(text.contains("by `ostree admin unlock`") && text.ends_with("(development)"), "{record}");
+    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
+    ensure!(exe.ends_with("/ostree") && record["detail"]["policy"] == "degrade", "{record}");
+    let (printed, _) = holdfast(1, &["image", "verify", "/usr/lib/systemd", "--image", "ostree"])?;
+    ensure!(printed.contains("over /usr: ") && !printed.contains("differs "), "{printed}");
+    shell("umount -l /usr")?;
+    agent.wait_for("the recovery of /usr", before, |record| of_usr(record, "recovered"))?;
+    let drifts: Vec<Value> =
+        agent.records()?.into_iter().skip(before).filter(|record| record["kind"] == "drift").collect();
+    ensure!(drifts.len() == 1, "{drifts:?}");
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(text.to_owned())
+}
+
 /// What differs from the commit at a path, by a verification that ends with this code.
 fn verify(code: i32, path: &str) -> Result<Vec<Value>> {
     let (printed, _) = holdfast(code, &["image", "verify", path, "--image", "ostree", "-o", "json"])?;

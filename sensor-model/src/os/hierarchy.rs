@@ -1,0 +1,332 @@
+//! What stands over a hierarchy of the OS: an overlay that makes it writable, merged extensions, a file system in memory.
+//!
+//! In: a mount table, and a hierarchy. Out: what stands over it, in the order of the mounts. Each such mount replaces every inode of the
+//! hierarchy at once, so it is one difference and not one for each path below. The kernel's mount options and the mount's source tell what
+//! made it. They are there from the first moment, while files in `/run` follow later. Root can give a mount any source.
+
+use crate::{host::mountinfo, names::names};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The hierarchies of the OS, in systemd's word: the directories over which a host can merge or mount another state of them.
+pub const HIERARCHIES: [&str; 4] = ["/", "/etc", "/opt", "/usr"];
+
+/// The mount table in which the host sees its own paths. A container has another view of them.
+pub const HOST_MOUNTS: &str = "/proc/1/mountinfo";
+
+/// Most extensions of a hierarchy that are named.
+const MOST_NAMES: usize = 256;
+
+names! {
+    /// How `ostree admin unlock` made `/usr` writable.
+    pub enum Unlocked {
+        /// For this boot.
+        Development = "development",
+        /// Until the next update.
+        Hotfix = "hotfix",
+        /// Read-only. A process can make it writable in a mount namespace of its own, as `rpm-ostree apply-live` does.
+        Transient = "transient",
+    }
+}
+
+names! {
+    /// A class of extensions.
+    pub enum ExtensionClass {
+        /// Extensions of `/usr` and `/opt` by `systemd-sysext`.
+        System = "sysext",
+        /// Extensions of `/etc` by `systemd-confext`.
+        Configuration = "confext",
+    }
+}
+
+impl ExtensionClass {
+    /// The file in a merged hierarchy that lists the extensions, one a line.
+    pub fn list(self) -> &'static str {
+        match self {
+            Self::System => ".systemd-sysext/extensions",
+            Self::Configuration => ".systemd-confext/confexts",
+        }
+    }
+
+    /// The directories with extensions, in systemd's order: the first that has a name decides.
+    pub fn directories(self) -> &'static [&'static str] {
+        match self {
+            Self::System => &[
+                "/etc/extensions",
+                "/run/extensions",
+                "/var/lib/extensions",
+                "/usr/local/lib/extensions",
+                "/usr/lib/extensions",
+            ],
+            Self::Configuration => {
+                &["/run/confexts", "/var/lib/confexts", "/usr/local/lib/confexts", "/usr/lib/confexts"]
+            }
+        }
+    }
+
+    /// Its words in messages.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::System => "system extensions",
+            Self::Configuration => "configuration extensions",
+        }
+    }
+
+    fn of_source(source: &[u8]) -> Option<Self> {
+        Self::ALL.iter().copied().find(|class| class.as_str().as_bytes() == source)
+    }
+}
+
+/// What stands over a hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(tag = "by", rename_all = "kebab-case")]
+pub enum Cover {
+    /// The overlay of `ostree admin unlock`, which `rpm-ostree usroverlay` and `bootc usr-overlay` run.
+    Unlock {
+        /// For how long.
+        state: Unlocked,
+    },
+    /// Files of another commit, which `rpm-ostree apply-live` put into the running system.
+    LiveApply,
+    /// Extensions that systemd merged.
+    Extensions {
+        /// Their class.
+        class: ExtensionClass,
+        /// Their names, sorted as systemd has them: of two extensions with one path, the later one is visible.
+        names: Vec<String>,
+        /// Whether the merged hierarchy is writable.
+        writable: bool,
+    },
+    /// An overlay whose changes a reboot discards: `root.transient` or `etc.transient` of ostree or bootc, or `bootc usr-overlay` on a
+    /// composefs host.
+    Transient {
+        /// Whether it is writable now.
+        writable: bool,
+    },
+    /// Another overlay.
+    Overlay {
+        /// Whether it is writable.
+        writable: bool,
+    },
+    /// A file system in memory.
+    Memory {
+        /// Its type.
+        file_system: String,
+    },
+}
+
+impl Cover {
+    /// What it is, in a few words. Names of extensions may hold control characters.
+    pub fn summary(&self) -> String {
+        let writable = |is: &bool| if *is { "writable" } else { "read-only" };
+        match self {
+            Self::Unlock { state } => format!("ostree admin unlock ({})", state.as_str()),
+            Self::LiveApply => "rpm-ostree apply-live".to_owned(),
+            Self::Extensions { class, names, writable } => {
+                let more = if *writable { " (writable)" } else { "" };
+                format!("{} {}{more}", class.noun(), list(names))
+            }
+            Self::Transient { writable: is } => format!("transient overlay ({})", writable(is)),
+            Self::Overlay { writable: is } => format!("overlay ({})", writable(is)),
+            Self::Memory { file_system } => file_system.clone(),
+        }
+    }
+
+    /// The sentence for people.
+    pub fn text(&self, hierarchy: &Path) -> String {
+        let path = hierarchy.display();
+        match self {
+            Self::Unlock { state: Unlocked::Development } => {
+                format!(
+                    "{path} is writable until the next boot: an overlay by `ostree admin unlock` stands over it (development)"
+                )
+            }
+            Self::Unlock { state: Unlocked::Hotfix } => {
+                format!(
+                    "{path} is writable until the next update: an overlay by `ostree admin unlock --hotfix` stands over it (hotfix)"
+                )
+            }
+            Self::Unlock { state: Unlocked::Transient } => format!(
+                "a read-only overlay by `ostree admin unlock --transient` stands over {path}, and root can write to it in a mount namespace \
+                 of its own (transient)"
+            ),
+            Self::LiveApply => {
+                format!(
+                    "rpm-ostree applied another commit to the running {path} (`rpm-ostree apply-live`), until the next boot"
+                )
+            }
+            Self::Extensions { class, names, writable } => {
+                let more = if *writable { ", writable" } else { "" };
+                format!("{} are merged over {path}{more}: {}", class.noun(), list(names))
+            }
+            Self::Transient { writable: true } => {
+                format!(
+                    "{path} is writable and transient: an overlay stands over it, and a reboot discards its changes"
+                )
+            }
+            Self::Transient { writable: false } => {
+                format!("a read-only overlay stands over {path}, and a reboot discards it")
+            }
+            Self::Overlay { writable: true } => {
+                format!("{path} is writable by an overlay that stands over it")
+            }
+            Self::Overlay { writable: false } => format!("an overlay stands over {path}"),
+            Self::Memory { file_system } => {
+                format!("a file system in memory ({file_system}) stands over {path}")
+            }
+        }
+    }
+}
+
+/// The names in words.
+pub(crate) fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        return "without names".to_owned();
+    }
+    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// What stands over a hierarchy by a mount table, the lowest first. Extensions have no names yet: [`names`] reads them from the list in
+/// the merged hierarchy.
+pub fn covers(table: &[u8], hierarchy: &Path) -> Vec<Cover> {
+    mountinfo::mounts(table)
+        .filter(|mount| mount.point == hierarchy)
+        .filter_map(|mount| cover(&mount, hierarchy))
+        .collect()
+}
+
+/// The names in the list of a merged hierarchy.
+pub fn names(list: &str) -> Vec<String> {
+    let names = list.lines().filter(|name| !name.is_empty());
+    names.take(MOST_NAMES).map(str::to_owned).collect()
+}
+
+/// What a mount at a hierarchy is; `None` for the file system of the hierarchy itself, also if it is a disk of its own, or a bind mount.
+fn cover(mount: &mountinfo::Mount<'_>, hierarchy: &Path) -> Option<Cover> {
+    let file_system = mount.file_system?;
+    let is_root = hierarchy == Path::new("/");
+    if matches!(file_system, b"tmpfs" | b"ramfs") {
+        let file_system = String::from_utf8_lossy(file_system).into_owned();
+        // The root of an initramfs, of a network boot, or of a container.
+        return (!is_root).then_some(Cover::Memory { file_system });
+    }
+    if file_system != b"overlay" {
+        return None;
+    }
+    let upper = mount.option("upperdir");
+    let source = mount.source.unwrap_or_default();
+    let is_mounted_writable = mount.options.split(|byte| *byte == b',').next() == Some(b"rw");
+    let writable = upper.is_some() && is_mounted_writable;
+    if let Some(class) = ExtensionClass::of_source(source) {
+        return Some(Cover::Extensions { class, names: Vec::new(), writable });
+    }
+    let is_transient = source.starts_with(b"transient")
+        || upper.is_some_and(|upper| TRANSIENT.iter().any(|mark| contains(upper, mark)));
+    if is_transient {
+        return Some(Cover::Transient { writable });
+    }
+    if is_root {
+        // The root of a live system, of a container, or of composefs, which is an overlay without an upper directory.
+        return None;
+    }
+    let upper = upper.unwrap_or_default();
+    if contains(upper, HOTFIX) {
+        return Some(Cover::Unlock { state: Unlocked::Hotfix });
+    }
+    let is_unlocked =
+        mount.option("lowerdir") == Some(b"usr") || DEVELOPMENT.iter().any(|mark| contains(upper, mark));
+    if is_unlocked {
+        let state = if is_mounted_writable { Unlocked::Development } else { Unlocked::Transient };
+        return Some(Cover::Unlock { state });
+    }
+    Some(Cover::Overlay { writable })
+}
+
+/// Parts of the upper directories of ostree's transient root and `/etc` (`otcore-prepare-root.c`).
+const TRANSIENT: [&[u8]; 2] = [b"/run/ostree/.private/root/", b"/run/ostree/transient-etc"];
+/// The upper directory of `ostree admin unlock --hotfix` (`ostree-sysroot.c`).
+const HOTFIX: &[u8] = b".usr-ovl-upper";
+/// Parts of the upper directories of `ostree admin unlock`, of new and old versions.
+const DEVELOPMENT: [&[u8]; 2] = [b"usr-transient", b"ostree-unlock-ovl"];
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(hierarchy: &str, mounts: &str) -> Vec<Cover> {
+        covers(mounts.as_bytes(), Path::new(hierarchy))
+    }
+
+    #[test]
+    fn the_overlays_of_ostree_are_told_apart_by_their_options() {
+        let deployed = "30 1 8:1 /ostree/deploy/os/deploy/a.0/usr /usr ro - ext4 /dev/sda1 rw\n";
+        let on = |options: &str, upper: &str| {
+            over(
+                "/usr",
+                &format!(
+                    "{deployed}31 30 0:50 / /usr {options},relatime - overlay overlay {options},lowerdir=usr,upperdir={upper},workdir=w\n"
+                ),
+            )
+        };
+        assert_eq!(over("/usr", deployed), []);
+        let unlocked = |state| [Cover::Unlock { state }];
+        assert_eq!(on("rw", "/proc/self/fd/7/upper"), unlocked(Unlocked::Development));
+        assert_eq!(on("ro", "/proc/self/fd/7/upper"), unlocked(Unlocked::Transient));
+        assert_eq!(on("rw", ".usr-ovl-upper"), unlocked(Unlocked::Hotfix));
+        let old = "31 30 0:50 / /usr rw - overlay overlay rw,lowerdir=/usr,upperdir=/var/tmp/ostree-unlock-ovl.X/upper,workdir=w\n";
+        assert_eq!(over("/usr", old), unlocked(Unlocked::Development));
+    }
+
+    #[test]
+    fn extensions_have_their_class_and_may_be_writable() {
+        let merged = "31 30 0:50 / /usr ro,nodev - overlay sysext ro,lowerdir=/run/a:/usr\n\
+            32 30 0:51 / /etc rw - overlay confext rw,lowerdir=/run/b:/etc,upperdir=/var/lib/extension-data/etc.local,workdir=w\n";
+        let extensions = |class, writable| [Cover::Extensions { class, names: Vec::new(), writable }];
+        assert_eq!(over("/usr", merged), extensions(ExtensionClass::System, false));
+        assert_eq!(over("/etc", merged), extensions(ExtensionClass::Configuration, true));
+        assert_eq!(over("/opt", merged), []);
+        assert_eq!(names("a\nb c\n\n"), ["a", "b c"]);
+    }
+
+    #[test]
+    fn a_transient_root_is_reported_and_the_root_of_composefs_or_of_a_container_is_not() {
+        let root = |source: &str, options: &str| {
+            over("/", &format!("1 0 0:40 / / rw - overlay {source} rw,lowerdir=/l{options}\n"))
+        };
+        let writable = [Cover::Transient { writable: true }];
+        assert_eq!(root("composefs", ",upperdir=/run/ostree/.private/root/upper,workdir=w"), writable);
+        assert_eq!(root("transient:composefs=ab", ",upperdir=/u,workdir=w"), writable);
+        assert_eq!(root("composefs:ab", "::/data"), []);
+        assert_eq!(root("overlay", ",upperdir=/var/lib/containers/u,workdir=w"), []);
+        assert_eq!(over("/", "1 0 0:2 / / rw - tmpfs rootfs rw\n"), []);
+    }
+
+    #[test]
+    fn any_other_overlay_and_a_file_system_in_memory_are_reported_in_the_order_of_the_mounts() {
+        let table = "31 30 0:50 / /etc rw - tmpfs tmpfs rw\n\
+            32 31 0:51 / /etc rw - overlay o rw,lowerdir=/etc,upperdir=/tmp/u,workdir=/tmp/w\n\
+            33 31 0:52 / /etc/x rw - overlay o rw\n34 1 8:2 / /usr ro - ext4 /dev/sda2 ro\n";
+        let memory = Cover::Memory { file_system: "tmpfs".to_owned() };
+        assert_eq!(over("/etc", table), [memory, Cover::Overlay { writable: true }]);
+        assert_eq!(over("/usr", table), []);
+        let transient = "31 30 0:50 / /etc rw - overlay overlay rw,lowerdir=/sysroot/usr/etc,upperdir=/run/ostree/transient-etc.Y/upper,workdir=w\n";
+        assert_eq!(over("/etc", transient), [Cover::Transient { writable: true }]);
+    }
+
+    #[test]
+    fn each_text_names_the_hierarchy_and_what_made_it() {
+        let text = |cover: Cover| cover.text(Path::new("/usr"));
+        assert_eq!(
+            text(Cover::Unlock { state: Unlocked::Development }),
+            "/usr is writable until the next boot: an overlay by `ostree admin unlock` stands over it (development)"
+        );
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let extensions = Cover::Extensions { class: ExtensionClass::System, names, writable: false };
+        assert_eq!(extensions.summary(), "system extensions \"a\", \"b\"");
+        assert_eq!(text(extensions), "system extensions are merged over /usr: \"a\", \"b\"");
+    }
+}

@@ -1,0 +1,137 @@
+//! What stands over a hierarchy of the OS.
+
+use super::super::mounts::{AnnouncedMount, MountTracker};
+use super::*;
+use sensor_common::map::InodeKey;
+use sensor_model::record::ThingKind;
+use sensor_model::verdict::VerdictKind;
+
+const UNLOCKED: &str =
+    "rw,relatime - overlay overlay rw,lowerdir=usr,upperdir=/proc/self/fd/7/upper,workdir=w";
+
+impl Node {
+    /// Mounts something at these points: in the daemon's table, and in that of the host's first process.
+    fn mount(&self, mounts: &[(&str, &str)]) {
+        let root = self.path("root").canonicalize().unwrap();
+        let table = |prefix: &str| {
+            let line = |(point, rest): &(&str, &str)| format!("31 20 0:50 / {prefix}{point} {rest}\n");
+            mounts.iter().map(line).collect::<String>()
+        };
+        fs::write(self.path("table"), table(&root.to_string_lossy())).unwrap();
+        fs::create_dir_all(self.path("root/proc/1")).unwrap();
+        fs::write(self.path("root/proc/1/mountinfo"), table("")).unwrap();
+    }
+
+    /// An actor mounts, as a record announces it.
+    async fn mounted(&self, daemon: &mut Daemon, actor: Actor, mounts: &[(&str, &str)]) {
+        daemon.agent.mounts.announced.push(AnnouncedMount {
+            key: InodeKey::default(),
+            actor,
+            operation: Operation::Mount,
+            at_ns: self.clock.boot_ns(),
+        });
+        self.mount(mounts);
+        daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
+        self.settle(daemon).await;
+    }
+
+    /// The records of hierarchies of a kind.
+    fn of_hierarchies(&self, kind: RecordKind) -> Vec<Record> {
+        let mut records = self.recorded(kind);
+        records.retain(|record| record.thing == Some(ThingKind::Hierarchy));
+        records
+    }
+}
+
+/// A daemon with a rule about what the image has below `/usr`, on a host without anything over it.
+async fn watching(node: &Node) -> Daemon {
+    node.mount(&[]);
+    let mut daemon = node.begin(None).await;
+    daemon.agent.mounts = MountTracker::new(&node.path("table"));
+    daemon
+}
+
+#[tokio::test]
+async fn an_overlay_over_usr_is_one_drift_with_its_actor_and_an_unmount_closes_it() {
+    let node = Node::new(&json!({ "path": "/usr/", "image": true, "action": "degrade" }));
+    let mut daemon = watching(&node).await;
+    node.mounted(&mut daemon, mallory(), &[("/usr", UNLOCKED)]).await;
+    // Neither a mount below nor one elsewhere is a change of the hierarchies above it.
+    let more = [("/usr", UNLOCKED), ("/usr/lib/x", "rw - tmpfs t rw"), ("/mnt", "rw - tmpfs t rw")];
+    node.mounted(&mut daemon, alice(), &more).await;
+    daemon.agent.verdicts.recheck_covered();
+    node.settle(&mut daemon).await;
+    assert!(node.status().degraded);
+    // rpm-ostree applies another commit without a further mount.
+    let stamp = node.path("root/run/ostree/deployment-state/a.0/rpmostree-is-live.stamp");
+    fs::create_dir_all(stamp.parent().unwrap()).unwrap();
+    fs::write(&stamp, "").unwrap();
+    daemon.agent.verdicts.recheck_covered();
+    node.settle(&mut daemon).await;
+    fs::remove_file(&stamp).unwrap();
+    node.mounted(&mut daemon, alice(), &[]).await;
+    assert!(!node.status().degraded);
+    node.end(daemon).await;
+    let drifts = node.of_hierarchies(RecordKind::Drift);
+    let texts: Vec<Vec<&str>> = drifts
+        .iter()
+        .map(|record| record.differences.iter().map(|difference| difference.found.as_str()).collect())
+        .collect();
+    let unlocked = "ostree admin unlock (development)";
+    assert_eq!(texts, [vec![unlocked], vec![unlocked, "rpm-ostree apply-live"]]);
+    for record in &drifts {
+        // A record without an actor of its own lists those of the open drift.
+        let actor = record.actor.as_ref().or(record.actors.first());
+        assert_eq!((record.path.as_deref(), actor), (Some("/usr"), Some(&mallory())));
+        assert_eq!(record.detail["policy"], "degrade");
+        assert_eq!(record.source.as_deref(), Some("hierarchy of the OS"));
+    }
+    assert_eq!(drifts[0].operation.as_deref(), Some("mount"));
+    let recovered = node.of_hierarchies(RecordKind::Recovered);
+    assert_eq!(recovered.len(), 1);
+    assert_eq!((recovered[0].verdict, &recovered[0].actor), (Some(VerdictKind::Compliant), &Some(alice())));
+    assert_eq!(node.of_hierarchies(RecordKind::Touched).len(), 0);
+}
+
+#[tokio::test]
+async fn a_refresh_of_the_same_extensions_is_one_drift_with_its_own_actor() {
+    let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "degrade" }));
+    let mut daemon = watching(&node).await;
+    fs::create_dir_all(node.path("root/usr/.systemd-sysext")).unwrap();
+    fs::write(node.path("root/usr/.systemd-sysext/extensions"), "a\n").unwrap();
+    let merged = "ro,nodev - overlay sysext ro,lowerdir=/run/a/usr:/usr";
+    node.mounted(&mut daemon, alice(), &[("/usr", merged)]).await;
+    // The table has the same mount once more, with other options.
+    node.mounted(&mut daemon, mallory(), &[("/usr", &merged.replace("nodev", "nodev,nosuid"))]).await;
+    assert!(!node.status().degraded, "no rule is about the hierarchy itself, so the drift is only observed");
+    node.end(daemon).await;
+    let actors: Vec<Option<String>> = node
+        .of_hierarchies(RecordKind::Drift)
+        .into_iter()
+        .map(|record| {
+            assert_eq!(record.differences.len(), 1);
+            assert_eq!(record.differences[0].text, "system extensions are merged over /usr: \"a\"");
+            record.actor.and_then(|actor| actor.login_user)
+        })
+        .collect();
+    assert_eq!(actors, [Some("alice".to_owned()), Some("mallory".to_owned())]);
+}
+
+#[tokio::test]
+async fn what_is_as_declared_below_a_merged_hierarchy_has_no_record() {
+    let node = Node::new(&json!({ "path": "/etc/", "image": true, "action": "observe" }));
+    let mut daemon = watching(&node).await;
+    // The merged file has another inode and the same content.
+    fs::remove_file(node.file()).unwrap();
+    node.write(DECLARED);
+    fs::set_permissions(node.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    let merged = "ro,nodev - overlay confext ro,lowerdir=/run/a/etc:/etc";
+    node.mounted(&mut daemon, alice(), &[("/etc", merged)]).await;
+    node.end(daemon).await;
+    assert_eq!(node.recorded(RecordKind::Touched), []);
+    let of_file =
+        node.recorded(RecordKind::Drift).into_iter().find(|record| record.path.as_deref() == Some(FILE));
+    assert_eq!(of_file, None);
+    let drifts = node.of_hierarchies(RecordKind::Drift);
+    assert_eq!((drifts.len(), &drifts[0].actor), (1, &Some(alice())));
+}

@@ -1,0 +1,82 @@
+//! The hierarchies of the OS, and what may stand over them.
+//!
+//! In: the paths of image rules, or of a command; the index of extensions, if there is one. Out: expectations of hierarchies, and what
+//! stands over a hierarchy although it is not expected.
+
+use super::{error::ImageError, images::Images, merged_extensions::expectation};
+use crate::observation::Observer;
+use sensor_model::{
+    compare::{Ids, compare},
+    difference::{Difference, DifferenceKind},
+    expectation::Expectation,
+    os::{extensions::MergedExtensions, hierarchy::HIERARCHIES},
+};
+use serde::Serialize;
+use std::path::Path;
+
+/// A hierarchy over which something stands that is not expected there.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct CoveredHierarchy {
+    /// The hierarchy: `/`, `/etc`, `/opt` or `/usr`.
+    pub path: String,
+    /// A difference for each mount over it.
+    pub differences: Vec<Difference>,
+}
+
+impl CoveredHierarchy {
+    /// Whether it is not known what stands over the hierarchy.
+    pub fn is_unreadable(&self) -> bool {
+        self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+    }
+
+    /// Whether a path is in the hierarchy.
+    pub fn has(&self, path: &Path) -> bool {
+        path.starts_with(&self.path)
+    }
+}
+
+/// The expectations of the hierarchies that contain a path, or are in it. A root that is no running host has none.
+///
+/// `extensions`: what the index of extensions was made of, also if other extensions are merged now.
+pub(super) fn expected<'a>(
+    observer: &'a Observer,
+    paths: &'a [impl AsRef<Path>],
+    extensions: Option<&'a MergedExtensions>,
+) -> impl Iterator<Item = Expectation> + 'a {
+    let concerns = move |hierarchy: &Path| {
+        let mut paths = paths.iter().map(AsRef::as_ref);
+        paths.any(|path: &Path| path.starts_with(hierarchy) || hierarchy.starts_with(path))
+    };
+    let hierarchies = HIERARCHIES.iter().map(Path::new).filter(move |hierarchy| concerns(hierarchy));
+    let expectations = hierarchies
+        .map(move |path| expectation(path, extensions.map(|merged| merged.over(path)).unwrap_or_default()));
+    expectations.filter(|expectation| observer.unchecked(&expectation.thing).is_none())
+}
+
+/// What the index of extensions was made of, also if it is old; `None` without one.
+///
+/// # Errors
+/// The index cannot be read.
+pub(super) fn indexed_extensions(images: &Images) -> Result<Option<MergedExtensions>, ImageError> {
+    let index = images.named(super::EXTENSIONS)?;
+    Ok(index.map(|index| MergedExtensions::parse(index.meta().state.as_deref().unwrap_or_default())))
+}
+
+/// The hierarchies that contain one of the paths or are in it, and over which something stands that is not expected.
+///
+/// # Errors
+/// The index of extensions cannot be read.
+pub fn covered(
+    observer: &Observer,
+    images: &Images,
+    paths: &[impl AsRef<Path>],
+) -> Result<Vec<CoveredHierarchy>, ImageError> {
+    let extensions = indexed_extensions(images)?;
+    let found = expected(observer, paths, extensions.as_ref()).filter_map(|expectation| {
+        let found = observer.observe(&expectation).observation;
+        let differences = compare(&expectation, &found, &Ids::default());
+        let path = expectation.thing.path().to_string_lossy().into_owned();
+        (!differences.is_empty()).then_some(CoveredHierarchy { path, differences })
+    });
+    Ok(found.collect())
+}

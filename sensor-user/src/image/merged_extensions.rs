@@ -1,0 +1,62 @@
+//! Which extensions are merged over the hierarchies of a host now.
+//!
+//! In: an observer. Out: their names by hierarchy, or why they are not known.
+
+use crate::observation::Observer;
+use sensor_model::{
+    expectation::{Expectation, ExpectationSource, Expected, HierarchyExpectation, ImageLayer, Thing},
+    observation::Observation,
+    os::{extensions::MergedExtensions, hierarchy::HIERARCHIES},
+};
+use std::path::Path;
+
+/// Why the extensions of a host cannot be indexed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtensionFault {
+    /// The root is not of a running host.
+    #[error("nothing shows which extensions are merged: {0}; index them on the running host")]
+    NotRunning(String),
+    /// What is merged over a hierarchy cannot be read.
+    #[error("what is merged over {hierarchy} is not known: {error}")]
+    Unreadable {
+        /// The hierarchy.
+        hierarchy: &'static str,
+        /// Why not.
+        error: String,
+    },
+}
+
+/// Expects these extensions over a hierarchy, and nothing else.
+pub(super) fn expectation(path: &Path, extensions: Vec<String>) -> Expectation {
+    let layer = ImageLayer { layer: "hierarchy of the OS".into(), image: "host".into() };
+    Expectation {
+        thing: Thing::hierarchy(path),
+        expected: Expected::Hierarchy(HierarchyExpectation { extensions }),
+        ssh_keys: false,
+        label: None,
+        source: ExpectationSource::ImageLayer(layer),
+    }
+}
+
+/// The extensions that are merged over the host's hierarchies now.
+pub(super) fn merged(observer: &Observer) -> Result<MergedExtensions, ExtensionFault> {
+    let mut merged = MergedExtensions::default();
+    for hierarchy in HIERARCHIES {
+        let path = Path::new(hierarchy);
+        let expectation = expectation(path, Vec::new());
+        if let Some(reason) = observer.unchecked(&expectation.thing) {
+            return Err(ExtensionFault::NotRunning(reason));
+        }
+        let covers = match observer.observe(&expectation).observation {
+            Observation::Hierarchy { covers } => covers,
+            other => return Err(ExtensionFault::Unreadable { hierarchy, error: other.summary() }),
+        };
+        merged.add(path, &covers);
+    }
+    Ok(merged)
+}
+
+/// The state of the merged extensions as a text: another text means other extensions. Empty if it is not known.
+pub(super) fn state(observer: &Observer) -> String {
+    merged(observer).map(|merged| merged.text()).unwrap_or_default()
+}

@@ -1,0 +1,64 @@
+//! What stands over a hierarchy of the OS.
+//!
+//! In: the host's root, and a hierarchy. Out: the mounts that replace it, with the names of merged extensions. It reads the mount table of
+//! the host's first process, since a container has another view of the host's mounts.
+
+use super::{
+    object::FailedOperation,
+    os,
+    resolve::{HANDLE, Root},
+};
+use crate::bounded;
+use nix::fcntl::OFlag;
+use sensor_model::{
+    expectation::{Expectation, ExpectationSource},
+    observation::Observation,
+    os::hierarchy::{Cover, HIERARCHIES, HOST_MOUNTS, covers, names},
+};
+use std::path::Path;
+
+/// Most bytes of a list of extensions.
+const LIST: u64 = 64 << 10;
+
+/// The directory in which ostree and rpm-ostree keep the state of deployments for this boot.
+const RUN_STATE: &str = "/run/ostree/deployment-state";
+/// The file that `rpm-ostree apply-live` makes there for the booted deployment.
+const LIVE: &str = "rpmostree-is-live.stamp";
+
+/// Observes what stands over a hierarchy.
+pub(super) fn observe(root: &Root, hierarchy: &Path) -> Result<Observation, FailedOperation> {
+    let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+    let table = root.open_at(Path::new(HOST_MOUNTS), flags).map_err(failed)?;
+    let table = bounded::read_open(table, bounded::TABLE).map_err(|error| failed(error.errno()))?;
+    let mut found = covers(&table, hierarchy);
+    for cover in &mut found {
+        if let Cover::Extensions { class, names: of, .. } = cover {
+            *of = listed(root, &hierarchy.join(class.list()));
+        }
+    }
+    if hierarchy == Path::new("/usr") && is_live(root) {
+        found.push(Cover::LiveApply);
+    }
+    Ok(Observation::Hierarchy { covers: found })
+}
+
+/// The names in a list of extensions. A merge whose list cannot be read has none, and is never an expected one.
+fn listed(root: &Root, list: &Path) -> Vec<String> {
+    let opened = root.open_at(list, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW);
+    let bytes = opened.ok().and_then(|file| bounded::read_open(file, LIST).ok());
+    bytes.map(|bytes| names(&String::from_utf8_lossy(&bytes))).unwrap_or_default()
+}
+
+/// Whether rpm-ostree applied another commit to the running system.
+fn is_live(root: &Root) -> bool {
+    let deployments = os::names(root, Path::new(RUN_STATE)).unwrap_or_default();
+    deployments.iter().any(|deployment| root.open_at(&deployment.join(LIVE), HANDLE).is_ok())
+}
+
+/// Whether an image expects a directory that is a hierarchy. What stands over that is a thing of its own.
+pub(super) fn is_of_image(expectation: &Expectation) -> bool {
+    let path = expectation.thing.path();
+    matches!(expectation.source, ExpectationSource::ImageLayer(_))
+        && HIERARCHIES.iter().any(|hierarchy| *path == *Path::new(hierarchy))
+}

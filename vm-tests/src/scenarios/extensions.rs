@@ -1,0 +1,175 @@
+//! What stands over `/usr`: an overlay that makes it writable, and a system extension. Each is one drift with its actor, whatever the number
+//! of paths below, and an extension with an index is none.
+//!
+//! In: a guest with systemd and `systemd-sysext`. Out: a check for each step.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::{Context, run, shell, status, wait};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+const CONFIG: &str = machine_config!(
+    "99-worker-extensions",
+    r#"      - {path: /etc/extensions-test, mode: 420, contents: {source: "data:,declared"}}
+"#
+);
+
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: extensions}
+spec:
+  rules:
+  - {path: /usr, image: true, action: degrade}
+  - {path: /usr/libexec/os/, image: true, action: degrade}
+";
+
+/// Programs of the host below the rule.
+const PROGRAMS: usize = 50;
+/// One that the extension has, too.
+const PROGRAM: &str = "/usr/libexec/os/01";
+
+/// The scenario.
+pub(super) fn systemd(context: &mut Context) -> Result<()> {
+    wait::until("systemd to finish starting", Duration::from_secs(90), || {
+        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
+        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
+        Ok((others == 0).then_some(()))
+    })?;
+    fs::create_dir_all("/usr/libexec/os")?;
+    for number in 0..PROGRAMS {
+        fs::write(format!("/usr/libexec/os/{number:02}"), "of the host\n")?;
+    }
+    fs::write("/etc/extensions-test", "declared")?;
+    fs::write("/run/extensions.yaml", CONFIG)?;
+    fs::write("/run/extensions-policy.yaml", POLICY)?;
+    shell(&format!(
+        "{HOLDFAST} baseline /usr/libexec/os > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json"
+    ))?;
+    let arguments =
+        ["--standalone", "--config", "/run/extensions.yaml", "--policy", "/run/extensions-policy.yaml"];
+    let mut agent = RunningDaemon::start(&arguments)?;
+    status::wait_for("compliant", LIMIT)?;
+    context.check("an_overlay_over_usr", overlay(&mut agent));
+    context.check("an_extension", extension(&mut agent));
+    context.check("a_refresh", refreshed(&mut agent));
+    context.check("an_index_of_the_extension", indexed(&mut agent));
+    context.check("explained", explained());
+    context.check("unmerged", unmerged(&mut agent));
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(())
+}
+
+fn is_of_usr(record: &Value, kind: &str) -> bool {
+    record["kind"] == kind && record["thing"] == "hierarchy" && record["path"] == "/usr"
+}
+
+/// The drift of `/usr` after `before` records. It is the only one of a hierarchy.
+fn drift(agent: &mut RunningDaemon, before: usize, text: &str) -> Result<Value> {
+    let record = agent.wait_for("the drift of /usr", before, |record| is_of_usr(record, "drift"))?;
+    ensure!(record["differences"][0]["text"] == text && record["differences"][1].is_null(), "{record}");
+    ensure!(record["actor"]["argv"].is_array() && record["detail"]["policy"] == "degrade", "{record}");
+    Ok(record)
+}
+
+/// The paths of the drift records after `before` records.
+fn drifted(agent: &RunningDaemon, before: usize) -> Result<Vec<String>> {
+    let records = agent.records()?;
+    let drifts = records.iter().skip(before).filter(|record| record["kind"] == "drift");
+    Ok(drifts.filter_map(|record| Some(record["path"].as_str()?.to_owned())).collect())
+}
+
+/// An overlay has other inodes than the host's `/usr`, and the same contents.
+fn overlay(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(
+        "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
+    )?;
+    let record = drift(agent, before, "/usr is writable by an overlay that stands over it")?;
+    ensure!(record["actor"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/mount")), "{record}");
+    // The shell's own program is on the overlay.
+    shell("umount -l /usr")?;
+    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    status::wait_for("compliant", LIMIT)?;
+    let drifted = drifted(agent, before)?;
+    ensure!(drifted == ["/usr"], "{drifted:?}");
+    Ok(record["differences"].to_string())
+}
+
+/// The extension replaces one program, and adds another one.
+fn extension(agent: &mut RunningDaemon) -> Result<String> {
+    shell(
+        "cd /var/lib && mkdir -p extensions/demo/usr/lib/extension-release.d extensions/demo/usr/libexec/os && cd extensions/demo/usr && \
+         echo ID=_any > lib/extension-release.d/extension-release.demo && echo of the extension > libexec/os/01 && \
+         echo of the extension > libexec/os/added",
+    )?;
+    let before = agent.records()?.len();
+    run("systemd-sysext", &["merge"])?;
+    let record = drift(agent, before, "system extensions are merged over /usr: \"demo\"")?;
+    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
+    ensure!(exe.ends_with("/systemd-sysext"), "{record}");
+    agent.wait_for("the drift of the program", before, |record| {
+        record["kind"] == "drift" && record["path"] == PROGRAM
+    })?;
+    let mut drifted = drifted(agent, before)?;
+    drifted.sort();
+    ensure!(drifted == ["/usr", PROGRAM], "{drifted:?}");
+    Ok(record["actor"].to_string())
+}
+
+/// A refresh merges the same extension with new inodes.
+fn refreshed(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    // Newer versions leave an unchanged merge as it is, unless they are asked.
+    shell("systemd-sysext refresh --always-refresh=yes 2> /dev/null || systemd-sysext refresh")?;
+    let record = drift(agent, before, "system extensions are merged over /usr: \"demo\"")?;
+    let others = drifted(agent, before)?.into_iter().filter(|path| path != "/usr" && path != PROGRAM).count();
+    ensure!(others == 0, "{others} other paths");
+    let touched = agent.records()?.into_iter().find(|record| record["kind"] == "touched");
+    ensure!(touched.is_none(), "{touched:?}");
+    Ok(record.to_string())
+}
+
+/// The daemon reads the index within its beat, and takes the extension for the source of its paths.
+fn indexed(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    let printed = run(HOLDFAST, &["image", "index", "--extensions"])?;
+    ensure!(
+        printed.contains("indexed 1 merged extension") && printed.contains("extension demo (sysext)"),
+        "{printed}"
+    );
+    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    status::wait_for("compliant", LIMIT)?;
+    let verified = run(HOLDFAST, &["image", "verify", "--image", "extensions"])?;
+    Ok(format!("{printed}{verified}"))
+}
+
+fn explained() -> Result<String> {
+    let arguments = "--config /run/extensions.yaml --policy /run/extensions-policy.yaml";
+    let printed = shell(&format!("{HOLDFAST} explain {PROGRAM} {arguments}"))?;
+    for part in ["as declared", "extension demo (sysext)", "sha256 of an extension"] {
+        ensure!(printed.contains(part), "no {part}: {printed}");
+    }
+    Ok(printed)
+}
+
+/// Without the extension its index is old, so what its paths should be is unknown.
+fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    run("systemd-sysext", &["unmerge"])?;
+    let record = drift(agent, before, "extensions are not merged over /usr: \"demo\"")?;
+    agent.wait_for("the gap", before, |record| {
+        record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
+    })?;
+    let before = agent.records()?.len();
+    // Now the index expects no extension.
+    run(HOLDFAST, &["image", "index", "--extensions"])?;
+    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    status::wait_for("compliant", LIMIT)?;
+    Ok(record["differences"].to_string())
+}
