@@ -1,10 +1,12 @@
 //! Measures the index of an OS image, for `cargo xtask bench --images`.
 //!
 //! In: `make LAYOUT FILES` writes a layout with one layer of so many small files. `index LAYOUT STATE` indexes a layout and
-//! prints CPU time and bytes. `look STATE DIGEST` looks every path up several times and prints time and memory.
+//! prints CPU time and bytes. `look STATE DIGEST` looks every path up several times and prints time and memory. `verify STATE IMAGE ROOT`
+//! compares a root directory with an index and prints CPU time; the image `packages` is indexed before.
 
 use anyhow::{Context as _, Result, bail};
-use holdfast::image::{ImageError, Images, index_image};
+use holdfast::image::{ImageError, Images, PACKAGES, Verifier, index_image, index_packages};
+use holdfast::observation::Observer;
 use nix::sys::resource::{UsageWho, getrusage};
 use sensor_model::image::{Choice, ImageLimits};
 use serde_json::json;
@@ -17,7 +19,8 @@ fn main() -> Result<()> {
         ["make", layout, files] => make(Path::new(layout), files.parse()?),
         ["index", layout, state] => index(Path::new(layout), Path::new(state)),
         ["look", state, digest] => look(Path::new(state), digest),
-        _ => bail!("make LAYOUT FILES, index LAYOUT STATE, or look STATE DIGEST"),
+        ["verify", state, image, root] => verify(&Images::of(Path::new(state)), image, Path::new(root)),
+        _ => bail!("make LAYOUT FILES, index LAYOUT STATE, look STATE DIGEST, or verify STATE IMAGE ROOT"),
     }
 }
 
@@ -81,6 +84,21 @@ fn look(state: &Path, digest: &str) -> Result<()> {
         "open_seconds": open_seconds,
         "look_up_nanoseconds": cheapest * 1e9 / f64::from(lookups),
         "resident_kib": resident,
+    });
+    writeln!(std::io::stdout(), "{answer}")?;
+    Ok(())
+}
+
+fn verify(images: &Images, image: &str, root: &Path) -> Result<()> {
+    let observer = Observer::new(root)?;
+    if image == PACKAGES {
+        index_packages(&observer, images)?;
+    }
+    let index = images.open(image)?;
+    let start = cpu()?;
+    let verified = Verifier::new(&index, &observer, root).all(&[], false)?;
+    let answer = json!({
+        "compared": verified.compared, "differing": verified.differing.len(), "cpu_seconds": cpu()? - start,
     });
     writeln!(std::io::stdout(), "{answer}")?;
     Ok(())

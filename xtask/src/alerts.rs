@@ -10,7 +10,6 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::apt;
 use crate::cache::Cache;
 use crate::dist::root;
 use crate::run::{find_program, output};
@@ -41,11 +40,7 @@ pub(crate) fn test() -> Result<()> {
 
 /// Debian's package of Prometheus.
 pub(crate) fn tree(cache: &Cache) -> Result<PackageTree> {
-    if let Some(tree) = PackageTree::cached(cache, PACKAGE) {
-        return Ok(tree);
-    }
-    let release = apt::codename()?;
-    PackageTree::make(cache, PACKAGE, &[&release], &release, &[PACKAGE])
+    PackageTree::of_package(cache, PACKAGE)
 }
 
 fn promtool(tree: Option<&PackageTree>) -> Result<Command> {

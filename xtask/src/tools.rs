@@ -50,6 +50,15 @@ impl PackageTree {
         Ok(Self { root })
     }
 
+    /// The tree of one package of the machine's release, with what it depends on.
+    pub(crate) fn of_package(cache: &Cache, package: &str) -> Result<Self> {
+        if let Some(tree) = Self::cached(cache, package) {
+            return Ok(tree);
+        }
+        let release = apt::codename()?;
+        Self::make(cache, package, &[&release], &release, &[package])
+    }
+
     /// The tree of just these packages of a suite, without what they depend on: for a machine of another release, or for
     /// programs that need nothing. It is made anew when the list changes.
     pub(crate) fn of_packages(cache: &Cache, name: &str, suite: &str, packages: &[&str]) -> Result<Self> {

@@ -11,6 +11,7 @@ mod docs;
 pub(crate) mod images;
 mod output;
 mod rows;
+mod scans;
 mod section;
 
 use anyhow::{Context, Result, bail};
