@@ -26,6 +26,7 @@
 //! | `verdicts` | `Detector` of `sensor_model::protocol`, episodes | changes, verifications, gaps | records, reports |
 //! | `holdfast_writers` | connections of other Holdfast processes | announcements | their processes |
 //! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which states belong to an open apply |
+//! | `image_scan` | the process of the scan of the image | the time | a process while a round is due |
 //! | `write_back` | an implementation of [`write_back::WriteBack`] | a drifted thing | the declared state |
 //!
 //! The methods of `Agent` are the loop. `run_loop` runs one `turn` after another and waits between them. A turn has `receive` take
