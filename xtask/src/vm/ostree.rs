@@ -24,10 +24,10 @@ use crate::run::{output, say};
 /// The packages that the tree has beside those of the systemd guest.
 const PACKAGES: &[&str] = &["ostree", "ostree-boot", "kexec-tools"];
 /// Increase the number when the recipe changes.
-const RECIPE: &str = "5";
+const RECIPE: &str = "6";
 const SIZE: u64 = 3 << 30;
 /// Modules without which the root disk cannot be mounted.
-const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
+const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4", "overlay"];
 /// The program that makes a deployment the root.
 const PREPARE_ROOT: &str = "usr/lib/ostree/ostree-prepare-root";
 /// Files that no program of the guest reads: half of the tree. ostree links each file at each deployment.
