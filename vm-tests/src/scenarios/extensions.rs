@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -41,6 +42,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
         let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
         Ok((others == 0).then_some(()))
     })?;
+    load_module("overlay")?;
     fs::create_dir_all("/usr/libexec/os")?;
     for number in 0..PROGRAMS {
         fs::write(format!("/usr/libexec/os/{number:02}"), "of the host\n")?;
