@@ -54,7 +54,7 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: Arc<Path>,
     },
-    /// A directory of the OS, such as `/usr`, over which nothing else may stand.
+    /// A directory of the OS, such as `/usr`, over which nothing else may be mounted.
     Hierarchy {
         /// Absolute, cleaned path.
         path: Arc<Path>,
@@ -80,7 +80,7 @@ names! {
         ClosedDirectory = "closed-directory",
         /// A directory in which one index expects every entry.
         Tree = "tree",
-        /// A directory of the OS over which nothing else may stand.
+        /// A directory of the OS over which nothing else may be mounted.
         Hierarchy = "hierarchy",
         /// The arguments that the running kernel was booted with.
         KernelArguments = "kernel-arguments",
@@ -333,7 +333,7 @@ pub struct TreeExpectation {
     pub live: bool,
 }
 
-/// What may stand over a hierarchy of the OS: nothing, or the extensions that an index has.
+/// What may be mounted over a hierarchy of the OS: nothing, or the extensions that an index has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct HierarchyExpectation {
     /// Names of the extensions that are merged over it, sorted; empty if none is expected.

@@ -128,7 +128,7 @@ names! {
         Names = "names",
         /// A unit's state.
         Unit = "unit",
-        /// What stands over a hierarchy.
+        /// What is mounted over a hierarchy.
         Hierarchy = "hierarchy",
         /// The running kernel's arguments.
         KernelArguments = "kernel-arguments",
@@ -157,7 +157,7 @@ pub enum Observation {
     },
     /// A unit's state.
     Unit(UnitObservation),
-    /// What stands over a hierarchy.
+    /// What is mounted over a hierarchy.
     Hierarchy {
         /// The lowest first; empty if nothing does.
         covers: Vec<Cover>,
@@ -185,7 +185,7 @@ pub enum NotDeclarable {
     /// A closed directory.
     #[error("adopt its undeclared files one by one")]
     Names,
-    /// What stands over a hierarchy.
+    /// What is mounted over a hierarchy.
     #[error("a MachineConfig cannot declare what stands over a directory of the OS")]
     Hierarchy,
     /// Kernel arguments or an OS image.

@@ -217,7 +217,7 @@ pub struct RecordedState {
     /// A link's target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// What stands over a hierarchy, the lowest first.
+    /// What is mounted over a hierarchy, the lowest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub covers: Vec<Cover>,
     /// Whether a unit is declared enabled.

@@ -1,6 +1,6 @@
-//! What stands over a hierarchy of the OS.
+//! What is mounted over a hierarchy of the OS.
 //!
-//! In: the expected extensions, and what stands over the hierarchy. Out: one difference for each mount that should not be there, and one
+//! In: the expected extensions, and what is mounted over the hierarchy. Out: one difference for each mount that should not be there, and one
 //! if expected extensions are not merged.
 
 use crate::{

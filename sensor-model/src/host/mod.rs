@@ -1,4 +1,4 @@
-//! Parsers for texts of the host: mount table, process status, accounts, unit files, BTF, fanotify events.
+//! Parsers for texts of the host: mount table, process status, accounts, unit files, limits of control groups, BTF, fanotify events.
 //!
 //! In: bytes or text. Out: plain values. Users control parts of these inputs: they mount file systems, name processes and edit
 //! files. So any input is handled, invalid lines are ignored, and each parser is a fuzz target. No I/O.
@@ -9,5 +9,6 @@ pub mod fanotify;
 pub mod hierarchy;
 pub mod install;
 pub mod mountinfo;
+pub mod processor_quota;
 pub mod stat;
 pub mod unit_name;

@@ -1,6 +1,6 @@
 //! The extensions that are merged over a host's hierarchies, as one text.
 //!
-//! In: what stands over each hierarchy, or the text in an index. Out: the text, which is another one if other extensions are merged, or the
+//! In: what is mounted over each hierarchy, or the text in an index. Out: the text, which is another one if other extensions are merged, or the
 //! names for a hierarchy.
 
 use super::hierarchy::{Cover, ExtensionClass};
@@ -25,7 +25,7 @@ pub struct MergedExtensions {
 }
 
 impl MergedExtensions {
-    /// Adds what stands over a hierarchy.
+    /// Adds what is mounted over a hierarchy.
     pub fn add(&mut self, path: &Path, covers: &[Cover]) {
         for cover in covers {
             if let Cover::Extensions { class, names, .. } = cover {

@@ -1,6 +1,6 @@
-//! What stands over a hierarchy of the OS: an overlay that makes it writable, merged extensions, a file system in memory.
+//! What is mounted over a hierarchy of the OS: an overlay that makes it writable, merged extensions, a file system in memory.
 //!
-//! In: a mount table, and a hierarchy. Out: what stands over it, in the order of the mounts. Each such mount replaces every inode of the
+//! In: a mount table, and a hierarchy. Out: what is mounted over it, in the order of the mounts. Each such mount replaces every inode of the
 //! hierarchy at once, so it is one difference and not one for each path below. The kernel's mount options and the mount's source tell what
 //! made it. They are there from the first moment, while files in `/run` follow later. Root can give a mount any source.
 
@@ -77,7 +77,7 @@ impl ExtensionClass {
     }
 }
 
-/// What stands over a hierarchy.
+/// What is mounted over a hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Cover {
@@ -186,7 +186,7 @@ pub(crate) fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
 }
 
-/// What stands over a hierarchy by a mount table, the lowest first. Extensions have no names yet: [`names`] reads them from the list in
+/// What is mounted over a hierarchy by a mount table, the lowest first. Extensions have no names yet: [`names`] reads them from the list in
 /// the merged hierarchy.
 pub fn covers(table: &[u8], hierarchy: &Path) -> Vec<Cover> {
     mountinfo::mounts(table)

@@ -140,7 +140,7 @@ fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     root.starts_with(point).then(|| PathBuf::from("/"))
 }
 
-/// Whether a mount at a point can change a thing that lies above or below it. Only a mount at the hierarchy itself stands over that.
+/// Whether a mount at a point can change a thing that lies above or below it. Only a mount at the hierarchy itself is mounted over that.
 fn concerns(thing: &Thing, point: &Path) -> bool {
     match thing {
         Thing::Hierarchy { path } => **path == *point,

@@ -233,7 +233,7 @@ impl Verifier {
             return Ok(VerifyOutcome::Verified(Box::new(nothing)));
         }
         if matches!(expectation.thing, Thing::Hierarchy { .. }) {
-            // No inode shows what stands over it.
+            // No inode shows what is mounted over it.
             let observation = self.observer.observe(expectation).observation;
             let verified = self.compare(thing, desired, observation, None, None, None).await;
             return Ok(VerifyOutcome::Verified(Box::new(verified)));

@@ -84,7 +84,7 @@ impl Explain {
         Ok(explained)
     }
 
-    /// What stands over the hierarchies that the path is in.
+    /// What is mounted over the hierarchies that the path is in.
     fn over(&self, observer: &Observer, images: &Images) -> anyhow::Result<Vec<CoveredHierarchy>> {
         let mut over = image::covered(observer, images, std::slice::from_ref(&self.path))?;
         over.retain(|hierarchy| hierarchy.has(&self.path));

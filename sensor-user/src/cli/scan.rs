@@ -8,7 +8,7 @@ use crate::{
     observation::Observer,
 };
 use rustix::process::{Signal, set_parent_process_death_signal};
-use sensor_model::{cgroup::processor_quota, expectation::ExpectationSource, image::ScanPace};
+use sensor_model::{expectation::ExpectationSource, host::processor_quota::processor_quota, image::ScanPace};
 use std::{
     collections::HashSet,
     ops::ControlFlow,

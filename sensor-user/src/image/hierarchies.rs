@@ -1,7 +1,7 @@
-//! The hierarchies of the OS, and what may stand over them.
+//! The hierarchies of the OS, and what may be mounted over them.
 //!
 //! In: the paths of image rules, or of a command; the index of extensions, if there is one. Out: expectations of hierarchies, and what
-//! stands over a hierarchy although it is not expected.
+//! is mounted over a hierarchy although it is not expected.
 
 use super::{error::ImageError, images::Images, merged_extensions::expectation};
 use crate::observation::Observer;
@@ -14,7 +14,7 @@ use sensor_model::{
 use serde::Serialize;
 use std::path::Path;
 
-/// A hierarchy over which something stands that is not expected there.
+/// A hierarchy over which something is mounted that is not expected there.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct CoveredHierarchy {
     /// The hierarchy: `/`, `/etc`, `/opt` or `/usr`.
@@ -24,7 +24,7 @@ pub struct CoveredHierarchy {
 }
 
 impl CoveredHierarchy {
-    /// Whether it is not known what stands over the hierarchy.
+    /// Whether it is not known what is mounted over the hierarchy.
     pub fn is_unreadable(&self) -> bool {
         self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
     }
@@ -62,7 +62,7 @@ pub(super) fn indexed_extensions(images: &Images) -> Result<Option<MergedExtensi
     Ok(index.map(|index| MergedExtensions::parse(index.meta().state.as_deref().unwrap_or_default())))
 }
 
-/// The hierarchies that contain one of the paths or are in it, and over which something stands that is not expected.
+/// The hierarchies that contain one of the paths or are in it, and over which something is mounted that is not expected.
 ///
 /// # Errors
 /// The index of extensions cannot be read.

@@ -42,7 +42,7 @@ pub struct ExplainReport {
     /// What the OS image, a package or a baseline has at the path; absent if no index was used. What a config declares wins over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ExplainedImage>,
-    /// What stands over the hierarchies of the OS that the path is in, and is not expected there.
+    /// What is mounted over the hierarchies of the OS that the path is in, and is not expected there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<CoveredHierarchy>,
     /// What the drift policy does about the path.

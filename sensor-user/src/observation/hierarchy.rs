@@ -1,4 +1,4 @@
-//! What stands over a hierarchy of the OS.
+//! What is mounted over a hierarchy of the OS.
 //!
 //! In: the host's root, and a hierarchy. Out: the mounts that replace it, with the names of merged extensions. It reads the mount table of
 //! the host's first process, since a container has another view of the host's mounts.
@@ -25,7 +25,7 @@ const RUN_STATE: &str = "/run/ostree/deployment-state";
 /// The file that `rpm-ostree apply-live` makes there for the booted deployment.
 const LIVE: &str = "rpmostree-is-live.stamp";
 
-/// Observes what stands over a hierarchy.
+/// Observes what is mounted over a hierarchy.
 pub(super) fn observe(root: &Root, hierarchy: &Path) -> Result<Observation, FailedOperation> {
     let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
@@ -56,7 +56,7 @@ fn is_live(root: &Root) -> bool {
     deployments.iter().any(|deployment| root.open_at(&deployment.join(LIVE), HANDLE).is_ok())
 }
 
-/// Whether an image expects a directory that is a hierarchy. What stands over that is a thing of its own.
+/// Whether an image expects a directory that is a hierarchy. What is mounted over that is a thing of its own.
 pub(super) fn is_of_image(expectation: &Expectation) -> bool {
     let path = expectation.thing.path();
     matches!(expectation.source, ExpectationSource::ImageLayer(_))

@@ -1,4 +1,4 @@
-//! What stands over a hierarchy of the OS, and the index of merged extensions.
+//! What is mounted over a hierarchy of the OS, and the index of merged extensions.
 
 use crate::{
     archive::Archive,

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use super::run;
+
 /// The pause between two tests. It is short compared with a test in an emulated guest.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,6 +36,15 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Op
         }
         pause(PAUSE);
     }
+}
+
+/// Waits until systemd has finished starting, but for the unit of the scenario.
+pub fn for_systemd() -> Result<()> {
+    until("systemd to finish starting", Duration::from_secs(90), || {
+        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
+        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
+        Ok((others == 0).then_some(()))
+    })
 }
 
 /// Pauses. Only for scenarios whose subject is time, such as one that shows that nothing happens.

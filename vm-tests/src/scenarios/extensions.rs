@@ -1,4 +1,4 @@
-//! What stands over `/usr`: an overlay that makes it writable, and a system extension. Each is one drift with its actor, whatever the number
+//! What is mounted over `/usr`: an overlay that makes it writable, and a system extension. Each is one drift with its actor, whatever the number
 //! of paths below, and an extension with an index is none.
 //!
 //! In: a guest with systemd and `systemd-sysext`. Out: a check for each step.
@@ -37,11 +37,7 @@ const PROGRAM: &str = "/usr/libexec/os/01";
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
-    wait::until("systemd to finish starting", Duration::from_secs(90), || {
-        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
-        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
-        Ok((others == 0).then_some(()))
-    })?;
+    wait::for_systemd()?;
     load_module("overlay")?;
     fs::create_dir_all("/usr/libexec/os")?;
     for number in 0..PROGRAMS {

@@ -32,11 +32,7 @@ const UNIT: &str = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
-    wait::until("systemd to finish starting", Duration::from_secs(90), || {
-        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
-        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
-        Ok((others == 0).then_some(()))
-    })?;
+    wait::for_systemd()?;
     for folder in ["/etc/order", "/etc/holdfast/machine-configs"] {
         fs::create_dir_all(folder)?;
     }

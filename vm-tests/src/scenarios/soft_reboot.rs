@@ -29,11 +29,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// The scenario, in all userspaces.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
-    wait::until("systemd to finish starting", Duration::from_secs(90), || {
-        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
-        let others = jobs.lines().filter(|line| !line.contains("holdfast-scenario")).count();
-        Ok((others == 0).then_some(()))
-    })?;
+    wait::for_systemd()?;
     let stage = fs::read_to_string(STAGE).unwrap_or_default();
     let mut stage = stage.split(' ');
     let (soft_reboots, boot) = (stage.next().unwrap_or_default(), stage.next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What stands over a hierarchy of the OS.
+//! What is mounted over a hierarchy of the OS.
 
 use super::super::mounts::{AnnouncedMount, MountTracker};
 use super::*;

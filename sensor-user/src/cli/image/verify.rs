@@ -64,7 +64,7 @@ pub struct ImageVerifyReport {
     pub strength: Strength,
     /// How many paths were compared.
     pub compared: u64,
-    /// Hierarchies over which something stands that is not expected: an overlay, or extensions without an index.
+    /// Hierarchies over which something is mounted that is not expected: an overlay, or extensions without an index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<CoveredHierarchy>,
     /// How many paths of the image are those of merged extensions, and were not compared.
@@ -181,7 +181,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
             screen.line(&format!("{word} {}: {}", clean(&hierarchy.path), clean(&difference.text)))?;
         }
     }
-    // What stands over a hierarchy may change any number of paths below.
+    // What is mounted over a hierarchy may change any number of paths below.
     let mut below = vec![0usize; report.over.len()];
     let differing = report.differing.iter().map(|path| (path, "differs", Tone::Bad));
     let unreadable = report.unreadable.iter().map(|path| (path, "unknown", Tone::Notable));
