@@ -5,12 +5,16 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::guest::{Context, boot, parameter};
+use crate::guest::{Context, boot, hang, parameter};
 use crate::protocol::Message;
 use crate::scenarios;
+
+/// How long before its end a guest whose scenario takes too long says what it does.
+const LAST_WORDS: Duration = Duration::from_secs(45);
 
 /// Runs the scenario that the host names, reports it, and powers off.
 pub fn run_and_power_off() -> Result<()> {
@@ -22,8 +26,11 @@ pub fn run_and_power_off() -> Result<()> {
     context.send(&Message::Begun);
     let result = match scenarios::find(&guest, &name) {
         None => Err(anyhow::anyhow!("no scenario {name} for the guest {guest}")),
-        Some(scenario) => catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut context)))
-            .unwrap_or_else(|cause| Err(anyhow::anyhow!("panic: {}", panic_text(&*cause)))),
+        Some(scenario) => {
+            hang::tell_after(scenario.longest().saturating_sub(LAST_WORDS));
+            catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut context)))
+                .unwrap_or_else(|cause| Err(anyhow::anyhow!("panic: {}", panic_text(&*cause))))
+        }
     };
     if let Err(error) = result {
         context.check(&name, Err(error));

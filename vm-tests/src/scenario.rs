@@ -2,6 +2,8 @@
 //!
 //! In: the constants of the table. Out: what the host needs to start a guest, and the function that the guest runs.
 
+use std::time::Duration;
+
 use crate::guest::Context;
 
 /// What kind of system the scenario needs.
@@ -69,7 +71,7 @@ pub struct Scenario {
     pub needs_holdfast: bool,
     /// Whether a Prometheus on the host scrapes the reporter in the guest. Only for a guest with a kubelet.
     pub needs_prometheus: bool,
-    /// Seconds after which the host gives up.
+    /// Seconds that it may take on a host that has nothing else to do. The host gives up after [`Scenario::longest`].
     pub limit: u64,
     /// The scenario's code.
     pub run: fn(&mut Context) -> anyhow::Result<()>,
@@ -90,6 +92,12 @@ impl Scenario {
         limit: 240,
         run: |_| anyhow::bail!("this row of the table has no function"),
     };
+
+    /// How long the host waits. One that also runs other guests gets a multiple of the limit.
+    pub fn longest(&self) -> Duration {
+        const PATIENCE: u32 = 2;
+        Duration::from_secs(self.limit) * PATIENCE
+    }
 
     /// Whether it runs on a kernel series: with `full` on all on which it can, otherwise on its default ones.
     pub fn runs_on(&self, series: &str, full: bool) -> bool {

@@ -5,6 +5,8 @@
 //! boot. A failure does not stop the others.
 
 use std::cmp::Reverse;
+use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -292,7 +294,21 @@ pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
         GuestEnd::Ready => problems.push(format!("{name}: its scenario was not started")),
         GuestEnd::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
     }
+    // Often nobody keeps the machine that ran the tests, and its logs.
+    if outcome.seen.end != GuestEnd::Done {
+        problems.extend(last_lines(&outcome.log).into_iter().map(|line| format!("{name} | {line}")));
+    }
     problems
+}
+
+/// The last lines of a guest's log; none without a log.
+fn last_lines(log: &Path) -> Vec<String> {
+    /// A guest that takes too long prints a line for each thread.
+    const LINES: usize = 40;
+    let text = fs::read(log).unwrap_or_default();
+    let lines: Vec<_> = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
+    let skipped = lines.len().saturating_sub(LINES);
+    lines.into_iter().skip(skipped).collect()
 }
 
 fn word(ending: Ending) -> &'static str {
@@ -320,7 +336,15 @@ mod tests {
                 data: serde_json::Value::Null,
             })
             .collect();
-        let seen = Seen { results, release: None, begun: true, booting: false, end, cpu: Duration::ZERO };
+        let seen = Seen {
+            results,
+            release: None,
+            begun: true,
+            booting: false,
+            end,
+            stalled: false,
+            cpu: Duration::ZERO,
+        };
         Outcome { seen, log: "log".into(), retries: 0, took: Duration::ZERO }
     }
 

@@ -124,9 +124,7 @@ impl RunningDaemon {
             }
             Ok(self.records()?.into_iter().skip(skip).find(|record| wanted(record)))
         });
-        found.with_context(|| {
-            format!("output of holdfast:\n{}", tail(&fs::read_to_string(OUTPUT).unwrap_or_default()))
-        })
+        found.with_context(output_tail)
     }
 
     /// Sends a signal. After SIGSTOP it waits until no thread of the daemon runs.
@@ -183,8 +181,9 @@ pub(crate) fn read_records(log: &Path) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// The last lines of a text.
-fn tail(text: &str) -> String {
+/// The last lines that daemons wrote, with a heading.
+pub(crate) fn output_tail() -> String {
+    let text = fs::read_to_string(OUTPUT).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    format!("output of holdfast:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
 }

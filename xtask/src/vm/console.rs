@@ -13,6 +13,7 @@ use anyhow::Result;
 use vm_tests::protocol::{Ending, Message, ResultLine};
 
 use super::machine::Emulator;
+use super::stalled;
 
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) struct Seen {
     pub(crate) booting: bool,
     /// How it ended.
     pub(crate) end: GuestEnd,
+    /// It was not done, and the emulator had left a processor asleep for which an interrupt waited.
+    pub(crate) stalled: bool,
     /// Processor time of the emulator.
     pub(crate) cpu: Duration,
 }
@@ -86,6 +89,7 @@ pub(super) fn watch(
         begun: false,
         booting: true,
         end: GuestEnd::Died,
+        stalled: false,
         cpu: Duration::ZERO,
     };
     loop {
@@ -127,17 +131,42 @@ pub(super) fn watch(
             Some(_) | None => {}
         }
     }
+    if matches!(seen.end, GuestEnd::Silent(_) | GuestEnd::TooLong(_)) {
+        seen.stalled = look_at_processors(machine, log)?;
+    }
     // The kernel keeps the numbers until the process is waited for.
     seen.cpu = cpu_time(machine.child.id());
     Ok(seen)
 }
 
+/// Writes the state of the emulated processors to the log. Gives whether one is stalled.
+fn look_at_processors(machine: &mut Emulator, log: &mut File) -> Result<bool> {
+    /// Longer than the emulator takes to wake a processor on a busy machine.
+    const BETWEEN: Duration = Duration::from_secs(2);
+    let look = |machine: &mut Emulator| machine.monitor()?.processors();
+    let first = look(machine);
+    if let Ok(line) = machine.lines.recv_timeout(BETWEEN) {
+        writeln!(log, "{line}")?;
+    }
+    let (first, second) = match (first, look(machine)) {
+        (Ok(first), Ok(second)) => (first, second),
+        (Err(error), _) | (_, Err(error)) => {
+            writeln!(log, "the emulator does not show its processors: {error:#}")?;
+            return Ok(false);
+        }
+    };
+    for line in stalled::lines(&second) {
+        writeln!(log, "{line}")?;
+    }
+    Ok(stalled::is_stalled(&first, &second))
+}
+
 impl Seen {
-    /// Whether the guest starts once more: it never came up, or a later boot stopped before the scenario began again. (With two
-    /// CPUs the emulated timers sometimes lose a wake-up.) A check that failed is never repeated.
+    /// Whether the guest starts once more: it never came up, or a later boot stopped before the scenario began again, or the emulator
+    /// left a processor asleep. (With two CPUs it sometimes loses a wake-up.) A check that failed is never repeated.
     pub(crate) fn is_worth_another_try(&self) -> bool {
         let failed = self.results.iter().any(|result| result.ending == Ending::Fail);
-        !failed && (!self.begun || (self.booting && matches!(self.end, GuestEnd::Silent(_))))
+        !failed && (!self.begun || self.stalled || (self.booting && matches!(self.end, GuestEnd::Silent(_))))
     }
 }
 
@@ -164,7 +193,7 @@ mod tests {
     use super::*;
 
     fn seen(begun: bool, booting: bool, end: GuestEnd) -> Seen {
-        Seen { results: Vec::new(), release: None, begun, booting, end, cpu: Duration::ZERO }
+        Seen { results: Vec::new(), release: None, begun, booting, end, stalled: false, cpu: Duration::ZERO }
     }
 
     #[test]
@@ -173,6 +202,13 @@ mod tests {
             assert!(seen(false, true, end.clone()).is_worth_another_try(), "{end:?}");
             assert!(!seen(true, false, end.clone()).is_worth_another_try(), "{end:?}");
         }
+    }
+
+    #[test]
+    fn a_guest_whose_emulator_stalled_is_started_again_and_one_that_takes_too_long_is_not() {
+        let late = || seen(true, false, GuestEnd::TooLong(480));
+        assert!(Seen { stalled: true, ..late() }.is_worth_another_try());
+        assert!(!late().is_worth_another_try());
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(super) struct Emulator {
     pub(super) lines: Receiver<String>,
     messages: Incoming,
     monitor: Incoming,
+    opened: Option<Monitor>,
     port: Option<UnixStream>,
 }
 
@@ -46,7 +47,7 @@ impl Emulator {
             .context("cannot start QEMU")?;
         lines::read_lines(child.stdout.take().context("stdout was asked for")?, sender.clone());
         lines::read_lines(child.stderr.take().context("stderr was asked for")?, sender);
-        Ok(Self { child, lines: received, messages, monitor, port: None })
+        Ok(Self { child, lines: received, messages, monitor, opened: None, port: None })
     }
 
     /// Sends the guest a line.
@@ -58,9 +59,12 @@ impl Emulator {
         writeln!(port, "{line}").context("cannot write to the message port")
     }
 
-    /// The monitor; once for each machine.
-    pub(super) fn monitor(&self) -> Result<Monitor> {
-        Monitor::open(self.monitor.stream()?)
+    /// The monitor.
+    pub(super) fn monitor(&mut self) -> Result<&mut Monitor> {
+        Ok(match &mut self.opened {
+            Some(monitor) => monitor,
+            none => none.insert(Monitor::open(self.monitor.stream()?)?),
+        })
     }
 }
 

@@ -20,6 +20,7 @@ mod qmp;
 mod runs;
 mod saved;
 mod selinux;
+mod stalled;
 
 pub(crate) use audit::AuditLog;
 pub(crate) use guest::{GuestParts, Vm};

@@ -55,16 +55,34 @@ impl Monitor {
         self.command("quit", &json!({}))
     }
 
+    /// What QEMU's processors and their interrupt controllers are at, in its words for people.
+    pub(super) fn processors(&mut self) -> Result<String> {
+        let mut text = self.for_people("info registers -a")?;
+        for number in 0..text.matches("CPU#").count() {
+            text.push_str(&self.for_people(&format!("info lapic {number}"))?);
+        }
+        Ok(text)
+    }
+
+    fn for_people(&mut self, command: &str) -> Result<String> {
+        let answer = self.ask("human-monitor-command", &json!({ "command-line": command }))?;
+        Ok(answer.as_str().unwrap_or_default().replace('\r', ""))
+    }
+
     fn command(&mut self, name: &str, arguments: &Value) -> Result<()> {
+        self.ask(name, arguments).map(drop)
+    }
+
+    fn ask(&mut self, name: &str, arguments: &Value) -> Result<Value> {
         let line = json!({ "execute": name, "arguments": arguments });
         writeln!(self.reader.get_mut(), "{line}").context("cannot write to QEMU's monitor")?;
         loop {
-            let answer = self.line()?;
+            let mut answer = self.line()?;
             if let Some(error) = answer.get("error") {
                 bail!("QEMU's monitor refuses {name}: {error}");
             }
-            if answer.get("return").is_some() {
-                return Ok(());
+            if let Some(value) = answer.get_mut("return") {
+                return Ok(value.take());
             }
             self.events.push_back(answer);
         }

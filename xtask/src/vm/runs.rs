@@ -16,9 +16,6 @@ use super::machine::Emulator;
 use super::saved::Saved;
 use crate::run::say;
 
-/// A scenario's limit is for a host that has nothing else to do. One that also runs other guests gets this many times as long.
-const PATIENCE: u32 = 2;
-
 /// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -44,7 +41,7 @@ impl Vm {
             (Err(error), Some(_)) => format!("{error:#}"),
             _ => return first.map(|seen| Outcome { seen, log: path, retries: 0, took: start.elapsed() }),
         };
-        say("vm", &format!("{} did not come up ({why}): once more", self.name()));
+        say("vm", &format!("{} did not come up, or its emulator stalled ({why}): once more", self.name()));
         fs::rename(&path, path.with_extension("first-try.log"))?;
         let start = Instant::now();
         let seen = self.once(parts, None, &path)?;
@@ -74,7 +71,7 @@ impl Vm {
         }
         let name = self.name();
         let watch = ConsoleWatch {
-            limits: Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) * PATIENCE },
+            limits: Limits { silence: SILENCE, total: self.scenario.longest() },
             log: &mut log,
             mirror: self.verbose.then_some(name.as_str()),
             narrate: self.narrate,

@@ -77,10 +77,9 @@ impl Saved {
         let (GuestEnd::Ready, Some(release)) = (&seen.end, seen.release) else {
             bail!("{:?} before its program ran, log: {}", seen.end, path.display());
         };
-        let mut monitor = machine.monitor()?;
-        monitor.save(&memory(folder.path())).with_context(|| format!("cannot save {name}"))?;
+        machine.monitor()?.save(&memory(folder.path())).with_context(|| format!("cannot save {name}"))?;
         let cpu = console::cpu_time(machine.child.id());
-        monitor.quit()?;
+        machine.monitor()?.quit()?;
         machine.child.wait()?;
         let (has_disk, took) = (image.is_some(), start.elapsed());
         Ok(Self { folder, has_disk, release, log: path, retries: 0, took, cpu })
@@ -102,7 +101,7 @@ impl Saved {
         )?;
         let disk = self.has_disk.then(|| disk(folder));
         let mut command = vm.command(parts, &archive(folder), Disk::Scratch(disk.as_deref()));
-        let machine = Emulator::start(command.args(["-incoming", "defer"]), sockets)?;
+        let mut machine = Emulator::start(command.args(["-incoming", "defer"]), sockets)?;
         machine
             .monitor()?
             .load(&memory(folder))
