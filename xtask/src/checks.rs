@@ -63,8 +63,8 @@ fn workspace(parts: &TestParts, quick: bool, profile: Profile) {
     }
     // The other lane has begun to build the programs, so on an empty cache this waits for them.
     parts.run("control plane", || control_plane(kube::NEWEST));
+    parts.run("layers, against umoci", || unpacked::test(FAULTS));
     if profile == Profile::Release {
-        parts.run("layers, against umoci", || unpacked::test(FAULTS));
         parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
     }
 }
@@ -129,7 +129,16 @@ fn control_plane(release: &str) -> Result<()> {
     // What they run beside the cluster's own programs.
     show(
         cargo()
-            .args(["build", "--workspace", FAULTS, "--quiet", "--bin", "holdfast-cluster"])
+            .args([
+                "build",
+                "--workspace",
+                FAULTS,
+                "--quiet",
+                "--bin",
+                "holdfast-cluster",
+                "--bin",
+                "holdfast",
+            ])
             .args(["--example", "played_sensor"])
             .current_dir(dist::root()),
     )?;

@@ -118,6 +118,45 @@ impl Buildah {
         Ok(layout)
     }
 
+    /// Pushes an image with one file, `/etc/ARCHITECTURE`, for each of the architectures, as one list. Gives the digest that the list
+    /// has in the registry. The folder of Buildah has a copy of each file.
+    #[cfg(test)]
+    pub(super) fn push(
+        &self,
+        architectures: &[&str],
+        image: &str,
+        credentials: &str,
+        certificates: &Path,
+    ) -> Result<String> {
+        const LIST: &str = "list";
+        let policy = self.folder.join("policy.json");
+        output(self.command().args(["manifest", "create", LIST]))?;
+        for architecture in architectures {
+            let file = self.folder.join(architecture);
+            fs::write(&file, format!("for {architecture}\n"))?;
+            let mut from = self.command();
+            from.args(["from", "--name", architecture, "--signature-policy"]).arg(&policy).arg("scratch");
+            output(&mut from)?;
+            output(self.command().args(["copy", "--quiet", architecture]).arg(file).arg("/etc/"))?;
+            output(self.command().args(["config", "--arch", architecture, architecture]))?;
+            let mut commit = self.command();
+            commit.args(["commit", "--quiet", "--format", "oci", "--manifest", LIST, "--signature-policy"]);
+            output(commit.arg(&policy).args([architecture, &*format!("made-{architecture}")]))?;
+        }
+        let digest = self.folder.join("digest");
+        let mut push = self.command();
+        push.args(["manifest", "push", "--quiet", "--all", "--format", "oci", "--creds", credentials])
+            .arg("--cert-dir")
+            .arg(certificates)
+            .arg("--digestfile")
+            .arg(&digest)
+            .arg("--signature-policy")
+            .arg(&policy)
+            .args([LIST, &format!("docker://{image}")]);
+        output(&mut push)?;
+        Ok(fs::read_to_string(digest)?.trim().to_owned())
+    }
+
     fn command(&self) -> Command {
         let mut command = if self.is_root {
             self.tree.command(&self.program)

@@ -5,6 +5,8 @@
 
 mod build;
 mod buildah;
+#[cfg(test)]
+mod registry_tests;
 mod reproducible;
 mod sbom;
 
