@@ -152,6 +152,32 @@ pub(crate) fn expect(
         expectation.label = None;
     }
     let Some(policy) = Policy::read(observer) else { return BTreeSet::new() };
+    label(&policy, expectations, drift, observer);
+    policy.customizable
+}
+
+/// Sets the labels of expectations that come one after the other. The policy is read once.
+pub(crate) struct Labels<'a> {
+    policy: Option<Policy>,
+    drift: &'a DriftPolicy,
+    observer: &'a Observer,
+}
+
+impl<'a> Labels<'a> {
+    /// Reads the host's SELinux policy, if it has one.
+    pub(crate) fn read(drift: &'a DriftPolicy, observer: &'a Observer) -> Self {
+        Self { policy: Policy::read(observer), drift, observer }
+    }
+
+    /// Sets the label of an expectation.
+    pub(crate) fn set(&self, expectation: &mut Expectation) {
+        if let Some(policy) = &self.policy {
+            label(policy, std::slice::from_mut(expectation), self.drift, self.observer);
+        }
+    }
+}
+
+fn label(policy: &Policy, expectations: &mut [Expectation], drift: &DriftPolicy, observer: &Observer) {
     let wanted: Vec<(usize, Arc<Path>, ObjectKind)> = expectations
         .iter()
         .enumerate()
@@ -165,7 +191,6 @@ pub(crate) fn expect(
         expectations[*place].label =
             label.map(|label| Arc::clone(texts.entry(label).or_insert_with(|| label.into())));
     }
-    policy.customizable
 }
 
 /// The kind of the expected object; `None` for a thing that is no object, and for a hard link, which has its target's label.

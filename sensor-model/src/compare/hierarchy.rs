@@ -22,9 +22,11 @@ pub(super) fn compare(path: &Path, declared: &HierarchyExpectation, covers: &[Co
         }
         _ => false,
     };
+    let mut is_covered = false;
     let mut found: Vec<Difference> = covers
         .iter()
-        .filter(|cover| !is_expected(cover))
+        // A second one shows the list of the first, and hides its files.
+        .filter(|cover| !is_expected(cover) || std::mem::replace(&mut is_covered, true))
         .map(|cover| Difference {
             kind: DifferenceKind::MountOver,
             expected: expected.clone(),
@@ -87,6 +89,8 @@ mod tests {
     fn the_expected_extensions_are_no_difference_and_others_are() {
         assert_eq!(differences(&["a", "b"], &[merged(&["b", "a"], false)]), []);
         assert_eq!(differences(&["a"], &[merged(&["a", "b"], false)]).len(), 1);
+        let twice = [merged(&["a"], false), merged(&["a"], false)];
+        assert_eq!(differences(&["a"], &twice).len(), 1, "one that only has the list of the other");
         assert_eq!(differences(&["a"], &[merged(&["a"], true)]).len(), 1, "a writable merge");
         assert_eq!(differences(&[], &[merged(&[], false)]).len(), 1, "a merge without a list");
     }

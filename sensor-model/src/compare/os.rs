@@ -8,6 +8,7 @@ use crate::{
     os::{Deployment, arguments::missing},
     text::quote,
 };
+use std::fmt::Write as _;
 
 /// Declared arguments that the kernel was not booted with, without those that wait for the next boot. Further arguments of the
 /// kernel are no difference.
@@ -25,11 +26,24 @@ pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String])
     }]
 }
 
+/// The booted image, which must be the one that the cluster built for the node, or else the config's. If all three differ, or the node
+/// went back to the config's, the text says so.
 pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
-    if booted.is(&declared.image) {
+    let built = booted.cluster_image.as_deref();
+    let expected = built.unwrap_or(&declared.image);
+    if booted.is(expected) {
         return Vec::new();
     }
-    let (expected, found) = (declared.image.clone(), booted.name().to_owned());
-    let text = format!("expected target osImageURL {}, have {}", quote(&expected), quote(&found));
+    let (expected, found) = (expected.to_owned(), booted.name().to_owned());
+    let mut text = format!("expected target osImageURL {}, have {}", quote(&expected), quote(&found));
+    if built.is_some() {
+        text.push_str(": the cluster built the expected image for this node, and the node booted ");
+        if booted.is(&declared.image) {
+            text.push_str("the config's");
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "neither that one nor the config's, {}", quote(&declared.image));
+        }
+    }
     vec![Difference { kind: DifferenceKind::OsImage, expected, found, text }]
 }

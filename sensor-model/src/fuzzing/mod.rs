@@ -140,7 +140,7 @@ pub fn os(data: &[u8]) {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    assert!(of_origin(&text, "c").is("c"));
+    assert!(of_origin(&text, Some("c")).is("c"));
     ostree_objects(data);
 }
 

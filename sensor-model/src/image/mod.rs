@@ -17,6 +17,7 @@ mod reference;
 mod scan;
 mod tar;
 mod tree;
+mod update;
 
 #[cfg(test)]
 mod tests;
@@ -39,3 +40,4 @@ pub use reference::{ImageMeta, ImageSource, LayerMeta, Package, Strength, is_dig
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;
+pub use update::{UpdateEffect, programs, unit_at, update_effect};

@@ -39,7 +39,7 @@ pub struct ScanRound {
     pub compared: u64,
     /// Paths that could not be read.
     pub unreadable: u64,
-    /// Paths that differ; at most [`MOST_FINDINGS`].
+    /// Paths that differ or cannot be read; at most [`MOST_FINDINGS`], and those that are watched already.
     pub differing: BTreeSet<String>,
     /// Paths that differ besides.
     pub more: u64,
@@ -113,13 +113,20 @@ impl ScanProgress {
 }
 
 impl ScanRound {
-    /// Notes a path that differs.
-    pub fn note(&mut self, path: &str) {
-        if self.differing.len() < MOST_FINDINGS {
+    /// Notes a path that differs, or that cannot be read. One that is watched already has its place, so that its drift does not end while
+    /// it differs.
+    pub fn note(&mut self, path: &str, is_watched: bool) {
+        if is_watched || self.differing.len() < MOST_FINDINGS {
             self.differing.insert(path.to_owned());
         } else {
             self.more += 1;
         }
+    }
+
+    /// The paths to watch while the round goes on: those that are watched already, and as many of the round as there is room for.
+    pub fn watched(&self, already: &BTreeSet<String>) -> BTreeSet<String> {
+        let room = MOST_FINDINGS.saturating_sub(already.len());
+        already.iter().chain(self.differing.difference(already).take(room)).cloned().collect()
     }
 
     /// The number of paths that differ.
@@ -205,12 +212,25 @@ mod tests {
     fn the_findings_are_bounded_and_all_of_them_are_counted() {
         let mut round = ScanProgress::default().due("a", 10, 5, DAY).unwrap();
         for number in 0..MOST_FINDINGS + 3 {
-            round.note(&format!("/usr/{number}"));
+            round.note(&format!("/usr/{number}"), false);
         }
         assert_eq!((round.differing.len(), round.more), (MOST_FINDINGS, 3));
         let mut progress = ScanProgress::default();
         progress.end(&round, 6);
         assert_eq!(progress.differing(), MOST_FINDINGS as u64 + 3);
+    }
+
+    #[test]
+    fn a_watched_path_keeps_its_place_among_many_others() {
+        let mut round = ScanProgress::default().due("a", 10, 5, DAY).unwrap();
+        for number in 0..MOST_FINDINGS + 3 {
+            round.note(&format!("/usr/{number}"), false);
+        }
+        let watched: BTreeSet<String> = ["/usr/watched".to_owned()].into();
+        let during = round.watched(&watched);
+        assert!(during.contains("/usr/watched") && during.len() == MOST_FINDINGS);
+        round.note("/usr/watched", true);
+        assert!(round.differing.contains("/usr/watched"));
     }
 
     #[test]

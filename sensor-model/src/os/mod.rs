@@ -4,6 +4,7 @@
 //! the next one, and whether they match a config. It runs no tool and reads no file.
 
 pub mod arguments;
+mod composefs;
 pub mod extensions;
 pub mod hierarchy;
 mod origin;
@@ -12,6 +13,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use composefs::origin_of_root;
 pub use origin::of_origin;
 pub use status::{DeploymentStatus, StatusError};
 
@@ -41,6 +43,9 @@ pub struct Deployment {
     /// Requested packages besides those of the image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<String>,
+    /// The image that the cluster built for this node, without the transport. The node is to boot it in place of the config's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_image: Option<String>,
 }
 
 impl Deployment {

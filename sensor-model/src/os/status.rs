@@ -110,6 +110,7 @@ impl DeploymentStatus {
                 digest: found.container_image_reference_digest,
                 checksum: found.base_checksum.or(found.checksum),
                 packages: found.requested_packages,
+                cluster_image: None,
             };
             // The boot loader boots the first one.
             if booted {
@@ -133,7 +134,7 @@ impl DeploymentStatus {
                 None => (None, None),
             };
             let checksum = entry.ostree.map(|ostree| ostree.checksum);
-            Deployment { image, digest, checksum, packages: Vec::new() }
+            Deployment { image, digest, checksum, ..Deployment::default() }
         };
         let staged = status.staged.is_some();
         let rollback = status.rollback.filter(|_| status.rollback_queued);

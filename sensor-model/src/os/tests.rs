@@ -58,7 +58,7 @@ fn an_image_matches_by_name_digest_or_commit_with_any_transport() {
         image: Some("mirror.example/os:latest".to_owned()),
         digest: Some(DIGEST.to_owned()),
         checksum: Some(COMMIT.to_owned()),
-        packages: Vec::new(),
+        ..Deployment::default()
     };
     assert!(deployment.is(IMAGE), "the same digest");
     assert!(deployment.is(COMMIT));
@@ -73,10 +73,21 @@ fn an_origin_file_names_the_image_and_other_sections_are_ignored() {
     let origin = format!(
         "[other]\nrefspec=no\n[origin]\nrefspec=os/v1\ncontainer-image-reference=ostree-unverified-registry:{IMAGE}\n"
     );
-    let deployment = of_origin(&origin, COMMIT);
+    let deployment = of_origin(&origin, Some(COMMIT));
     assert_eq!((deployment.name(), deployment.digest.as_deref()), (IMAGE, Some(DIGEST)));
-    assert_eq!(of_origin("[origin]\nrefspec=os/v1\n", COMMIT).name(), "os/v1");
-    assert_eq!(of_origin("", COMMIT).name(), COMMIT);
+    assert_eq!(of_origin("[origin]\nrefspec=os/v1\n", Some(COMMIT)).name(), "os/v1");
+    assert_eq!(of_origin("", Some(COMMIT)).name(), COMMIT);
+}
+
+#[test]
+fn an_origin_file_of_bootc_without_ostree_has_the_digest_of_the_manifest() {
+    let origin = format!(
+        "[origin]\ncontainer-image-reference=ostree-unverified-image:docker://quay.io/a/b:1\n[boot]\ndigest=no\n[image]\nmanifest_digest={DIGEST}\n"
+    );
+    let deployment = of_origin(&origin, None);
+    assert_eq!((deployment.name(), deployment.digest.as_deref()), ("quay.io/a/b:1", Some(DIGEST)));
+    assert_eq!(deployment.checksum, None);
+    assert!(deployment.is(&format!("quay.io/a/b@{DIGEST}")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! In: the policy, and the time. Out: a process of this program while a round is due. The process keeps its
 //! findings in a file. The daemon reads it with the configs, and watches what differs.
 
+use crate::clock::{Clock as _, SystemClock};
 use crate::desired::{Inputs, reader_process};
 use std::io;
 use std::process::{Child, Stdio};
@@ -21,6 +22,8 @@ pub(super) struct ImageScan {
     ending: Vec<Child>,
     /// Boot-time nanoseconds; 0 at the beginning of a run.
     due: u64,
+    /// Seconds since 1970 at which a policy first asked for a scan; `None` if none does.
+    asked: Option<i64>,
 }
 
 impl ImageScan {
@@ -48,6 +51,16 @@ impl ImageScan {
         }
     }
 
+    /// Since when a policy asks for a scan, in seconds since 1970.
+    pub(super) fn asked(&mut self) -> i64 {
+        *self.asked.get_or_insert_with(|| SystemClock.now().as_second())
+    }
+
+    /// No policy asks for a scan.
+    pub(super) fn not_asked(&mut self) {
+        self.asked = None;
+    }
+
     /// Whether a process runs.
     pub(super) fn is_running(&self) -> bool {
         self.child.is_some()
@@ -62,7 +75,7 @@ impl ImageScan {
             self.ending.push(child);
         }
         self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        Self { child: None, ending: self.ending, due: 0 }
+        Self { child: None, ending: self.ending, due: 0, asked: self.asked }
     }
 }
 

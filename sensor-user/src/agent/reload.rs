@@ -126,7 +126,9 @@ impl Agent {
         }
         // Configs with an error are not read again for the same change.
         desired.directories = now;
-        tracing::info!("Packages changed, or indexes of images, or directories that a glob closes.");
+        tracing::info!(
+            "Packages changed, or indexes of images, or findings of their scan, or directories that a glob closes."
+        );
         self.reload();
     }
 

@@ -18,6 +18,7 @@ use crate::kernel::hooks::When;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::labels;
 use sd_notify::NotifyState;
+use sensor_model::image::ScanProgress;
 use sensor_model::protocol::{GapReason, Scope, ThingId};
 use sensor_model::record::RecordKind;
 use std::future::poll_fn;
@@ -186,6 +187,9 @@ impl Agent {
     /// Has the scan of the image go on, and reports its progress.
     fn follow_image_scan(&mut self) {
         if !self.verdicts.desired.policy.scans_image() {
+            // What an earlier policy had scanned is not stale.
+            self.image_scan.not_asked();
+            self.verdicts.report(AgentReport::ImageScan(ScanProgress::default(), 0));
             return;
         }
         // The first verification has the disk for itself.
@@ -193,7 +197,7 @@ impl Agent {
             self.image_scan.follow(&self.options.inputs, self.verdicts.now());
         }
         let progress = ScanFiles::of(&self.options.inputs.state).progress();
-        self.verdicts.report(AgentReport::ImageScan(progress));
+        self.verdicts.report(AgentReport::ImageScan(progress, self.image_scan.asked()));
     }
 
     /// Begins a full verification.

@@ -6,6 +6,7 @@
 use super::past;
 use crate::{
     desired::{DesiredError, Unknown, compared, disruption_policies, disruption_policy, side_name},
+    image::{ImageUpdate, Images, UnitPrograms, image_update, unit_programs},
     observation::node,
 };
 use sensor_model::{
@@ -35,6 +36,9 @@ pub struct PlanReport {
     /// The pool whose policies apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// What the new OS image changes; absent if the image stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageUpdate>,
     /// Seconds that the last applies on this host took that disturbed the node as much, the newest first.
     #[schemars(skip_serializing_if = "Vec::is_empty")]
     pub last_seconds: Vec<i64>,
@@ -53,9 +57,9 @@ pub struct PreviewRequest<'a> {
     pub disruption_policies: &'a [PathBuf],
     /// The node's pool; `None`: the pool of the new config.
     pub pool: Option<&'a str>,
-    /// Whether to check also what this host cannot change to.
+    /// Whether to check also what this host cannot change to, and which of its units another image changes.
     pub for_this_host: bool,
-    /// The state directory, with the history of applies.
+    /// The state directory, with the history of applies and the indexes of images.
     pub state: &'a Path,
 }
 
@@ -111,10 +115,22 @@ pub fn preview(request: PreviewRequest<'_>) -> Result<Preview, PlanError> {
         from: side_name(&old, request.old),
         to: side_name(&new, request.new),
         pool,
+        image: image_of(&old, &new, &request),
         last_seconds: past::seconds(request.state, &plan),
         plan,
     };
     Ok(Preview { report, old, new })
+}
+
+/// What the image of the new config changes; `None` if both configs have the same one.
+fn image_of(old: &Rendered, new: &Rendered, request: &PreviewRequest<'_>) -> Option<ImageUpdate> {
+    let name = |config: &'_ Rendered| config.os_image_url.as_ref().map(|image| image.value.clone());
+    let (before, after) = (name(old), name(new)?);
+    if before.as_ref() == Some(&after) {
+        return None;
+    }
+    let units = if request.for_this_host { unit_programs(Path::new("/")) } else { UnitPrograms::new() };
+    Some(image_update(&Images::of(request.state), before.as_deref(), &after, &units))
 }
 
 /// The plan between two configs under the disruption policies for a pool; `None`: the pool of the new config. For this host it

@@ -4,16 +4,20 @@ use super::{desired::Read, exit::IN_SYNC};
 use crate::{
     apply::waits_or_none,
     bounded,
+    desired::Overruled,
     image::{Scan, ScanEnd},
+    labels::Labels,
     observation::Observer,
 };
 use rustix::process::{Signal, set_parent_process_death_signal};
-use sensor_model::{expectation::ExpectationSource, host::processor_quota::processor_quota, image::ScanPace};
+use sensor_model::{
+    expectation::{Expectation, ExpectationSource},
+    host::processor_quota::processor_quota,
+    image::ScanPace,
+};
 use std::{
-    collections::HashSet,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -55,22 +59,20 @@ impl ScanCommand {
         let (root, state) = (self.read.host_root.clone(), self.read.state.clone());
         let observer = Observer::guarded(&root)?;
         let desired = self.read.arguments().load(&observer, waits_or_none)?;
-        let declared: HashSet<Arc<Path>> = desired
-            .expectations
-            .iter()
-            .filter(|expectation| !matches!(expectation.source, ExpectationSource::ImageLayer(_)))
-            .map(|expectation| expectation.thing.path())
-            .collect();
+        let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
+        let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));
+        let labels = Labels::read(&desired.policy, &observer);
         let pace = ScanPace {
             processor: self.processor / 100.0,
             bytes: f64::from(self.read_mebibytes) * f64::from(1 << 20),
         };
         let scan = Scan {
             observer: &observer,
-            root: &root,
             policy: &desired.policy,
             state: &state,
-            is_declared: &|path| declared.contains(path),
+            is_declared: &|expectation| overruled.has(expectation),
+            label: &|expectation| labels.set(expectation),
+            ids: &desired.ids,
             pace: pace.within(quota()),
             every: Duration::from_hours(self.every_hours.into()),
             pause: &pause,

@@ -76,7 +76,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let directories = host.directories_version(&policy, &inputs.state);
     let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
     let mut of_image = host.image_things(&policy, &inputs.state);
-    let overruled = Overruled::by(&expectations);
+    let overruled = Overruled::by(expectations.iter());
     of_image.retain(|expectation| !overruled.has(expectation));
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
@@ -117,29 +117,36 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
 }
 
 /// The paths at which a config takes precedence over the image.
-struct Overruled<'a> {
+#[derive(Debug, Default)]
+pub struct Overruled<'a> {
     paths: HashSet<Arc<Path>>,
     files: HashSet<Arc<Path>>,
     units: HashSet<&'a str>,
 }
 
 impl<'a> Overruled<'a> {
-    fn by(declared: &'a [Expectation]) -> Self {
-        let things = || declared.iter().map(|expectation| &expectation.thing);
-        let is_file = |thing: &&Thing| matches!(thing, Thing::File { .. } | Thing::Link { .. });
-        Self {
-            paths: things().filter(|thing| thing.is_object()).map(Thing::path).collect(),
-            files: things().filter(is_file).map(Thing::path).collect(),
-            units: things()
-                .filter_map(|thing| match thing {
-                    Thing::Unit { name } => Some(name.as_str()),
-                    _ => None,
-                })
-                .collect(),
+    /// What these expectations overrule: those of configs.
+    pub fn by(declared: impl Iterator<Item = &'a Expectation>) -> Self {
+        let mut found = Self::default();
+        for thing in declared.map(|expectation| &expectation.thing) {
+            if thing.is_object() {
+                found.paths.insert(thing.path());
+            }
+            match thing {
+                Thing::File { .. } | Thing::Link { .. } => {
+                    found.files.insert(thing.path());
+                }
+                Thing::Unit { name } => {
+                    found.units.insert(name);
+                }
+                _ => {}
+            }
         }
+        found
     }
 
-    fn has(&self, of_image: &Expectation) -> bool {
+    /// Whether an expectation of the image is overruled.
+    pub fn has(&self, of_image: &Expectation) -> bool {
         if matches!(of_image.thing, Thing::Hierarchy { .. }) {
             // A config may declare the directory's mode, and says nothing about mounts.
             return false;

@@ -33,7 +33,7 @@ pub use files::{Files, read};
 pub use generation::{KeptConfig, as_kept, generation};
 pub use inputs::{DaemonInputs, Inputs, NamedSources, Waits};
 pub(crate) use load::kernel_arguments;
-pub use load::{Desired, DesiredWithConfig, load, load_with_config};
+pub use load::{Desired, DesiredWithConfig, Overruled, load, load_with_config};
 pub use manifests::{compared, merged, rendered, side_name};
 pub use policies::{
     disruption_policies, disruption_policy, drift_policies, drift_policy, node_policies, service_policy,

@@ -4,17 +4,15 @@
 
 use super::ostree::repository::{Repository, checksum_of};
 use crate::observation::Observer;
-use nix::fcntl::OFlag;
 use sensor_model::{
-    expectation::{Expectation, Expected, OSTREE_BOOTED, OsImageExpectation, Source, Thing},
+    expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
     observation::Observation,
     os::Deployment,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// The booted deployment; `None` on a host that is no ostree host.
+/// The booted deployment; `None` on a host that boots no images.
 fn deployment(observer: &Observer) -> Option<Deployment> {
-    // Also that of a node whose image was built in its cluster, which is not compared with the config's.
     let expectation = Expectation {
         thing: Thing::OsImage,
         expected: Expected::OsImage(OsImageExpectation { image: String::new() }),
@@ -45,11 +43,6 @@ pub fn booted_digest(observer: &Observer) -> Option<String> {
 /// The checksum of the booted ostree commit; `None` on a host that is no ostree host.
 pub(super) fn booted_commit(observer: &Observer) -> Option<String> {
     deployment(observer)?.checksum
-}
-
-/// Whether the host booted an ostree deployment, also if its files do not say which one.
-pub(super) fn is_image_mode(observer: &Observer) -> bool {
-    observer.root().open_at(Path::new(OSTREE_BOOTED), OFlag::O_PATH | OFlag::O_CLOEXEC).is_ok()
 }
 
 /// The directories of the deployments that the host did not boot.

@@ -135,7 +135,13 @@ impl Contents<'_> {
                     return;
                 }
                 entry.layer = layer;
-                entries.insert(Path::new("/").join(below).as_os_str().as_bytes().to_vec(), entry);
+                let path = Path::new("/").join(below).as_os_str().as_bytes().to_vec();
+                if entry.file_type != FileType::Directory {
+                    // It hides a directory of an earlier extension.
+                    let start = [&path[..], b"/"].concat();
+                    entries.retain(|path, _| !path.starts_with(&start));
+                }
+                entries.insert(path, entry);
             };
             match Walk::new(self.observer, &mut take).all(&top) {
                 Err(ImageError::Call(error)) if is_missing(&error) => {}

@@ -7,7 +7,6 @@
 
 use super::{
     chosen::{applying, booted, choose_indexes},
-    deployment::is_image_mode,
     error::ImageError,
     hierarchies,
     images::Images,
@@ -104,7 +103,7 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
     // An extension has only a few paths of a hierarchy.
     let is_of_host = |source| source != ImageSource::Extensions;
     let mut sources = chosen.indexes.iter().map(|index| index.meta().source);
-    let is_whole = if is_image_mode(observer) { sources.any(is_of_image) } else { sources.any(is_of_host) };
+    let is_whole = if observer.boots_images() { sources.any(is_of_image) } else { sources.any(is_of_host) };
     if !is_whole || chosen.is_one_old {
         tracing::error!(
             "A drift policy has rules with `image: true`, and an index of what this host should have is missing or old: run `holdfast image \
@@ -128,8 +127,7 @@ pub(crate) fn expected_at(
 ) -> Result<Option<Expectation>, ImageError> {
     for index in choose_indexes(&Images::of(state), None, observer)? {
         if let Some(entry) = index.find(path.as_os_str().as_bytes())? {
-            let meta = index.meta();
-            return Ok(live(path, &entry, meta, &source(meta, entry.layer)));
+            return Ok(live_of(path, &entry, index.meta()));
         }
     }
     Ok(None)
@@ -227,6 +225,11 @@ fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
     };
     let layer = meta.blame(layer, HISTORY).into();
     ExpectationSource::ImageLayer(ImageLayer { layer, image: image.into() })
+}
+
+/// The expectation of an entry, with its layer as the source; `None` if it is not known in full, or if no expectation has a form for it.
+pub(super) fn live_of(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> Option<Expectation> {
+    live(path, entry, meta, &source(meta, entry.layer))
 }
 
 /// Whether the daemon can watch the path of an entry.

@@ -5,8 +5,7 @@
 use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, ExpectationSource, Expected, HierarchyExpectation, ImageLayer, Thing},
-    observation::Observation,
-    os::{extensions::MergedExtensions, hierarchy::HIERARCHIES},
+    os::extensions::MergedExtensions,
 };
 use std::path::Path;
 
@@ -16,14 +15,9 @@ pub enum ExtensionFault {
     /// The root is not of a running host.
     #[error("nothing shows which extensions are merged: {0}; index them on the running host")]
     NotRunning(String),
-    /// What is merged over a hierarchy cannot be read.
-    #[error("what is merged over {hierarchy} is not known: {error}")]
-    Unreadable {
-        /// The hierarchy.
-        hierarchy: &'static str,
-        /// Why not.
-        error: String,
-    },
+    /// What is merged cannot be read.
+    #[error("what is merged over the host's hierarchies is not known: {0}")]
+    Unreadable(String),
 }
 
 /// Expects these extensions over a hierarchy, and nothing else.
@@ -40,18 +34,13 @@ pub(super) fn expectation(path: &Path, extensions: Vec<String>) -> Expectation {
 
 /// The extensions that are merged over the host's hierarchies now.
 pub(super) fn merged(observer: &Observer) -> Result<MergedExtensions, ExtensionFault> {
+    // One reason is that of all hierarchies.
+    if let Some(reason) = observer.unchecked(&Thing::hierarchy(Path::new("/"))) {
+        return Err(ExtensionFault::NotRunning(reason));
+    }
     let mut merged = MergedExtensions::default();
-    for hierarchy in HIERARCHIES {
-        let path = Path::new(hierarchy);
-        let expectation = expectation(path, Vec::new());
-        if let Some(reason) = observer.unchecked(&expectation.thing) {
-            return Err(ExtensionFault::NotRunning(reason));
-        }
-        let covers = match observer.observe(&expectation).observation {
-            Observation::Hierarchy { covers } => covers,
-            other => return Err(ExtensionFault::Unreadable { hierarchy, error: other.summary() }),
-        };
-        merged.add(path, &covers);
+    for (hierarchy, covers) in observer.hierarchies().map_err(ExtensionFault::Unreadable)? {
+        merged.add(hierarchy, &covers);
     }
     Ok(merged)
 }

@@ -24,6 +24,7 @@ mod ostree;
 mod packages;
 mod scan;
 mod scan_files;
+mod update;
 mod verify;
 mod write;
 mod zstd;
@@ -46,5 +47,8 @@ pub use ostree::index_ostree;
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
 pub(crate) use scan_files::ScanFiles;
+pub use update::{
+    ChangedLayer, ChangedUnit, ImageChanges, ImageUpdate, UnitPrograms, image_update, unit_programs,
+};
 pub use verify::{Found, Verified, Verifier};
 pub use write::Indexed;

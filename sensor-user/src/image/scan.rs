@@ -8,9 +8,9 @@ use super::{
     error::ImageError,
     images::Images,
     index::ImageIndex,
-    live::can_be_watched,
+    live::{can_be_watched, live_of},
     scan_files::ScanFiles,
-    verify::{OF_THE_HOST, Verifier},
+    verify::OF_THE_HOST,
 };
 use crate::{
     clock::{Clock as _, SystemClock},
@@ -19,7 +19,10 @@ use crate::{
 };
 use nix::time::{ClockId, clock_gettime};
 use sensor_model::{
+    compare::{Ids, compare},
+    difference::DifferenceKind,
     drift_policy::DriftPolicy,
+    expectation::Expectation,
     image::{ImageEntry, ScanPace, ScanProgress, ScanRound, ScanSpent},
     observation::FileType,
 };
@@ -35,21 +38,24 @@ use std::{
 
 /// How often the progress is kept.
 const KEEP: Duration = Duration::from_secs(10);
-/// How often findings are kept at most. Each time the daemon reads configs and policies again.
-const KEEP_FINDINGS: Duration = Duration::from_secs(30);
+/// The shortest and the longest time from findings that are kept to the next ones. Each time the daemon reads configs and policies again,
+/// and verifies everything. The first ones are kept at once; then the time doubles.
+const KEEP_FINDINGS: [Duration; 2] = [Duration::from_secs(30), Duration::from_mins(15)];
 
 /// What a scan compares, and how fast.
 pub struct Scan<'a> {
     /// The host.
     pub observer: &'a Observer,
-    /// Its root directory.
-    pub root: &'a Path,
     /// The rules.
     pub policy: &'a DriftPolicy,
     /// The state directory.
     pub state: &'a Path,
-    /// Whether a config declares a path.
-    pub is_declared: &'a dyn Fn(&Path) -> bool,
+    /// Whether a config declares what an expectation of the image is about.
+    pub is_declared: &'a dyn Fn(&Expectation) -> bool,
+    /// Sets the label that the host's SELinux policy gives to an expectation.
+    pub label: &'a dyn Fn(&mut Expectation),
+    /// The ids that expectations name, and the labels that users may choose.
+    pub ids: &'a Ids,
     /// The pace.
     pub pace: ScanPace,
     /// The time from the end of a round to the beginning of the next one.
@@ -112,10 +118,10 @@ impl Scan<'_> {
             round,
             spent: Spending::now(),
             kept: Instant::now(),
-            kept_findings: Instant::now(),
+            kept_findings: None,
         };
         match walk.indexes(&indexes) {
-            Ok(()) => walk.end().map(ScanEnd::Complete),
+            Ok(()) => walk.end(&indexes).map(ScanEnd::Complete),
             Err(ScanError::Interrupted) => {
                 walk.keep()?;
                 Ok(ScanEnd::Interrupted)
@@ -147,18 +153,18 @@ struct Walk<'a> {
     known: BTreeSet<String>,
     spent: Spending,
     kept: Instant,
-    kept_findings: Instant,
+    /// When findings were kept last, and how long the next ones wait from then on.
+    kept_findings: Option<(Instant, Duration)>,
 }
 
 impl Walk<'_> {
     fn indexes(&mut self, indexes: &[ImageIndex]) -> Result<(), ScanError> {
         while let Some(index) = indexes.get(self.round.index) {
             let stronger = &indexes[..self.round.index];
-            let verifier = Verifier::new(index, self.scan.observer, self.scan.root);
             index.each_from(self.round.offset, |next, path, entry| {
                 self.round.offset = next;
                 self.round.passed += 1;
-                self.entry(&verifier, index, stronger, Path::new(OsStr::from_bytes(path)), entry)?;
+                self.entry(index, stronger, Path::new(OsStr::from_bytes(path)), &entry)?;
                 self.rest()
             })?;
             self.round.index += 1;
@@ -167,46 +173,68 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Compares the entry of a path, if it is one to scan.
+    /// Compares the entry of a path, if it is one to scan, and notes it if it differs.
     fn entry(
         &mut self,
-        verifier: &Verifier<'_>,
         index: &ImageIndex,
         stronger: &[ImageIndex],
         path: &Path,
-        entry: ImageEntry,
+        entry: &ImageEntry,
     ) -> Result<(), ScanError> {
-        let Scan { policy, observer, is_declared, .. } = self.scan;
-        let is_scanned = policy.expects_of_image(path).is_some_and(|rule| rule.scan)
-            && can_be_watched(path, &entry, index.meta())
-            && !OF_THE_HOST.iter().any(|above| path.starts_with(above))
-            && !is_declared(path)
-            // A server that does not answer would hold the scan up.
-            && !observer.is_served(path);
-        if !is_scanned {
-            return Ok(());
-        }
         for index in stronger {
             if index.find(path.as_os_str().as_bytes())?.is_some() {
                 return Ok(());
             }
         }
+        let Some(expectation) = self.expectation(index, path, entry) else { return Ok(()) };
         if entry.file_type == FileType::Regular {
             self.spent.bytes += entry.size;
         }
-        let found = verifier.compare(path.to_owned(), entry);
         self.round.compared += 1;
-        if found.is_unreadable() {
-            self.round.unreadable += 1;
-        } else if let (false, Some(path)) = (found.differences.is_empty(), path.to_str()) {
-            self.round.note(path);
+        let compared = self.compare(&expectation);
+        self.round.unreadable += u64::from(compared == Compared::Unreadable);
+        if let (true, Some(path)) = (compared != Compared::Equal, path.to_str()) {
+            self.round.note(path, self.known.contains(path));
         }
         Ok(())
+    }
+
+    /// What the daemon would expect at a path if it watched it; `None` if the path is not one to scan.
+    fn expectation(&self, index: &ImageIndex, path: &Path, entry: &ImageEntry) -> Option<Expectation> {
+        let Scan { policy, observer, is_declared, label, .. } = self.scan;
+        let is_scanned = policy.expects_of_image(path).is_some_and(|rule| rule.scan)
+            && can_be_watched(path, entry, index.meta())
+            && !OF_THE_HOST.iter().any(|above| path.starts_with(above))
+            // A server that does not answer would hold the scan up.
+            && !observer.is_served(path);
+        let mut expectation = if is_scanned { live_of(path, entry, index.meta()) } else { None }?;
+        if is_declared(&expectation) {
+            return None;
+        }
+        label(&mut expectation);
+        Some(expectation)
+    }
+
+    /// Compares a path as the daemon does.
+    fn compare(&self, expectation: &Expectation) -> Compared {
+        let found = self.scan.observer.observe(expectation).observation;
+        let differences = compare(expectation, &found, self.scan.ids);
+        if differences.is_empty() {
+            Compared::Equal
+        } else if differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable) {
+            Compared::Unreadable
+        } else {
+            Compared::Differing
+        }
     }
 
     /// Pauses if the pace asks for it, and keeps the progress now and then.
     fn rest(&mut self) -> Result<(), ScanError> {
         if let Some(pause) = self.scan.pace.pause(self.spent.so_far(), self.spent.since.elapsed()) {
+            // Otherwise the process that goes on after the end of this one reads a large file again.
+            if pause >= KEEP {
+                self.keep()?;
+            }
             if (self.scan.pause)(pause).is_break() {
                 return Err(ScanError::Interrupted);
             }
@@ -224,22 +252,43 @@ impl Walk<'_> {
         self.progress.round = Some(self.round.clone());
         self.files.keep_progress(&self.progress)?;
         self.kept = Instant::now();
-        let may_keep = self.kept_findings.elapsed() >= KEEP_FINDINGS;
-        if may_keep && !self.round.differing.is_subset(&self.known) {
-            self.known.extend(self.round.differing.iter().cloned());
+        let watched = self.round.watched(&self.known);
+        let may_keep = self.kept_findings.is_none_or(|(at, pause)| at.elapsed() >= pause);
+        if may_keep && watched != self.known {
+            self.known = watched;
             self.files.keep_findings(&self.known)?;
-            self.kept_findings = Instant::now();
+            let [shortest, longest] = KEEP_FINDINGS;
+            let pause = self.kept_findings.map_or(shortest, |(_, pause)| (2 * pause).min(longest));
+            self.kept_findings = Some((Instant::now(), pause));
         }
         Ok(())
     }
 
-    /// Ends the round. Paths that no longer differ are no findings any more.
-    fn end(mut self) -> Result<ScanRound, ScanError> {
+    /// Ends the round. A path that was found before and is not found now is compared once more: it may have changed since the round
+    /// passed it. What is as in the image is no finding any more.
+    fn end(mut self, indexes: &[ImageIndex]) -> Result<ScanRound, ScanError> {
+        for path in self.known.clone().difference(&self.round.differing.clone()) {
+            for index in indexes {
+                if let Some(entry) = index.find(path.as_bytes())? {
+                    let expectation = self.expectation(index, Path::new(path), &entry);
+                    if expectation.is_some_and(|expectation| self.compare(&expectation) != Compared::Equal) {
+                        self.round.note(path, true);
+                    }
+                    break;
+                }
+            }
+        }
         if self.known != self.round.differing {
             self.files.keep_findings(&self.round.differing)?;
         }
         self.progress.end(&self.round, now());
         self.files.keep_progress(&self.progress)?;
+        if self.round.compared == 0 {
+            tracing::warn!(
+                "The scan of the image compared nothing: no index has SHA-256, mode and owner of a path that its rules name. On a host of dpkg \
+                 a baseline has them."
+            );
+        }
         if self.round.more > 0 {
             tracing::error!(
                 paths = self.round.found(),
@@ -250,6 +299,14 @@ impl Walk<'_> {
         }
         Ok(self.round)
     }
+}
+
+/// How a path compares with what the image has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compared {
+    Equal,
+    Differing,
+    Unreadable,
 }
 
 /// What was spent since the last pause.

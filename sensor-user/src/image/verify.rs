@@ -86,7 +86,11 @@ impl<'a> Verifier<'a> {
         self
     }
 
-    fn is_of_extension(&self, path: &Path) -> Result<bool, ImageError> {
+    /// Whether a merged extension has the path, which then is not the image's.
+    ///
+    /// # Errors
+    /// The index of extensions cannot be read.
+    pub fn is_of_extension(&self, path: &Path) -> Result<bool, ImageError> {
         let Some(extensions) = self.extensions else { return Ok(false) };
         Ok(extensions.find(path.as_os_str().as_bytes())?.is_some())
     }
@@ -271,7 +275,7 @@ impl<'a> Verifier<'a> {
 
 impl Found {
     /// Whether the host has a directory there.
-    fn is_directory(&self) -> bool {
+    pub fn is_directory(&self) -> bool {
         matches!(&self.observation, Observation::Object(object) if object.file_type == FileType::Directory)
     }
 

@@ -4,6 +4,7 @@
 //! the host's first process, since a container has another view of the host's mounts.
 
 use super::{
+    host_mounts::host_mounts,
     object::FailedOperation,
     os,
     resolve::{HANDLE, Root},
@@ -13,7 +14,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, ExpectationSource},
     observation::Observation,
-    os::hierarchy::{Cover, HIERARCHIES, HOST_MOUNTS, covers, names},
+    os::hierarchy::{Cover, HIERARCHIES, covers, names},
 };
 use std::path::Path;
 
@@ -27,11 +28,19 @@ const LIVE: &str = "rpmostree-is-live.stamp";
 
 /// Observes what is mounted over a hierarchy.
 pub(super) fn observe(root: &Root, hierarchy: &Path) -> Result<Observation, FailedOperation> {
-    let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let table = root.open_at(Path::new(HOST_MOUNTS), flags).map_err(failed)?;
-    let table = bounded::read_open(table, bounded::TABLE).map_err(|error| failed(error.errno()))?;
-    let mut found = covers(&table, hierarchy);
+    Ok(Observation::Hierarchy { covers: over(root, &host_mounts(root)?, hierarchy) })
+}
+
+/// What is mounted over each hierarchy, from one reading of the mount table.
+pub(super) fn all(root: &Root) -> Result<Vec<(&'static Path, Vec<Cover>)>, FailedOperation> {
+    let table = host_mounts(root)?;
+    let hierarchies = HIERARCHIES.iter().map(Path::new);
+    Ok(hierarchies.map(|hierarchy| (hierarchy, over(root, &table, hierarchy))).collect())
+}
+
+/// What is mounted over a hierarchy by a mount table.
+fn over(root: &Root, table: &[u8], hierarchy: &Path) -> Vec<Cover> {
+    let mut found = covers(table, hierarchy);
     for cover in &mut found {
         if let Cover::Extensions { class, names: of, .. } = cover {
             *of = listed(root, &hierarchy.join(class.list()));
@@ -40,7 +49,12 @@ pub(super) fn observe(root: &Root, hierarchy: &Path) -> Result<Observation, Fail
     if hierarchy == Path::new("/usr") && is_live(root) {
         found.push(Cover::LiveApply);
     }
-    Ok(Observation::Hierarchy { covers: found })
+    found
+}
+
+/// Whether something is mounted over a hierarchy that [`observe`] reports. If that is not known, nothing is.
+pub(super) fn has_cover(root: &Root, hierarchy: &Path) -> bool {
+    host_mounts(root).is_ok_and(|table| !covers(&table, hierarchy).is_empty())
 }
 
 /// The names in a list of extensions. A merge whose list cannot be read has none, and is never an expected one.

@@ -9,6 +9,7 @@ mod accounts;
 mod file_system;
 mod for_other_rooms;
 mod hierarchy;
+mod host_mounts;
 pub mod host_observer;
 mod names;
 pub mod node;
@@ -34,6 +35,7 @@ use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
     observation::{FileType, ObjectObservation, Observation},
+    os::hierarchy::Cover,
 };
 use served::NEEDS_WORKER;
 use std::{
@@ -181,6 +183,20 @@ impl Observer {
     /// The paths in the directories of ostree's deployments: each deployment, and the file with its origin.
     pub(crate) fn deployments(&self) -> Vec<PathBuf> {
         os::deployments(&self.root)
+    }
+
+    /// What is mounted over each hierarchy of the OS.
+    ///
+    /// # Errors
+    /// The host's mount table cannot be read. The text says why.
+    pub(crate) fn hierarchies(&self) -> Result<Vec<(&'static Path, Vec<Cover>)>, String> {
+        hierarchy::all(&self.root)
+            .map_err(|failed| format!("{} its hierarchies: {}", failed.operation, failed.errno.desc()))
+    }
+
+    /// Whether the host booted a deployment of an image, also if its files do not say which one.
+    pub(crate) fn boots_images(&self) -> bool {
+        os::boots_images(&self.root)
     }
 
     /// Whether the host runs SELinux. Without it objects have no labels.
@@ -333,8 +349,10 @@ impl Observer {
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
             object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
-            // A mount over a hierarchy is a difference of the hierarchy, which is a thing of its own.
-            object.mounted_over &= !hierarchy::is_of_image(expectation);
+            if object.mounted_over && hierarchy::is_of_image(expectation) {
+                // An overlay there is a difference of the hierarchy, which is a thing of its own. Another mount is one of the directory.
+                object.mounted_over = !hierarchy::has_cover(&self.root, path);
+            }
         }
         if let Expected::Link(link) = &expectation.expected
             && link.hard

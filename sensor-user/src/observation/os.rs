@@ -1,9 +1,10 @@
-//! The booted system: the kernel's arguments, and the deployment of an ostree host.
+//! The booted system: the kernel's arguments, and the deployment of a host that boots images.
 //!
-//! In: the host's root. Out: the words of the kernel's command line, and the deployment that is the root, from ostree's own files. It
-//! runs no tool. It gives a reason if a host has neither.
+//! In: the host's root. Out: the words of the kernel's command line, and the deployment that is the root, from the files of ostree or
+//! bootc. It runs no tool. It gives a reason if a host has neither.
 
 use super::{
+    host_mounts::{host_mounts, is_running},
     names::list_names,
     object::{FailedOperation, device, stat_handle},
     resolve::{HANDLE, Root, reopen_directory},
@@ -14,7 +15,7 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
     observation::Observation,
-    os::{arguments, hierarchy::HOST_MOUNTS, of_origin},
+    os::{Deployment, arguments, of_origin, origin_of_root, reference},
 };
 use std::{
     os::fd::AsFd as _,
@@ -24,8 +25,8 @@ use std::{
 /// The directory of ostree's deployments, with one directory for each OS.
 const DEPLOYMENTS: &str = "/ostree/deploy";
 
-/// The file in which the Machine Config Operator keeps the name of an image that was built for this node.
-const OWN_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
+/// The file in which the Machine Config Operator keeps the name of the image that the cluster built for this node, after the node booted it.
+const CLUSTER_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
 
 /// Most bytes of a command line or an origin file.
 const LIMIT: u64 = 64 << 10;
@@ -34,17 +35,14 @@ const LIMIT: u64 = 64 << 10;
 pub(super) fn unchecked(root: &Root, thing: &Thing) -> Option<String> {
     let exists = |path: &str| root.open_at(Path::new(path), HANDLE).is_ok();
     match thing {
-        Thing::Hierarchy { .. } if !exists(HOST_MOUNTS) => {
-            Some(format!("no host runs in this root (no {HOST_MOUNTS})"))
+        Thing::Hierarchy { .. } if !is_running(root) => {
+            Some("no host runs in this root (no mount table in /proc/1)".to_owned())
         }
         Thing::KernelArguments if !exists(KERNEL_ARGUMENTS) => {
             Some(format!("no kernel runs in this root (no {KERNEL_ARGUMENTS})"))
         }
-        Thing::OsImage if !exists(OSTREE_BOOTED) => {
-            Some(format!("the host did not boot an image (no {OSTREE_BOOTED})"))
-        }
-        Thing::OsImage if exists(OWN_IMAGE) => {
-            Some(format!("the node has an image of its own, built in its cluster ({OWN_IMAGE})"))
+        Thing::OsImage if !boots_images(root) => {
+            Some(format!("the host did not boot an image (no {OSTREE_BOOTED}, and no deployment of bootc)"))
         }
         _ => None,
     }
@@ -58,16 +56,40 @@ pub(super) fn kernel_arguments(root: &Root) -> Result<Observation, FailedOperati
 
 /// The booted deployment.
 pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
-    let deployment = match deployment_of_root(root)? {
-        Some(found) => found,
-        // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
-        None => deployment_of_argument(root)?
-            .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
+    let deployment = if let Some(origin) = composefs_origin(root) {
+        of_origin(&read(root, &origin)?, None)
+    } else {
+        let ostree = match deployment_of_root(root)? {
+            Some(found) => found,
+            // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
+            None => deployment_of_argument(root)?
+                .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
+        };
+        let name = ostree.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let origin = read(root, &ostree.with_file_name(format!("{name}.origin")))?;
+        of_origin(&origin, name.split('.').next())
     };
-    let name = deployment.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let checksum = name.split('.').next().unwrap_or_default().to_owned();
-    let origin = read(root, &deployment.with_file_name(format!("{name}.origin")))?;
-    Ok(Observation::Os(of_origin(&origin, &checksum)))
+    Ok(Observation::Os(Deployment { cluster_image: cluster_image(root)?, ..deployment }))
+}
+
+/// Whether the host booted a deployment of an image, also if its files do not say which one.
+pub(super) fn boots_images(root: &Root) -> bool {
+    root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok() || composefs_origin(root).is_some()
+}
+
+/// The origin file of a host whose root is a composefs image that bootc made without ostree.
+fn composefs_origin(root: &Root) -> Option<PathBuf> {
+    let origin = origin_of_root(&host_mounts(root).ok()?)?;
+    root.open_at(&origin, HANDLE).is_ok().then_some(origin)
+}
+
+/// The image that the cluster built for this node; `None` if the node runs the config's image.
+fn cluster_image(root: &Root) -> Result<Option<String>, FailedOperation> {
+    match read(root, Path::new(CLUSTER_IMAGE)) {
+        Ok(text) => Ok(Some(reference(text.trim()).to_owned()).filter(|image| !image.is_empty())),
+        Err(FailedOperation { errno: Errno::ENOENT, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The paths in the directories of all deployments; empty on a host without any.

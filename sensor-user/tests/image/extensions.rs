@@ -5,6 +5,7 @@ use crate::{
     layout::{Layer, LayoutMaker, Stored},
     world::{CONFIG, World},
 };
+use holdfast::image::Images;
 use serde_json::Value;
 use std::{
     fs,
@@ -137,6 +138,11 @@ fn a_merged_extension_is_a_difference_until_it_has_an_index_which_then_names_it(
     assert_eq!(verified.code, 0, "{verified:?}");
     assert!(verified.out.contains("not compared: 2 paths of merged extensions"), "{verified:?}");
     assert_eq!(world.run(&["image", "verify", "ROOT", "STATE", "--image", "extensions"]).code, 0);
+    let of_extension = world.run(&["image", "verify", "ROOT", "STATE", "--image", &digest, "/usr/bin/tool"]);
+    assert!(
+        of_extension.code == 2 && of_extension.err.contains("--image extensions"),
+        "it was not compared: {of_extension:?}"
+    );
 
     world.write_host("usr/bin/other", "evil", 0o755);
     let (code, drifted, _) = check(&world);
@@ -182,6 +188,8 @@ fn a_disk_image_is_left_out_and_a_link_and_a_later_extension_are_not() {
     fs::create_dir_all(world.at("root/etc/extensions")).unwrap();
     symlink("/srv/b", world.at("root/etc/extensions/b")).unwrap();
     world.write_host("var/lib/extensions/c.raw", "a disk", 0o644);
+    world.write_host("var/lib/extensions/a/usr/share/x/y", "hidden", 0o644);
+    world.write_host("srv/b/usr/share/x", "a file for the directory", 0o644);
     merge(&world, "a\nb\nc\nd\n");
     let indexed = world.run(&["image", "index", "--extensions", "ROOT", "STATE"]);
     assert_eq!(indexed.code, 0, "{indexed:?}");
@@ -193,6 +201,9 @@ fn a_disk_image_is_left_out_and_a_link_and_a_later_extension_are_not() {
     }
     let verified = world.run(&["image", "verify", "ROOT", "STATE", "--image", "extensions", "/usr/bin/tool"]);
     assert!(verified.out.starts_with("differs /usr/bin/tool (extension b (sysext))\n"), "{verified:?}");
+    let index = Images::of(&world.at("state")).open("extensions").unwrap();
+    let has = |path: &str| index.find(path.as_bytes()).unwrap().is_some();
+    assert!(has("/usr/share/x") && !has("/usr/share/x/y"), "the file hides the directory");
     let listed = world.run(&["image", "list", "STATE"]);
     assert!(listed.out.contains("extensions") && listed.out.contains("2 extensions"), "{listed:?}");
     let report = world.run(&["image", "index", "--extensions", "ROOT", "STATE", "-o", "json"]);

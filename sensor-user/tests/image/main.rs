@@ -3,6 +3,7 @@
 
 mod archive;
 mod baselines;
+mod booted;
 mod explained;
 mod extensions;
 mod indexed;
@@ -15,5 +16,6 @@ mod refused;
 mod repository;
 mod scanned;
 mod unpacked;
+mod updates;
 mod watched;
 mod world;

@@ -6,6 +6,7 @@ use holdfast::{
     observation::Observer,
 };
 use sensor_model::{
+    compare::Ids,
     drift_policy::{DriftPolicy, DriftPolicyFile},
     image::ScanPace,
 };
@@ -127,10 +128,11 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     let pauses = Cell::new(0);
     let scan = Scan {
         observer: &observer,
-        root: &root,
         policy: &policy,
         state: &state,
-        is_declared: &|path| path == Path::new("/etc/motd"),
+        is_declared: &|expectation| *expectation.thing.path() == *Path::new("/etc/motd"),
+        label: &|_| (),
+        ids: &Ids::default(),
         // Each byte takes a second.
         pace: ScanPace { processor: 1.0, bytes: 1.0 },
         every: Duration::from_hours(24),
@@ -151,4 +153,55 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     assert_eq!((round.passed, round.paths), (round.paths, round.paths));
     assert_eq!(round.differing.iter().collect::<Vec<_>>(), ["/etc/app.conf", "/usr/bin/tool"]);
     assert_eq!(scan.run().unwrap(), ScanEnd::NotDue);
+}
+
+/// The first part of a round, up to the first file. Then `then` changes the host, and the round ends.
+fn scan_with_a_change(world: &World, then: impl Fn(&World)) {
+    let rules = policy("  - {path: /, image: true, scan: true, action: observe}\n");
+    let policy = DriftPolicy::merge(&[DriftPolicyFile::parse("a.yaml", rules.as_bytes()).unwrap()]).unwrap();
+    let observer = Observer::new(&world.at("root")).unwrap();
+    let is_first = Cell::new(true);
+    let scan = Scan {
+        observer: &observer,
+        policy: &policy,
+        state: &world.at("state"),
+        is_declared: &|_| false,
+        label: &|_| (),
+        ids: &Ids::default(),
+        pace: ScanPace { processor: 1.0, bytes: 1.0 },
+        every: Duration::ZERO,
+        pause: &|_| {
+            // The paths come in their order, and this is after `/etc/app.conf`.
+            if is_first.replace(false) {
+                then(world);
+            }
+            ControlFlow::Continue(())
+        },
+    };
+    assert!(matches!(scan.run().unwrap(), ScanEnd::Complete(_)));
+}
+
+#[test]
+fn a_finding_that_was_right_when_the_round_passed_it_and_differs_again_stays_one() {
+    let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
+    world.write_host("etc/app.conf", "a=2\n", 0o644);
+    world.write_host("etc/motd", "hello\n", 0o644);
+    scan_with_a_change(&world, |_| ());
+    assert_eq!(findings(&world), "[\"/etc/app.conf\"]");
+    world.write_host("etc/app.conf", "a=1\n", 0o644);
+    scan_with_a_change(&world, |world| world.write_host("etc/app.conf", "a=3\n", 0o644));
+    assert_eq!(findings(&world), "[\"/etc/app.conf\"]");
+    world.write_host("etc/app.conf", "a=1\n", 0o644);
+    scan_with_a_change(&world, |_| ());
+    assert_eq!(findings(&world), "[]");
+}
+
+#[test]
+fn a_directory_is_no_finding_for_an_attribute_that_the_daemon_does_not_compare() {
+    let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
+    let set = rustix::fs::setxattr(world.at("root/usr/bin"), "user.a", b"b", rustix::fs::XattrFlags::empty());
+    if set.is_ok() {
+        scan(&world, "24");
+        assert_eq!(findings(&world), "");
+    }
 }

@@ -28,6 +28,8 @@ const STAGE: &str = "/var/lib/holdfast-scenario";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
 /// The file's content when a service read it that starts with the others.
 const READ: &str = "/run/pinned-at-start";
+/// The directory of the Machine Config Operator's daemon.
+const MCD: &str = "/etc/machine-config-daemon";
 /// The service that writes again what an update overwrote, as installed.
 const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service");
 /// A drop-in that prevents the shutdown from finishing the staged deployment.
@@ -45,11 +47,7 @@ pub(super) fn failures(context: &mut Context) -> Result<()> {
 
 /// The steps of one boot. The scenario ends with the checks of the stage `last`.
 fn boot(context: &mut Context, last: &str) -> Result<()> {
-    wait::until("systemd to finish starting", Duration::from_secs(90), || {
-        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
-        let others = jobs.lines().filter(|line| !line.contains("holdfast-guest")).count();
-        Ok((others == 0).then_some(()))
-    })?;
+    wait::for_systemd()?;
     let stage = fs::read_to_string(STAGE).unwrap_or_default();
     match stage.as_str() {
         "" => {
@@ -86,6 +84,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
                 context.check("commit_verified", commit::verified());
                 context.check("commit_watched", commit::watched());
                 context.check("usr_unlocked", commit::unlocked());
+                context.check("image_of_the_cluster", image_of_the_cluster());
                 return Ok(());
             }
             reboots(context, "not finished", || {
@@ -394,6 +393,19 @@ fn rolled_back() -> Result<String> {
     last("done", "Done")?;
     check(0, "")?;
     Ok(runs)
+}
+
+/// The image that a cluster built for the node takes the place of the config's.
+fn image_of_the_cluster() -> Result<String> {
+    fs::create_dir_all(MCD)?;
+    let file = format!("{MCD}/currentimage");
+    fs::write(&file, VERSIONS[1].branch)?;
+    let found =
+        check(1, "have \"os/v1\": the cluster built the expected image for this node, and the node booted");
+    fs::write(&file, VERSIONS[0].branch)?;
+    check(0, "")?;
+    fs::remove_file(file)?;
+    found
 }
 
 /// Version 2 was staged and requested, and version 1 came up again: the apply is never done, and always reports this.

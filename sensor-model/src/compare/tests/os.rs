@@ -44,6 +44,32 @@ fn another_booted_image_is_reported_with_both_names() {
 }
 
 #[test]
+fn the_image_that_the_cluster_built_takes_the_place_of_the_config_s() {
+    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
+    let booted = |image: &str| {
+        let booted = Deployment {
+            image: Some(image.to_owned()),
+            digest: image.split_once('@').map(|(_, digest)| digest.to_owned()),
+            cluster_image: Some("registry.local/built@sha256:2".to_owned()),
+            ..Deployment::default()
+        };
+        compare(&expectation, &Observation::Os(booted), &Ids::default())
+    };
+    assert_eq!(booted("registry.local/built@sha256:2"), vec![]);
+    assert_eq!(booted("mirror.local/built@sha256:2"), vec![], "the same digest is the same image");
+    let config = booted("quay.io/os@sha256:1");
+    assert_eq!(
+        (&*config[0].expected, &*config[0].found),
+        ("registry.local/built@sha256:2", "quay.io/os@sha256:1")
+    );
+    assert!(config[0].text.ends_with("and the node booted the config's"), "{}", config[0].text);
+    let other = booted("quay.io/os@sha256:3");
+    let end = "neither that one nor the config's, \"quay.io/os@sha256:1\"";
+    assert!(other[0].text.ends_with(end), "{}", other[0].text);
+}
+
+#[test]
 fn an_unreadable_booted_deployment_is_not_compliant() {
     let declared = OsImageExpectation { image: "a".to_owned() };
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));

@@ -199,7 +199,8 @@ impl OsHost {
             && let Some(image) = &change.new_image
         {
             let expected = Expected::OsImage(OsImageExpectation { image: image.clone() });
-            let booted = Observation::Os(self.booted()?);
+            // The change was to boot the config's image, whatever the cluster built.
+            let booted = Observation::Os(Deployment { cluster_image: None, ..self.booted()? });
             let expectation = expectation(Thing::OsImage, expected);
             problems
                 .extend(compare(&expectation, &booted, &Ids::default()).into_iter().map(|found| found.text));

@@ -478,4 +478,12 @@ fn a_change_has_the_booted_image_as_its_old_one_if_no_config_declares_one() {
             ..Deployment::default()
         }
     );
+    let built = world.folder.path().join("etc/machine-config-daemon/currentimage");
+    std::fs::create_dir_all(built.parent().unwrap()).unwrap();
+    for (text, image) in
+        [("registry.local/built@sha256:2\n", Some("registry.local/built@sha256:2")), ("\n", None)]
+    {
+        std::fs::write(&built, text).unwrap();
+        assert_eq!(booted(&observer).unwrap().cluster_image.as_deref(), image);
+    }
 }

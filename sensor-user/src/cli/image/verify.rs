@@ -117,8 +117,17 @@ impl Verify {
         let extensions = merged_extensions(&images, &observer).map_err(input)?;
         let scan = Verifier::new(&index, &observer, &self.root).below(extensions.as_ref());
         for path in &self.path {
-            if scan.path(path).map_err(input)?.is_none() {
-                return Err(BadInput::because(format!("the image has nothing at {}", path.display())));
+            match scan.path(path).map_err(input)? {
+                None => {
+                    return Err(BadInput::because(format!("the image has nothing at {}", path.display())));
+                }
+                Some(found) if scan.is_of_extension(&found.path).map_err(input)? && !found.is_directory() => {
+                    return Err(BadInput::because(format!(
+                        "{} is a file of a merged extension; compare it with --image extensions",
+                        path.display()
+                    )));
+                }
+                Some(_) => {}
             }
         }
         let verified = scan.all(&self.path, self.unexpected).map_err(input)?;

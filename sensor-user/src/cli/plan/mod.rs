@@ -4,6 +4,7 @@
 //! is a change, and whether it is reconcilable. It changes nothing.
 
 mod diff;
+mod image;
 
 use super::{
     exit::{BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE},
@@ -36,13 +37,14 @@ pub struct PlanCommand {
     /// The node's pool, for policies that apply to certain pools. [default: from NEW's name or role]
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Also check what this host cannot change to: another FIPS mode, a kernel of another architecture.
+    /// Also check what this host cannot change to (another FIPS mode, a kernel of another architecture), and name its units whose programs
+    /// the new OS image changes.
     #[arg(long)]
     node: bool,
     /// Drift policy, whose `secret: false` allows contents to be shown; may be repeated. [default: the shipped one]
     #[arg(long, value_name = "FILE")]
     drift_policy: Vec<PathBuf>,
-    /// State directory, whose history has the duration of past applies.
+    /// State directory, whose history has the duration of past applies, and whose indexes show what another OS image changes.
     #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
     state: PathBuf,
     /// Log a warning about unknown fields in configs instead of refusing the configs.
@@ -105,6 +107,10 @@ fn text(report: &PlanReport, contents: &PlanContents<'_>, screen: &mut Screen) -
     for change in plan.removals_first() {
         screen.line("")?;
         one_change(change, contents, screen)?;
+    }
+    if let Some(update) = &report.image {
+        screen.line("")?;
+        image::print(update, screen)?;
     }
     screen.line("")?;
     for reason in &plan.overridden {

@@ -279,7 +279,7 @@ impl Families {
         );
         ours.register_with_unit(
             "image_scan_ended_timestamp",
-            "Unix time at which the last round of the scan of the image ended, 0 before the first",
+            "Unix time at which the last round of the scan of the image ended; before the first, since when the daemon scans; 0 without a rule that scans",
             Unit::Seconds,
             self.image_scan_ended.clone(),
         );

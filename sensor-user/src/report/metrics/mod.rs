@@ -240,11 +240,12 @@ impl Metrics {
         self.families.canary_seen.set(at.as_second());
     }
 
-    /// How far the scan of what the image has is.
-    pub fn image_scan(&self, progress: &ScanProgress) {
+    /// How far the scan of what the image has is. `asked`: the time since which a policy asks for one, which counts until a round has ended;
+    /// 0 if none does.
+    pub fn image_scan(&self, progress: &ScanProgress, asked: i64) {
         self.families.image_scan_progress.set(progress.done().unwrap_or(0.0));
         self.families.image_scan_differing.set(i64::try_from(progress.differing()).unwrap_or(i64::MAX));
-        self.families.image_scan_ended.set(progress.last.as_ref().map_or(0, |last| last.ended));
+        self.families.image_scan_ended.set(progress.last.as_ref().map_or(asked, |last| last.ended));
     }
 
     /// A gap opened.

@@ -1,0 +1,232 @@
+//! What another OS image changes on a node.
+//!
+//! In: the names of two images, their indexes, and the units of this host if they are asked for. Out: how many paths differ, the layers to
+//! blame, when the changes take effect, and the units whose files or programs change. It reads no image.
+
+use super::{
+    diff::{ChangedPath, diff},
+    error::ImageError,
+    images::{Images, OSTREE},
+    index::ImageIndex,
+};
+use crate::bounded;
+use sensor_model::{
+    image::{UpdateEffect, programs, unit_at, update_effect},
+    observation::FileType,
+};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+/// Directories of unit files. A name in an earlier one hides the same name in a later one.
+const UNITS: [&str; 3] = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"];
+/// Directories at the root that an image may have as links into `/usr`.
+const MERGED: [&str; 4] = ["/bin/", "/sbin/", "/lib/", "/lib64/"];
+
+/// The programs of this host's units: for each path the units that start it.
+pub type UnitPrograms = BTreeMap<Vec<u8>, BTreeSet<String>>;
+
+/// What another OS image changes, or why that is not known.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageUpdate {
+    /// Both images have an index.
+    Known(ImageChanges),
+    /// Why the changes are not known.
+    Unknown(String),
+}
+
+/// What another OS image changes.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ImageChanges {
+    /// Digest of the old image's manifest; the checksum of the commit if that is what the index was made from.
+    pub old: String,
+    /// Digest of the new image's manifest.
+    pub new: String,
+    /// How many paths only the new image has.
+    pub added: usize,
+    /// How many paths only the old image has.
+    pub removed: usize,
+    /// How many paths both have, with a difference.
+    pub changed: usize,
+    /// How many of the paths take effect only after a reboot: boot loader, kernel, modules, firmware, systemd's process 1.
+    pub need_reboot: usize,
+    /// How many are shared libraries, of which running processes keep the old ones until they start again.
+    pub libraries: usize,
+    /// How many are unit files, drop-ins, or programs that a unit of this host starts.
+    pub of_units: usize,
+    /// How many are other files, which need neither a reboot nor a restart of a unit.
+    pub files: usize,
+    /// The units whose files or programs change, by name.
+    pub units: Vec<ChangedUnit>,
+    /// The layers that the changes come from: of the new image, and for removed paths of the old one. Those with most paths come first.
+    pub layers: Vec<ChangedLayer>,
+}
+
+/// A unit that an update of the image changes.
+#[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct ChangedUnit {
+    /// The unit, with its suffix.
+    pub unit: String,
+    /// The files that change: its own, and programs that it starts.
+    pub paths: Vec<String>,
+}
+
+/// A layer with changes.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct ChangedLayer {
+    /// Which image has the layer: the new one, or the old one for removed paths.
+    pub of_new: bool,
+    /// The layer's number, from 1 on, or the number of the package.
+    pub number: usize,
+    /// Digest of its blob; absent where the index has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub digest: String,
+    /// The line of the image's history that made it; null if it is not known.
+    pub history: Option<String>,
+    /// How many of the paths it has.
+    pub paths: usize,
+}
+
+/// What an update from one image to another changes. The names are those of configs: with a digest after the `@`.
+pub fn image_update(images: &Images, old: Option<&str>, new: &str, units: &UnitPrograms) -> ImageUpdate {
+    let found = opened(images, old, "the old config").and_then(|old| {
+        let new = opened(images, Some(new), "the new config")?;
+        changes(&old, &new, units).map_err(|error| error.to_string())
+    });
+    found.map_or_else(ImageUpdate::Unknown, ImageUpdate::Known)
+}
+
+/// The index of an image of a config.
+fn opened(images: &Images, name: Option<&str>, whose: &str) -> Result<ImageIndex, String> {
+    let name = name.ok_or_else(|| format!("{whose} has no osImageURL"))?;
+    let (_, digest) =
+        name.rsplit_once('@').ok_or_else(|| format!("{whose} names {name}, without a digest"))?;
+    match images.open(digest) {
+        // The host may have indexed the commit that was made from the image.
+        Err(ImageError::Unknown { .. }) => {
+            let commit = images.named(OSTREE).map_err(|error| error.to_string())?;
+            commit
+                .filter(|commit| commit.meta().is(digest))
+                .ok_or_else(|| format!("{digest} of {whose} has no index (`holdfast image index` makes one)"))
+        }
+        opened => opened.map_err(|error| error.to_string()),
+    }
+}
+
+fn changes(old: &ImageIndex, new: &ImageIndex, units: &UnitPrograms) -> Result<ImageChanges, ImageError> {
+    let mut found = ImageChanges {
+        old: old.meta().digest.clone(),
+        new: new.meta().digest.clone(),
+        added: 0,
+        removed: 0,
+        changed: 0,
+        need_reboot: 0,
+        libraries: 0,
+        of_units: 0,
+        files: 0,
+        units: Vec::new(),
+        layers: Vec::new(),
+    };
+    let started = merged(units, new)?;
+    let mut by_unit: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut by_layer: BTreeMap<(bool, u16), usize> = BTreeMap::new();
+    for ChangedPath { path, old, new, .. } in diff(old, new)? {
+        let layer = match (&old, &new) {
+            (None, None) => continue,
+            (before, Some(entry)) => {
+                *if before.is_none() { &mut found.added } else { &mut found.changed } += 1;
+                (true, entry.layer)
+            }
+            (Some(entry), None) => {
+                found.removed += 1;
+                (false, entry.layer)
+            }
+        };
+        *by_layer.entry(layer).or_default() += 1;
+        let of_units = started.get(&path).into_iter().flatten().map(String::as_str).chain(unit_at(&path));
+        let shown = String::from_utf8_lossy(&path);
+        let mut has_unit = false;
+        for unit in of_units {
+            has_unit = true;
+            by_unit.entry(unit.to_owned()).or_default().push(shown.clone().into_owned());
+        }
+        let count = match update_effect(&path) {
+            UpdateEffect::Reboot => &mut found.need_reboot,
+            _ if has_unit => &mut found.of_units,
+            UpdateEffect::Library => &mut found.libraries,
+            UpdateEffect::Unit | UpdateEffect::File => &mut found.files,
+        };
+        *count += 1;
+    }
+    found.units = by_unit.into_iter().map(|(unit, paths)| ChangedUnit { unit, paths }).collect();
+    found.layers = by_layer.into_iter().map(|(layer, paths)| changed_layer(old, new, layer, paths)).collect();
+    found.layers.sort_by_key(|layer| std::cmp::Reverse(layer.paths));
+    Ok(found)
+}
+
+fn changed_layer(
+    old: &ImageIndex,
+    new: &ImageIndex,
+    (of_new, layer): (bool, u16),
+    paths: usize,
+) -> ChangedLayer {
+    let meta = if of_new { new.meta() } else { old.meta() };
+    let found = meta.layers.get(usize::from(layer));
+    ChangedLayer {
+        of_new,
+        number: usize::from(layer) + 1,
+        digest: found.map_or_else(String::new, |layer| layer.digest.clone()),
+        history: found.and_then(|layer| layer.history.clone()),
+        paths,
+    }
+}
+
+/// The programs by the paths that the image has them at, where `/bin` and others are links.
+fn merged(units: &UnitPrograms, image: &ImageIndex) -> Result<UnitPrograms, ImageError> {
+    let mut links = Vec::new();
+    for folder in MERGED {
+        let entry = image.find(folder.trim_end_matches('/').as_bytes())?;
+        let target =
+            entry.filter(|entry| entry.file_type == FileType::Symlink).and_then(|entry| entry.target);
+        if let Some(target) = target {
+            let target = target.strip_prefix(b"/").unwrap_or(&target);
+            links.push((folder.as_bytes(), [b"/", target, b"/"].concat()));
+        }
+    }
+    let mut found = UnitPrograms::new();
+    for (path, names) in units {
+        let link = links.iter().find_map(|(folder, target)| Some((path.strip_prefix(*folder)?, target)));
+        let path = link.map_or_else(|| path.clone(), |(rest, target)| [target, rest].concat());
+        found.entry(path).or_default().extend(names.iter().cloned());
+    }
+    Ok(found)
+}
+
+/// The programs that the units of a host start, below a root directory. A unit file that cannot be read has none.
+pub fn unit_programs(root: &Path) -> UnitPrograms {
+    let mut found = UnitPrograms::new();
+    let mut seen = BTreeSet::new();
+    for folder in UNITS {
+        let Ok(entries) = fs::read_dir(root.join(folder.trim_start_matches('/'))) else { continue };
+        for entry in entries.filter_map(Result::ok) {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if !name.ends_with(".service") || !seen.insert(name.clone()) {
+                continue;
+            }
+            // A masked unit is a link to a device.
+            let path = entry.path();
+            if !path.is_file() {
+                continue;
+            }
+            let Ok(text) = bounded::read_text(&path, bounded::UNIT) else { continue };
+            for program in programs(&text) {
+                found.entry(program.as_bytes().to_vec()).or_default().insert(name.clone());
+            }
+        }
+    }
+    found
+}

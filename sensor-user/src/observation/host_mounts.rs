@@ -1,0 +1,49 @@
+//! The mount table of the host, as its first process has it.
+//!
+//! In: the host's root. Out: the bytes of the table, and whether a host runs in the root at all. Only what procfs itself shows counts: root
+//! could mount another process's table over it.
+
+use super::{
+    object::{FailedOperation, stat_handle},
+    resolve::{HANDLE, Root},
+};
+use crate::bounded;
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::statfs::{PROC_SUPER_MAGIC, fstatfs},
+};
+use rustix::fs::StatxFlags;
+use sensor_model::os::hierarchy::HOST_MOUNTS;
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+};
+
+/// The mount table of the host. A file that is mounted over it is refused, as an error.
+pub(super) fn host_mounts(root: &Root) -> Result<Vec<u8>, FailedOperation> {
+    let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+    let table = root.open_at(Path::new(HOST_MOUNTS), flags).map_err(failed)?;
+    if let Some(proc) = procfs(root)
+        && mount_of(&proc)? != mount_of(&table)?
+    {
+        return Err(failed(Errno::EXDEV));
+    }
+    bounded::read_open(table, bounded::TABLE).map_err(|error| failed(error.errno()))
+}
+
+/// Whether a host runs in this root: it has a procfs, or at least a mount table, as a made-up root may have.
+pub(super) fn is_running(root: &Root) -> bool {
+    procfs(root).is_some() || root.open_at(Path::new(HOST_MOUNTS), HANDLE).is_ok()
+}
+
+fn procfs(root: &Root) -> Option<OwnedFd> {
+    let proc = root.open_at(Path::new("/proc"), HANDLE | OFlag::O_DIRECTORY).ok()?;
+    fstatfs(&proc).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC).then_some(proc)
+}
+
+/// The number of the mount of an open object; 0 on a kernel that does not tell it (before 5.8).
+fn mount_of(object: &OwnedFd) -> Result<u64, FailedOperation> {
+    stat_handle(object.as_fd(), StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
+}
