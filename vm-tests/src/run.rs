@@ -27,7 +27,8 @@ pub fn run_and_power_off() -> Result<()> {
     let result = match scenarios::find(&guest, &name) {
         None => Err(anyhow::anyhow!("no scenario {name} for the guest {guest}")),
         Some(scenario) => {
-            hang::tell_after(scenario.longest().saturating_sub(LAST_WORDS));
+            // The host counts from the start of the emulator.
+            hang::tell_after(scenario.longest().saturating_sub(LAST_WORDS + hang::uptime()));
             catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut context)))
                 .unwrap_or_else(|cause| Err(anyhow::anyhow!("panic: {}", panic_text(&*cause))))
         }

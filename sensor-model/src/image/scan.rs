@@ -8,6 +8,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 /// Most paths that a scan has watched. If more differ, the host is not what the index describes, and another path says nothing new.
 pub const MOST_FINDINGS: usize = 256;
+/// The shortest and the longest time from findings that are kept to the next ones, in seconds. Each time the daemon reads configs and
+/// policies again, and verifies everything. The first ones of a round are kept at once; then the time doubles.
+const KEEP_FINDINGS: [i64; 2] = [30, 15 * 60];
 /// Shorter pauses are added up.
 const SHORTEST: Duration = Duration::from_millis(20);
 
@@ -43,6 +46,9 @@ pub struct ScanRound {
     pub differing: BTreeSet<String>,
     /// Paths that differ besides.
     pub more: u64,
+    /// When findings were kept last, in seconds since 1970, and for how many seconds the next ones wait from then on.
+    #[serde(default)]
+    pub findings_kept: Option<(i64, i64)>,
 }
 
 /// A round that ended.
@@ -82,6 +88,7 @@ impl ScanProgress {
             unreadable: 0,
             differing: BTreeSet::new(),
             more: 0,
+            findings_kept: None,
         })
     }
 
@@ -127,6 +134,28 @@ impl ScanRound {
     pub fn watched(&self, already: &BTreeSet<String>) -> BTreeSet<String> {
         let room = MOST_FINDINGS.saturating_sub(already.len());
         already.iter().chain(self.differing.difference(already).take(room)).cloned().collect()
+    }
+
+    /// Whether new findings may be kept now. If so, the next ones have to wait.
+    pub fn keeps_findings(&mut self, now: i64) -> bool {
+        let [shortest, longest] = KEEP_FINDINGS;
+        let next = match self.findings_kept {
+            None => shortest,
+            // The clock may have gone back.
+            Some((at, pause)) if now < at || now >= at.saturating_add(pause) => (2 * pause).min(longest),
+            Some(_) => return false,
+        };
+        self.findings_kept = Some((now, next));
+        true
+    }
+
+    /// Ends with at most [`MOST_FINDINGS`] paths: first those that were watched before.
+    pub fn bound(&mut self, before: &BTreeSet<String>) {
+        let still: BTreeSet<String> =
+            self.differing.intersection(before).take(MOST_FINDINGS).cloned().collect();
+        let kept = self.watched(&still);
+        self.more += (self.differing.len() - kept.len()) as u64;
+        self.differing = kept;
     }
 
     /// The number of paths that differ.
@@ -218,6 +247,29 @@ mod tests {
         let mut progress = ScanProgress::default();
         progress.end(&round, 6);
         assert_eq!(progress.differing(), MOST_FINDINGS as u64 + 3);
+    }
+
+    #[test]
+    fn findings_are_kept_at_once_and_then_after_pauses_that_grow() {
+        let mut round = ScanProgress::default().due("a", 10, 5, DAY).unwrap();
+        let kept: Vec<i64> = (0..4000).filter(|second| round.keeps_findings(1_000 + second)).collect();
+        assert_eq!(kept, [0, 30, 90, 210, 450, 930, 1830, 2730, 3630]);
+        assert!(round.keeps_findings(10), "the clock went back");
+    }
+
+    #[test]
+    fn a_round_ends_with_a_bounded_number_of_paths_and_the_watched_ones_are_among_them() {
+        let mut round = ScanProgress::default().due("a", 10, 5, DAY).unwrap();
+        for number in 0..MOST_FINDINGS {
+            round.note(&format!("/usr/new/{number}"), false);
+        }
+        let watched: BTreeSet<String> = (0..10).map(|number| format!("/usr/watched/{number}")).collect();
+        for path in &watched {
+            round.note(path, true);
+        }
+        round.bound(&watched);
+        assert_eq!((round.differing.len(), round.more), (MOST_FINDINGS, 10));
+        assert!(watched.is_subset(&round.differing));
     }
 
     #[test]

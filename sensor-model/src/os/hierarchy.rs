@@ -195,6 +195,12 @@ pub fn covers(table: &[u8], hierarchy: &Path) -> Vec<Cover> {
         .collect()
 }
 
+/// Whether the topmost mount at a hierarchy is one that [`covers`] gives. Another mount hides what is below it.
+pub fn is_cover_on_top(table: &[u8], hierarchy: &Path) -> bool {
+    let mounts = mountinfo::mounts(table).filter(|mount| mount.point == hierarchy);
+    mounts.last().is_some_and(|mount| cover(&mount, hierarchy).is_some())
+}
+
 /// The names in the list of a merged hierarchy.
 pub fn names(list: &str) -> Vec<String> {
     let names = list.lines().filter(|name| !name.is_empty());
@@ -303,6 +309,15 @@ mod tests {
         assert_eq!(root("composefs:ab", "::/data"), []);
         assert_eq!(root("overlay", ",upperdir=/var/lib/containers/u,workdir=w"), []);
         assert_eq!(over("/", "1 0 0:2 / / rw - tmpfs rootfs rw\n"), []);
+    }
+
+    #[test]
+    fn a_bind_mount_over_an_overlay_hides_it() {
+        let merged = "31 20 0:50 / /usr ro - overlay sysext ro,lowerdir=/run/a/usr:/usr\n";
+        assert!(is_cover_on_top(merged.as_bytes(), Path::new("/usr")));
+        let bound = format!("{merged}32 31 8:1 /evil /usr rw - ext4 /dev/sda1 rw\n");
+        assert!(!is_cover_on_top(bound.as_bytes(), Path::new("/usr")));
+        assert_eq!(over("/usr", &bound).len(), 1, "it is still listed");
     }
 
     #[test]

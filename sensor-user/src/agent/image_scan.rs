@@ -22,8 +22,10 @@ pub(super) struct ImageScan {
     ending: Vec<Child>,
     /// Boot-time nanoseconds; 0 at the beginning of a run.
     due: u64,
-    /// Seconds since 1970 at which a policy first asked for a scan; `None` if none does.
+    /// Seconds since 1970 at which the daemon found that a policy asks for a scan; `None` if none does.
     asked: Option<i64>,
+    /// A policy of this daemon asked for none before.
+    was_off: bool,
 }
 
 impl ImageScan {
@@ -51,14 +53,20 @@ impl ImageScan {
         }
     }
 
-    /// Since when a policy asks for a scan, in seconds since 1970.
-    pub(super) fn asked(&mut self) -> i64 {
-        *self.asked.get_or_insert_with(|| SystemClock.now().as_second())
+    /// The time from which on a scan gets stale, in seconds since 1970: the end of the last round. If there is none, or if a policy asks for a
+    /// scan again after none did, it is when the daemon found that.
+    pub(super) fn stale_from(&mut self, ended: Option<i64>) -> i64 {
+        let asked = *self.asked.get_or_insert_with(|| SystemClock.now().as_second());
+        match ended {
+            Some(ended) if self.was_off => ended.max(asked),
+            Some(ended) => ended,
+            None => asked,
+        }
     }
 
     /// No policy asks for a scan.
     pub(super) fn not_asked(&mut self) {
-        self.asked = None;
+        (self.asked, self.was_off) = (None, true);
     }
 
     /// Whether a process runs.
@@ -75,7 +83,7 @@ impl ImageScan {
             self.ending.push(child);
         }
         self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        Self { child: None, ending: self.ending, due: 0, asked: self.asked }
+        Self { child: None, ending: self.ending, due: 0, asked: self.asked, was_off: self.was_off }
     }
 }
 

@@ -215,7 +215,7 @@ pub enum AgentReport<'a> {
     Reverted(&'a str, Result<(), &'a dyn Error>),
     /// This number of denials or executions has no record of its own.
     WithoutRecord(RecordKind, u64),
-    /// The progress of the scan of what the image has, and since when a policy asks for one, in seconds since 1970.
+    /// The progress of the scan of what the image has, and the time from which on it gets stale, in seconds since 1970.
     ImageScan(ScanProgress, i64),
     /// The state of the node's config.
     NodeState(Option<Standing>),

@@ -197,7 +197,8 @@ impl Agent {
             self.image_scan.follow(&self.options.inputs, self.verdicts.now());
         }
         let progress = ScanFiles::of(&self.options.inputs.state).progress();
-        self.verdicts.report(AgentReport::ImageScan(progress, self.image_scan.asked()));
+        let stale_from = self.image_scan.stale_from(progress.last.as_ref().map(|last| last.ended));
+        self.verdicts.report(AgentReport::ImageScan(progress, stale_from));
     }
 
     /// Begins a full verification.

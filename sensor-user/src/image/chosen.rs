@@ -9,6 +9,7 @@ use super::{
     index::ImageIndex,
 };
 use crate::observation::Observer;
+use sensor_model::image::ImageSource;
 
 /// The indexes that apply to a host.
 #[derive(Debug)]
@@ -75,6 +76,18 @@ pub fn merged_extensions(images: &Images, observer: &Observer) -> Result<Option<
 }
 
 impl Chosen {
+    /// Whether the indexes describe the host now: that of the booted image or commit on a host that boots images, any on another host; and
+    /// none is left out as old. An index of extensions has only a few paths.
+    pub(super) fn is_whole(&self, observer: &Observer) -> bool {
+        let boots_images = observer.boots_images();
+        let describes = |source| match source {
+            ImageSource::Layers | ImageSource::Ostree => true,
+            ImageSource::Packages | ImageSource::Baseline => !boots_images,
+            ImageSource::Extensions => false,
+        };
+        !self.is_one_old && self.indexes.iter().any(|index| describes(index.meta().source))
+    }
+
     /// Adds the index with a name, unless it is old.
     fn add(&mut self, images: &Images, name: &str, observer: &Observer) -> Result<(), ImageError> {
         match images.named(name)?.map(|index| index.refuse_old(observer)).transpose() {

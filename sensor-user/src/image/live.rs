@@ -99,12 +99,7 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
             return found.expectations;
         }
     };
-    let is_of_image = |source| matches!(source, ImageSource::Layers | ImageSource::Ostree);
-    // An extension has only a few paths of a hierarchy.
-    let is_of_host = |source| source != ImageSource::Extensions;
-    let mut sources = chosen.indexes.iter().map(|index| index.meta().source);
-    let is_whole = if observer.boots_images() { sources.any(is_of_image) } else { sources.any(is_of_host) };
-    if !is_whole || chosen.is_one_old {
+    if !chosen.is_whole(observer) {
         tracing::error!(
             "A drift policy has rules with `image: true`, and an index of what this host should have is missing or old: run `holdfast image \
              index`."

@@ -38,9 +38,6 @@ use std::{
 
 /// How often the progress is kept.
 const KEEP: Duration = Duration::from_secs(10);
-/// The shortest and the longest time from findings that are kept to the next ones. Each time the daemon reads configs and policies again,
-/// and verifies everything. The first ones are kept at once; then the time doubles.
-const KEEP_FINDINGS: [Duration; 2] = [Duration::from_secs(30), Duration::from_mins(15)];
 
 /// What a scan compares, and how fast.
 pub struct Scan<'a> {
@@ -104,7 +101,12 @@ impl Scan<'_> {
         if !self.policy.scans_image() {
             return Ok(ScanEnd::NotDue);
         }
-        let indexes = applying(&Images::of(self.state), self.observer)?.indexes;
+        let chosen = applying(&Images::of(self.state), self.observer)?;
+        if !chosen.is_whole(self.observer) {
+            // Drifts stay open until an index says again what the image has.
+            return Ok(ScanEnd::NotDue);
+        }
+        let indexes = chosen.indexes;
         let files = ScanFiles::of(self.state);
         let mut progress = files.progress();
         let paths = indexes.iter().map(|index| index.meta().entries).sum();
@@ -118,10 +120,9 @@ impl Scan<'_> {
             round,
             spent: Spending::now(),
             kept: Instant::now(),
-            kept_findings: None,
         };
-        match walk.indexes(&indexes) {
-            Ok(()) => walk.end(&indexes).map(ScanEnd::Complete),
+        match walk.indexes(&indexes).and_then(|()| walk.end(&indexes)) {
+            Ok(round) => Ok(ScanEnd::Complete(round)),
             Err(ScanError::Interrupted) => {
                 walk.keep()?;
                 Ok(ScanEnd::Interrupted)
@@ -153,8 +154,6 @@ struct Walk<'a> {
     known: BTreeSet<String>,
     spent: Spending,
     kept: Instant,
-    /// When findings were kept last, and how long the next ones wait from then on.
-    kept_findings: Option<(Instant, Duration)>,
 }
 
 impl Walk<'_> {
@@ -187,6 +186,10 @@ impl Walk<'_> {
             }
         }
         let Some(expectation) = self.expectation(index, path, entry) else { return Ok(()) };
+        // A server that does not answer would hold the scan up.
+        if self.scan.observer.is_served(path) {
+            return Ok(());
+        }
         if entry.file_type == FileType::Regular {
             self.spent.bytes += entry.size;
         }
@@ -201,17 +204,18 @@ impl Walk<'_> {
 
     /// What the daemon would expect at a path if it watched it; `None` if the path is not one to scan.
     fn expectation(&self, index: &ImageIndex, path: &Path, entry: &ImageEntry) -> Option<Expectation> {
-        let Scan { policy, observer, is_declared, label, .. } = self.scan;
+        let Scan { policy, is_declared, label, .. } = self.scan;
         let is_scanned = policy.expects_of_image(path).is_some_and(|rule| rule.scan)
             && can_be_watched(path, entry, index.meta())
-            && !OF_THE_HOST.iter().any(|above| path.starts_with(above))
-            // A server that does not answer would hold the scan up.
-            && !observer.is_served(path);
+            && !OF_THE_HOST.iter().any(|above| path.starts_with(above));
         let mut expectation = if is_scanned { live_of(path, entry, index.meta()) } else { None }?;
         if is_declared(&expectation) {
             return None;
         }
-        label(&mut expectation);
+        // A label takes long to find, so only those of watched paths are compared: the drift of such a path does not end without it.
+        if path.to_str().is_some_and(|path| self.known.contains(path)) {
+            label(&mut expectation);
+        }
         Some(expectation)
     }
 
@@ -249,35 +253,41 @@ impl Walk<'_> {
     /// Keeps the progress, and findings that are new.
     fn keep(&mut self) -> Result<(), ScanError> {
         self.scan.observer.mounts_changed();
+        let watched = self.round.watched(&self.known);
+        let is_new = watched != self.known && self.round.keeps_findings(now());
         self.progress.round = Some(self.round.clone());
         self.files.keep_progress(&self.progress)?;
         self.kept = Instant::now();
-        let watched = self.round.watched(&self.known);
-        let may_keep = self.kept_findings.is_none_or(|(at, pause)| at.elapsed() >= pause);
-        if may_keep && watched != self.known {
+        if is_new {
             self.known = watched;
+            // The daemon ends this process when it reads them.
             self.files.keep_findings(&self.known)?;
-            let [shortest, longest] = KEEP_FINDINGS;
-            let pause = self.kept_findings.map_or(shortest, |(_, pause)| (2 * pause).min(longest));
-            self.kept_findings = Some((Instant::now(), pause));
         }
         Ok(())
     }
 
     /// Ends the round. A path that was found before and is not found now is compared once more: it may have changed since the round
     /// passed it. What is as in the image is no finding any more.
-    fn end(mut self, indexes: &[ImageIndex]) -> Result<ScanRound, ScanError> {
+    fn end(&mut self, indexes: &[ImageIndex]) -> Result<ScanRound, ScanError> {
         for path in self.known.clone().difference(&self.round.differing.clone()) {
+            let place = Path::new(path);
+            if self.scan.observer.is_served(place) {
+                self.round.note(path, true);
+                continue;
+            }
             for index in indexes {
-                if let Some(entry) = index.find(path.as_bytes())? {
-                    let expectation = self.expectation(index, Path::new(path), &entry);
-                    if expectation.is_some_and(|expectation| self.compare(&expectation) != Compared::Equal) {
+                let Some(entry) = index.find(path.as_bytes())? else { continue };
+                if let Some(expectation) = self.expectation(index, place, &entry) {
+                    self.spent.bytes += entry.size;
+                    if self.compare(&expectation) != Compared::Equal {
                         self.round.note(path, true);
                     }
-                    break;
+                    self.rest()?;
                 }
+                break;
             }
         }
+        self.round.bound(&self.known);
         if self.known != self.round.differing {
             self.files.keep_findings(&self.round.differing)?;
         }
@@ -297,7 +307,7 @@ impl Walk<'_> {
                  see `holdfast image verify`."
             );
         }
-        Ok(self.round)
+        Ok(self.round.clone())
     }
 }
 

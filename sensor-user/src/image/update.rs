@@ -6,7 +6,7 @@
 use super::{
     diff::{ChangedPath, diff},
     error::ImageError,
-    images::{Images, OSTREE},
+    images::Images,
     index::ImageIndex,
 };
 use crate::bounded;
@@ -23,8 +23,8 @@ use std::{
 
 /// Directories of unit files. A name in an earlier one hides the same name in a later one.
 const UNITS: [&str; 3] = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"];
-/// Directories at the root that an image may have as links into `/usr`.
-const MERGED: [&str; 4] = ["/bin/", "/sbin/", "/lib/", "/lib64/"];
+/// Directories that an image may have as links: those at the root into `/usr`, and one of `/usr` to its neighbour.
+const MERGED: [&str; 5] = ["/bin/", "/sbin/", "/lib/", "/lib64/", "/usr/sbin/"];
 
 /// The programs of this host's units: for each path the units that start it.
 pub type UnitPrograms = BTreeMap<Vec<u8>, BTreeSet<String>>;
@@ -42,7 +42,7 @@ pub enum ImageUpdate {
 /// What another OS image changes.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct ImageChanges {
-    /// Digest of the old image's manifest; the checksum of the commit if that is what the index was made from.
+    /// Digest of the old image's manifest.
     pub old: String,
     /// Digest of the new image's manifest.
     pub new: String,
@@ -58,7 +58,7 @@ pub struct ImageChanges {
     pub libraries: usize,
     /// How many are unit files, drop-ins, or programs that a unit of this host starts.
     pub of_units: usize,
-    /// How many are other files, which need neither a reboot nor a restart of a unit.
+    /// How many are other files, which whoever opens them next uses.
     pub files: usize,
     /// The units whose files or programs change, by name.
     pub units: Vec<ChangedUnit>,
@@ -105,16 +105,12 @@ fn opened(images: &Images, name: Option<&str>, whose: &str) -> Result<ImageIndex
     let name = name.ok_or_else(|| format!("{whose} has no osImageURL"))?;
     let (_, digest) =
         name.rsplit_once('@').ok_or_else(|| format!("{whose} names {name}, without a digest"))?;
-    match images.open(digest) {
-        // The host may have indexed the commit that was made from the image.
-        Err(ImageError::Unknown { .. }) => {
-            let commit = images.named(OSTREE).map_err(|error| error.to_string())?;
-            commit
-                .filter(|commit| commit.meta().is(digest))
-                .ok_or_else(|| format!("{digest} of {whose} has no index (`holdfast image index` makes one)"))
+    images.open(digest).map_err(|error| match error {
+        ImageError::Unknown { .. } => {
+            format!("{digest} of {whose} has no index; `holdfast image index` makes one of its layout")
         }
-        opened => opened.map_err(|error| error.to_string()),
-    }
+        error => error.to_string(),
+    })
 }
 
 fn changes(old: &ImageIndex, new: &ImageIndex, units: &UnitPrograms) -> Result<ImageChanges, ImageError> {
@@ -190,43 +186,58 @@ fn merged(units: &UnitPrograms, image: &ImageIndex) -> Result<UnitPrograms, Imag
     let mut links = Vec::new();
     for folder in MERGED {
         let entry = image.find(folder.trim_end_matches('/').as_bytes())?;
-        let target =
-            entry.filter(|entry| entry.file_type == FileType::Symlink).and_then(|entry| entry.target);
-        if let Some(target) = target {
-            let target = target.strip_prefix(b"/").unwrap_or(&target);
-            links.push((folder.as_bytes(), [b"/", target, b"/"].concat()));
+        let link = entry.filter(|entry| entry.file_type == FileType::Symlink).and_then(|entry| entry.target);
+        if let Some(target) = link.and_then(|target| String::from_utf8(target).ok()) {
+            let above = Path::new(folder).parent().unwrap_or(Path::new("/"));
+            links.push((folder.as_bytes(), format!("{}/", above.join(target).display())));
         }
     }
     let mut found = UnitPrograms::new();
     for (path, names) in units {
-        let link = links.iter().find_map(|(folder, target)| Some((path.strip_prefix(*folder)?, target)));
-        let path = link.map_or_else(|| path.clone(), |(rest, target)| [target, rest].concat());
+        let mut path = path.clone();
+        for (folder, target) in &links {
+            if let Some(rest) = path.strip_prefix(*folder) {
+                path = [target.as_bytes(), rest].concat();
+            }
+        }
         found.entry(path).or_default().extend(names.iter().cloned());
     }
     Ok(found)
 }
 
-/// The programs that the units of a host start, below a root directory. A unit file that cannot be read has none.
+/// The programs that the units of a host start, below a root directory, by their files and drop-ins. A file that cannot be read has none.
 pub fn unit_programs(root: &Path) -> UnitPrograms {
     let mut found = UnitPrograms::new();
     let mut seen = BTreeSet::new();
     for folder in UNITS {
-        let Ok(entries) = fs::read_dir(root.join(folder.trim_start_matches('/'))) else { continue };
-        for entry in entries.filter_map(Result::ok) {
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if !name.ends_with(".service") || !seen.insert(name.clone()) {
+        let folder = root.join(folder.trim_start_matches('/'));
+        for name in names(&folder) {
+            let path = folder.join(&name);
+            let (unit, files) = match name.strip_suffix(".d") {
+                Some(unit) => (unit, names(&path).into_iter().map(|name| path.join(name)).collect()),
+                None => (&*name, vec![path]),
+            };
+            // A unit hides the same one in a later directory. Drop-ins of all directories count.
+            if !unit.ends_with(".service") || (unit == name && !seen.insert(name.clone())) {
                 continue;
             }
-            // A masked unit is a link to a device.
-            let path = entry.path();
-            if !path.is_file() {
-                continue;
-            }
-            let Ok(text) = bounded::read_text(&path, bounded::UNIT) else { continue };
-            for program in programs(&text) {
-                found.entry(program.as_bytes().to_vec()).or_default().insert(name.clone());
+            for file in files {
+                // A masked unit is a link to a device.
+                if !file.is_file() {
+                    continue;
+                }
+                let Ok(text) = bounded::read_text(&file, bounded::UNIT) else { continue };
+                for program in programs(&text) {
+                    found.entry(program.as_bytes().to_vec()).or_default().insert(unit.to_owned());
+                }
             }
         }
     }
     found
+}
+
+/// The names in a directory; none if it cannot be read.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, ExpectationSource},
     observation::Observation,
-    os::hierarchy::{Cover, HIERARCHIES, covers, names},
+    os::hierarchy::{Cover, HIERARCHIES, covers, is_cover_on_top, names},
 };
 use std::path::Path;
 
@@ -52,9 +52,9 @@ fn over(root: &Root, table: &[u8], hierarchy: &Path) -> Vec<Cover> {
     found
 }
 
-/// Whether something is mounted over a hierarchy that [`observe`] reports. If that is not known, nothing is.
+/// Whether the topmost mount at a hierarchy is one that [`observe`] reports. If that is not known, it is not.
 pub(super) fn has_cover(root: &Root, hierarchy: &Path) -> bool {
-    host_mounts(root).is_ok_and(|table| !covers(&table, hierarchy).is_empty())
+    host_mounts(root).is_ok_and(|table| is_cover_on_top(&table, hierarchy))
 }
 
 /// The names in a list of extensions. A merge whose list cannot be read has none, and is never an expected one.

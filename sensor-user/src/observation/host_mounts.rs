@@ -1,7 +1,7 @@
 //! The mount table of the host, as its first process has it.
 //!
-//! In: the host's root. Out: the bytes of the table, and whether a host runs in the root at all. Only what procfs itself shows counts: root
-//! could mount another process's table over it.
+//! In: the host's root. Out: the bytes of the table, and whether a host runs in the root at all. If `/proc` is a procfs,
+//! only what that procfs itself shows counts: root could mount another process's table over it.
 
 use super::{
     object::{FailedOperation, stat_handle},

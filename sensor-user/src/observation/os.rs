@@ -25,7 +25,7 @@ use std::{
 /// The directory of ostree's deployments, with one directory for each OS.
 const DEPLOYMENTS: &str = "/ostree/deploy";
 
-/// The file in which the Machine Config Operator keeps the name of the image that the cluster built for this node, after the node booted it.
+/// The file in which the Machine Config Operator keeps the name of the image that the cluster built for this node, before the node reboots into it.
 const CLUSTER_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
 
 /// Most bytes of a command line or an origin file.
@@ -56,7 +56,9 @@ pub(super) fn kernel_arguments(root: &Root) -> Result<Observation, FailedOperati
 
 /// The booted deployment.
 pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
-    let deployment = if let Some(origin) = composefs_origin(root) {
+    let is_ostree = root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok();
+    let composefs = if is_ostree { None } else { composefs_origin(root)? };
+    let deployment = if let Some(origin) = composefs {
         of_origin(&read(root, &origin)?, None)
     } else {
         let ostree = match deployment_of_root(root)? {
@@ -74,13 +76,19 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
 
 /// Whether the host booted a deployment of an image, also if its files do not say which one.
 pub(super) fn boots_images(root: &Root) -> bool {
-    root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok() || composefs_origin(root).is_some()
+    root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok() || !matches!(composefs_origin(root), Ok(None))
 }
 
 /// The origin file of a host whose root is a composefs image that bootc made without ostree.
-fn composefs_origin(root: &Root) -> Option<PathBuf> {
-    let origin = origin_of_root(&host_mounts(root).ok()?)?;
-    root.open_at(&origin, HANDLE).is_ok().then_some(origin)
+/// An error other than a missing table, or one that only root may read, leaves it open whether it is such a host.
+fn composefs_origin(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
+    match host_mounts(root) {
+        Ok(table) => Ok(origin_of_root(&table)),
+        Err(FailedOperation {
+            errno: Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM, ..
+        }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The image that the cluster built for this node; `None` if the node runs the config's image.

@@ -144,7 +144,7 @@ impl Picture {
                 self.changed = true;
             }
             AgentReport::Reverted(path, result) => metrics.reverted(path, result),
-            AgentReport::ImageScan(progress, asked) => metrics.image_scan(&progress, asked),
+            AgentReport::ImageScan(progress, stale_from) => metrics.image_scan(&progress, stale_from),
             AgentReport::WithoutRecord(kind, count) => metrics.without_record(kind, count),
             AgentReport::NodeState(standing) => {
                 let is_new = standing != self.node;

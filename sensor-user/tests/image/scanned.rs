@@ -205,3 +205,23 @@ fn a_directory_is_no_finding_for_an_attribute_that_the_daemon_does_not_compare()
         assert_eq!(findings(&world), "");
     }
 }
+
+#[test]
+fn without_an_index_of_the_booted_image_nothing_is_scanned_and_what_was_found_stays() {
+    let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    scan(&world, "24");
+    // A baseline knows one path, and says nothing about the others.
+    let taken = world.run(&["baseline", "/etc/app.conf", "ROOT"]);
+    fs::write(world.at("baseline.json"), &taken.out).unwrap();
+    let baseline = world.at("baseline.json").display().to_string();
+    assert_eq!(world.run(&["image", "index", "--baseline", &baseline, "STATE"]).code, 0, "{taken:?}");
+    for entry in fs::read_dir(world.at("state/images")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.ends_with("baseline.index") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    scan(&world, "0");
+    assert_eq!(findings(&world), "[\"/usr/bin/tool\"]");
+}

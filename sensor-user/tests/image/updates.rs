@@ -92,6 +92,7 @@ fn a_program_that_a_unit_starts_through_a_link_is_named_with_its_unit() {
         ("usr/lib/systemd/system/kubelet.service", "[Service]\nExecStart=-/bin/kubelet --x\n"),
         ("usr/lib/systemd/system/hidden.service", "[Service]\nExecStart=/usr/bin/tool\n"),
         ("usr/lib/systemd/system/no.txt", "ExecStart=/usr/bin/tool\n"),
+        ("etc/systemd/system/extra.service.d/a.conf", "[Service]\nExecStartPost=/usr/bin/tool\n"),
     ] {
         world.write_host(path, text, 0o644);
     }
@@ -104,8 +105,9 @@ fn a_program_that_a_unit_starts_through_a_link_is_named_with_its_unit() {
     };
     let named: Vec<_> = changes.units.iter().map(|unit| (&*unit.unit, &*unit.paths[0])).collect();
     let other = ("other.service", "/usr/lib/systemd/system/other.service");
-    assert_eq!(named, [("kubelet.service", "/usr/bin/kubelet"), other]);
-    assert_eq!((changes.of_units, changes.files), (2, 3));
+    let expected = [("extra.service", "/usr/bin/tool"), ("kubelet.service", "/usr/bin/kubelet"), other];
+    assert_eq!(named, expected);
+    assert_eq!((changes.of_units, changes.files), (3, 2));
 }
 
 #[test]

@@ -23,6 +23,13 @@ pub(crate) fn tell_after(time: Duration) {
     });
 }
 
+/// How long the guest runs; nothing if procfs does not say it.
+pub(crate) fn uptime() -> Duration {
+    let text = read(Path::new("/proc/uptime"));
+    let seconds = text.split_whitespace().next().and_then(|seconds| seconds.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
 /// The threads of all processes but the kernel's own, and the output of the daemon.
 fn describe() -> String {
     let mut text = format!("{}\nthe scenario takes too long\n", agent::output_tail());

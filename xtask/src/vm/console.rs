@@ -145,8 +145,13 @@ fn look_at_processors(machine: &mut Emulator, log: &mut File) -> Result<bool> {
     const BETWEEN: Duration = Duration::from_secs(2);
     let look = |machine: &mut Emulator| machine.monitor()?.processors();
     let first = look(machine);
-    if let Ok(line) = machine.lines.recv_timeout(BETWEEN) {
+    let end = Instant::now() + BETWEEN;
+    while let Ok(line) = machine.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
         writeln!(log, "{line}")?;
+    }
+    if Instant::now() < end {
+        // The emulator ended meanwhile.
+        return Ok(false);
     }
     let (first, second) = match (first, look(machine)) {
         (Ok(first), Ok(second)) => (first, second),

@@ -240,12 +240,12 @@ impl Metrics {
         self.families.canary_seen.set(at.as_second());
     }
 
-    /// How far the scan of what the image has is. `asked`: the time since which a policy asks for one, which counts until a round has ended;
-    /// 0 if none does.
-    pub fn image_scan(&self, progress: &ScanProgress, asked: i64) {
+    /// How far the scan of what the image has is. `stale_from`: the time from which on it gets stale, in seconds since 1970; 0 if no policy asks
+    /// for one.
+    pub fn image_scan(&self, progress: &ScanProgress, stale_from: i64) {
         self.families.image_scan_progress.set(progress.done().unwrap_or(0.0));
         self.families.image_scan_differing.set(i64::try_from(progress.differing()).unwrap_or(i64::MAX));
-        self.families.image_scan_ended.set(progress.last.as_ref().map_or(asked, |last| last.ended));
+        self.families.image_scan_ended.set(stale_from);
     }
 
     /// A gap opened.
