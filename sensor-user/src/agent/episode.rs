@@ -69,20 +69,25 @@ impl Episode {
         self.more = self.more.saturating_add(1);
     }
 
-    /// Adds a change.
-    pub(super) fn add(&mut self, change: AttributedChange) {
+    /// Adds a change. Changes may come late: the daemon compares mounts some time after their records, and another process may have changed
+    /// the thing since.
+    pub(super) fn add(&mut self, mut change: AttributedChange) {
         if self.reported {
             self.reported = false;
             self.first_ns = change.at_ns;
         }
         if let Some(at) = self.changes.iter().position(|known| known.is_by_same(&change)) {
-            self.changes.remove(at);
+            let known = self.changes.remove(at);
+            if known.at_ns > change.at_ns {
+                change = known;
+            }
         } else if self.changes.len() == ACTORS {
             // The episode always keeps the newest actor.
             self.changes.pop();
             self.more += 1;
         }
-        self.changes.push(change);
+        let place = self.changes.partition_point(|known| known.at_ns <= change.at_ns);
+        self.changes.insert(place, change);
     }
 
     /// Adds an attempt that the kernel refused.
@@ -158,6 +163,15 @@ mod tests {
         }
         assert_eq!(pids(&episode), [1, 3, 2]);
         assert_eq!((episode.newest().unwrap().at_ns, episode.first_ns, episode.actors().len()), (50, 10, 3));
+    }
+
+    #[test]
+    fn a_change_that_comes_late_is_no_newer_one() {
+        let mut episode = Episode::new(change(1, 50));
+        episode.add(change(2, 40));
+        assert_eq!(pids(&episode), [1, 2]);
+        episode.add(change(1, 30));
+        assert_eq!(episode.newest().map(|change| change.at_ns), Some(50));
     }
 
     #[test]
