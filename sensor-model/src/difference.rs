@@ -84,3 +84,8 @@ pub struct Difference {
     /// The sentence for people, and for tools that match on texts.
     pub text: String,
 }
+
+/// Whether every difference is that something cannot be read. Also true for none.
+pub fn all_unreadable(differences: &[Difference]) -> bool {
+    differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+}

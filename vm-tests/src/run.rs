@@ -13,8 +13,8 @@ use crate::guest::{Context, boot, hang, parameter};
 use crate::protocol::Message;
 use crate::scenarios;
 
-/// How long before its end a guest whose scenario takes too long says what it does.
-const LAST_WORDS: Duration = Duration::from_secs(45);
+/// The time between the diagnosis of a guest whose scenario takes too long and the guest's end.
+const DIAGNOSIS: Duration = Duration::from_secs(45);
 
 /// Runs the scenario that the host names, reports it, and powers off.
 pub fn run_and_power_off() -> Result<()> {
@@ -28,7 +28,7 @@ pub fn run_and_power_off() -> Result<()> {
         None => Err(anyhow::anyhow!("no scenario {name} for the guest {guest}")),
         Some(scenario) => {
             // The host counts from the start of the emulator.
-            hang::tell_after(scenario.longest().saturating_sub(LAST_WORDS + hang::uptime()));
+            hang::print_after(scenario.longest().saturating_sub(DIAGNOSIS + hang::uptime()));
             catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut context)))
                 .unwrap_or_else(|cause| Err(anyhow::anyhow!("panic: {}", panic_text(&*cause))))
         }

@@ -294,7 +294,7 @@ pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
         GuestEnd::Ready => problems.push(format!("{name}: its scenario was not started")),
         GuestEnd::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
     }
-    // Often nobody keeps the machine that ran the tests, and its logs.
+    // The logs are lost if the machine that ran the tests is removed.
     if outcome.seen.end != GuestEnd::Done {
         problems.extend(last_lines(&outcome.log).into_iter().map(|line| format!("{name} | {line}")));
     }

@@ -25,7 +25,7 @@ pub(super) fn compare(path: &Path, declared: &HierarchyExpectation, covers: &[Co
     let mut is_covered = false;
     let mut found: Vec<Difference> = covers
         .iter()
-        // A second one shows the list of the first, and hides its files.
+        // A second mount shows the list of the first one and hides its files, so only one is expected.
         .filter(|cover| !is_expected(cover) || std::mem::replace(&mut is_covered, true))
         .map(|cover| Difference {
             kind: DifferenceKind::MountOver,

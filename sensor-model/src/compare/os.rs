@@ -26,8 +26,8 @@ pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String])
     }]
 }
 
-/// The booted image, which must be the one that the cluster built for the node, or else the config's. If all three differ, or the node
-/// went back to the config's, the text says so.
+/// Compares the booted image with the one that the cluster built for the node. Without one it compares it with the config's. If the
+/// cluster built one, the text of a difference also names the config's image.
 pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
     let built = booted.cluster_image.as_deref();
     let expected = built.unwrap_or(&declared.image);

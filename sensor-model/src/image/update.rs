@@ -11,11 +11,11 @@ pub enum UpdateEffect {
     Unit,
     /// When a process starts again: it keeps the old library until then.
     Library,
-    /// For whoever opens the file next.
+    /// When a process opens the file again.
     File,
 }
 
-/// Directories of what only a boot reads. An ostree image has its kernel in `/usr/lib/modules` or `/usr/lib/ostree-boot`.
+/// Directories whose files only a boot reads. An ostree image has its kernel in `/usr/lib/modules` or `/usr/lib/ostree-boot`.
 const BOOT: [&[u8]; 8] = [
     b"/boot/",
     b"/usr/lib/bootupd/",
@@ -26,14 +26,14 @@ const BOOT: [&[u8]; 8] = [
     b"/usr/lib/systemd/boot/",
     b"/efi/",
 ];
-/// The program that is process 1. It could be executed again without a reboot, which an update of an image does not do.
+/// The program of process 1. An update of an image does not execute it again.
 const INIT: &[u8] = b"/usr/lib/systemd/systemd";
 /// The directory of the units that an image ships.
 const UNITS: &[u8] = b"/usr/lib/systemd/system/";
 /// Directives whose first word is a program (systemd.service(5)).
 const STARTS: [&str; 6] =
     ["ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost", "ExecReload", "ExecStop"];
-/// Characters that may stand before the program (systemd.service(5), "Command lines").
+/// Prefixes of the program (systemd.service(5), "Command lines").
 const PREFIXES: [char; 6] = ['@', '-', ':', '+', '!', '|'];
 
 /// The unit whose file or drop-in is at a path of an image; `None` for other paths.

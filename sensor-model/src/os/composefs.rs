@@ -1,6 +1,6 @@
 //! The booted deployment of a host whose root is a composefs image, as bootc makes it without ostree.
 //!
-//! In: the host's mount table. Out: the deployment's name, which is the fs-verity digest of its root image. bootc keeps what it knows of a
+//! In: the host's mount table. Out: the deployment's name, which is the fs-verity digest of its root image. bootc keeps the state of a
 //! deployment in a directory of that name.
 
 use crate::host::mountinfo;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The directory of bootc's deployments.
 const DEPLOYMENTS: &str = "/sysroot/state/deploy";
-/// What stands before the digest in the source of the root mount. bootc's program in the initial ramdisk writes it.
+/// Prefixes of the digest in the source of the root mount. bootc's program in the initial ramdisk sets that source.
 const SOURCES: [&str; 2] = ["composefs:", "transient:composefs="];
 
 /// The origin file of the booted deployment; `None` if the root is no composefs image.

@@ -82,9 +82,11 @@ impl Episode {
                 change = known;
             }
         } else if self.changes.len() == ACTORS {
-            // The episode always keeps the newest actor.
-            self.changes.pop();
             self.more += 1;
+            // The episode always keeps the newest actor.
+            if self.changes.pop_if(|newest| newest.at_ns <= change.at_ns).is_none() {
+                return;
+            }
         }
         let place = self.changes.partition_point(|known| known.at_ns <= change.at_ns);
         self.changes.insert(place, change);
@@ -189,6 +191,16 @@ mod tests {
             episode.add(change(pid, u64::from(pid)));
         }
         assert_eq!((episode.actors().len(), episode.more(), pids(&episode)[0]), (ACTORS, 24, 39));
+    }
+
+    #[test]
+    fn an_actor_without_room_that_comes_late_displaces_none() {
+        let mut episode = Episode::new(change(0, 100));
+        for pid in 1..16 {
+            episode.add(change(pid, 100 + u64::from(pid)));
+        }
+        episode.add(change(99, 50));
+        assert_eq!((episode.more(), pids(&episode)[0], pids(&episode).contains(&99)), (1, 15, false));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Agent {
     /// Has the scan of the image go on, and reports its progress.
     fn follow_image_scan(&mut self) {
         if !self.verdicts.desired.policy.scans_image() {
-            // What an earlier policy had scanned is not stale.
+            // Without a rule that scans, the metric must not report a stale scan.
             self.image_scan.not_asked();
             self.verdicts.report(AgentReport::ImageScan(ScanProgress::default(), 0));
             return;

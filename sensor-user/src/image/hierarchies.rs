@@ -7,7 +7,7 @@ use super::{error::ImageError, images::Images, merged_extensions::expectation};
 use crate::observation::Observer;
 use sensor_model::{
     compare::{Ids, compare},
-    difference::{Difference, DifferenceKind},
+    difference::{Difference, all_unreadable},
     expectation::Expectation,
     os::{extensions::MergedExtensions, hierarchy::HIERARCHIES},
 };
@@ -26,7 +26,7 @@ pub struct CoveredHierarchy {
 impl CoveredHierarchy {
     /// Whether it is not known what is mounted over the hierarchy.
     pub fn is_unreadable(&self) -> bool {
-        self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+        all_unreadable(&self.differences)
     }
 
     /// Whether a path is in the hierarchy.

@@ -6,7 +6,7 @@
 //! indexed extensions over them. If the booted image has no index, what it has is unknown, and the paths of the rules are too.
 
 use super::{
-    chosen::{applying, booted, choose_indexes},
+    chosen::{applying, booted, choose_indexes, strongest},
     error::ImageError,
     hierarchies,
     images::Images,
@@ -120,12 +120,9 @@ pub(crate) fn expected_at(
     state: &Path,
     path: &Path,
 ) -> Result<Option<Expectation>, ImageError> {
-    for index in choose_indexes(&Images::of(state), None, observer)? {
-        if let Some(entry) = index.find(path.as_os_str().as_bytes())? {
-            return Ok(live_of(path, &entry, index.meta()));
-        }
-    }
-    Ok(None)
+    let indexes = choose_indexes(&Images::of(state), None, observer)?;
+    let found = strongest(&indexes, path.as_os_str().as_bytes())?;
+    Ok(found.and_then(|(index, entry)| live_of(path, &entry, index.meta())))
 }
 
 /// The paths of the rules, whose state is unknown.

@@ -4,7 +4,7 @@
 //! these from then on, so each has a drift that ends when the path is as in the image again. A scan that is ended goes on where it was.
 
 use super::{
-    chosen::applying,
+    chosen::{applying, strongest},
     error::ImageError,
     images::Images,
     index::ImageIndex,
@@ -20,7 +20,7 @@ use crate::{
 use nix::time::{ClockId, clock_gettime};
 use sensor_model::{
     compare::{Ids, compare},
-    difference::DifferenceKind,
+    difference::all_unreadable,
     drift_policy::DriftPolicy,
     expectation::Expectation,
     image::{ImageEntry, ScanPace, ScanProgress, ScanRound, ScanSpent},
@@ -180,10 +180,8 @@ impl Walk<'_> {
         path: &Path,
         entry: &ImageEntry,
     ) -> Result<(), ScanError> {
-        for index in stronger {
-            if index.find(path.as_os_str().as_bytes())?.is_some() {
-                return Ok(());
-            }
+        if strongest(stronger, path.as_os_str().as_bytes())?.is_some() {
+            return Ok(());
         }
         let Some(expectation) = self.expectation(index, path, entry) else { return Ok(()) };
         // A server that does not answer would hold the scan up.
@@ -212,7 +210,7 @@ impl Walk<'_> {
         if is_declared(&expectation) {
             return None;
         }
-        // A label takes long to find, so only those of watched paths are compared: the drift of such a path does not end without it.
+        // Matching a label is expensive. Only a watched path needs its label: otherwise a round would end the open drift of the label.
         if path.to_str().is_some_and(|path| self.known.contains(path)) {
             label(&mut expectation);
         }
@@ -225,7 +223,7 @@ impl Walk<'_> {
         let differences = compare(expectation, &found, self.scan.ids);
         if differences.is_empty() {
             Compared::Equal
-        } else if differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable) {
+        } else if all_unreadable(&differences) {
             Compared::Unreadable
         } else {
             Compared::Differing
@@ -235,7 +233,7 @@ impl Walk<'_> {
     /// Pauses if the pace asks for it, and keeps the progress now and then.
     fn rest(&mut self) -> Result<(), ScanError> {
         if let Some(pause) = self.scan.pace.pause(self.spent.so_far(), self.spent.since.elapsed()) {
-            // Otherwise the process that goes on after the end of this one reads a large file again.
+            // A process that is killed during a long pause would have the next one read a large file again.
             if pause >= KEEP {
                 self.keep()?;
             }
@@ -266,8 +264,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends the round. A path that was found before and is not found now is compared once more: it may have changed since the round
-    /// passed it. What is as in the image is no finding any more.
+    /// Ends the round. It compares each earlier finding that the round did not find once more, because the path may have changed since the
+    /// round passed it. A path that matches the image is no longer a finding.
     fn end(&mut self, indexes: &[ImageIndex]) -> Result<ScanRound, ScanError> {
         for path in self.known.clone().difference(&self.round.differing.clone()) {
             let place = Path::new(path);
@@ -275,17 +273,13 @@ impl Walk<'_> {
                 self.round.note(path, true);
                 continue;
             }
-            for index in indexes {
-                let Some(entry) = index.find(path.as_bytes())? else { continue };
-                if let Some(expectation) = self.expectation(index, place, &entry) {
-                    self.spent.bytes += entry.size;
-                    if self.compare(&expectation) != Compared::Equal {
-                        self.round.note(path, true);
-                    }
-                    self.rest()?;
-                }
-                break;
+            let Some((index, entry)) = strongest(indexes, path.as_bytes())? else { continue };
+            let Some(expectation) = self.expectation(index, place, &entry) else { continue };
+            self.spent.bytes += entry.size;
+            if self.compare(&expectation) != Compared::Equal {
+                self.round.note(path, true);
             }
+            self.rest()?;
         }
         self.round.bound(&self.known);
         if self.known != self.round.differing {

@@ -1,4 +1,4 @@
-//! What another OS image changes on a node.
+//! The changes that another OS image brings to a node.
 //!
 //! In: the names of two images, their indexes, and the units of this host if they are asked for. Out: how many paths differ, the layers to
 //! blame, when the changes take effect, and the units whose files or programs change. It reads no image.
@@ -54,11 +54,11 @@ pub struct ImageChanges {
     pub changed: usize,
     /// How many of the paths take effect only after a reboot: boot loader, kernel, modules, firmware, systemd's process 1.
     pub need_reboot: usize,
-    /// How many are shared libraries, of which running processes keep the old ones until they start again.
+    /// How many are shared libraries. A running process keeps the old ones until it starts again.
     pub libraries: usize,
     /// How many are unit files, drop-ins, or programs that a unit of this host starts.
     pub of_units: usize,
-    /// How many are other files, which whoever opens them next uses.
+    /// How many are other files. A process reads the new content when it opens such a file again.
     pub files: usize,
     /// The units whose files or programs change, by name.
     pub units: Vec<ChangedUnit>,

@@ -7,7 +7,7 @@ use super::{content, deployment, error::ImageError, index::ImageIndex};
 use crate::{observation::Observer, packages};
 use nix::fcntl::OFlag;
 use sensor_model::{
-    difference::{Difference, DifferenceKind},
+    difference::{Difference, DifferenceKind, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
     image::{ImageEntry, ImageSource, Known, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
@@ -281,8 +281,7 @@ impl Found {
 
     /// Whether nothing could be read of the path, so that nothing is known.
     pub fn is_unreadable(&self) -> bool {
-        !self.differences.is_empty()
-            && self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+        !self.differences.is_empty() && all_unreadable(&self.differences)
     }
 }
 

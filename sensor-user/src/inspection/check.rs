@@ -2,7 +2,7 @@
 
 use super::DeclaredHost;
 use sensor_model::{
-    difference::{Difference, DifferenceKind},
+    difference::{Difference, all_unreadable},
     verdict::VerdictKind,
     waiting::WaitingOutput,
 };
@@ -49,7 +49,7 @@ pub struct DifferingThing {
 
 impl DifferingThing {
     fn is_unreadable(&self) -> bool {
-        self.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+        all_unreadable(&self.differences)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The mount table of the host, as its first process has it.
 //!
 //! In: the host's root. Out: the bytes of the table, and whether a host runs in the root at all. If `/proc` is a procfs,
-//! only what that procfs itself shows counts: root could mount another process's table over it.
+//! the table must be on the same mount, because root could mount another process's table over it.
 
 use super::{
     object::{FailedOperation, stat_handle},
@@ -43,7 +43,7 @@ fn procfs(root: &Root) -> Option<OwnedFd> {
     fstatfs(&proc).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC).then_some(proc)
 }
 
-/// The number of the mount of an open object; 0 on a kernel that does not tell it (before 5.8).
+/// The number of the mount of an open object; 0 on a kernel without the field (before 5.8).
 fn mount_of(object: &OwnedFd) -> Result<u64, FailedOperation> {
     stat_handle(object.as_fd(), StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
 }

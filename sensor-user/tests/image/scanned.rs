@@ -8,6 +8,7 @@ use holdfast::{
 use sensor_model::{
     compare::Ids,
     drift_policy::{DriftPolicy, DriftPolicyFile},
+    expectation::Expectation,
     image::ScanPace,
 };
 use std::{cell::Cell, fs, ops::ControlFlow, path::Path, time::Duration};
@@ -121,28 +122,17 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     let world = booted("");
     world.write_host("etc/app.conf", "a=2\n", 0o644);
     world.write_host("usr/bin/tool", "evil", 0o755);
-    let rules = policy("  - {path: /, image: true, scan: true, action: observe}\n");
-    let policy = DriftPolicy::merge(&[DriftPolicyFile::parse("a.yaml", rules.as_bytes()).unwrap()]).unwrap();
-    let (root, state) = (world.at("root"), world.at("state"));
-    let observer = Observer::new(&root).unwrap();
     let pauses = Cell::new(0);
-    let scan = Scan {
-        observer: &observer,
-        policy: &policy,
-        state: &state,
-        is_declared: &|expectation| *expectation.thing.path() == *Path::new("/etc/motd"),
-        label: &|_| (),
-        ids: &Ids::default(),
-        // Each byte takes a second.
-        pace: ScanPace { processor: 1.0, bytes: 1.0 },
-        every: Duration::from_hours(24),
-        pause: &|_| {
+    let every = Duration::from_hours(24);
+    let is_declared = |expectation: &Expectation| *expectation.thing.path() == *Path::new("/etc/motd");
+    let run = || {
+        scan_by(&world, every, &is_declared, &|_| {
             pauses.set(pauses.get() + 1);
             ControlFlow::Break(())
-        },
+        })
     };
     let round = loop {
-        match scan.run().unwrap() {
+        match run() {
             ScanEnd::Interrupted => {}
             ScanEnd::Complete(round) => break round,
             ScanEnd::NotDue => panic!("the round has not ended"),
@@ -152,33 +142,42 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     assert!(pauses.get() >= 2, "two files have bytes");
     assert_eq!((round.passed, round.paths), (round.paths, round.paths));
     assert_eq!(round.differing.iter().collect::<Vec<_>>(), ["/etc/app.conf", "/usr/bin/tool"]);
-    assert_eq!(scan.run().unwrap(), ScanEnd::NotDue);
+    assert_eq!(run(), ScanEnd::NotDue);
 }
 
-/// The first part of a round, up to the first file. Then `then` changes the host, and the round ends.
-fn scan_with_a_change(world: &World, then: impl Fn(&World)) {
+/// Scans in this process, at a pace of a second for each byte, so that `pause` runs after each file.
+fn scan_by(
+    world: &World,
+    every: Duration,
+    is_declared: &dyn Fn(&Expectation) -> bool,
+    pause: &dyn Fn(Duration) -> ControlFlow<()>,
+) -> ScanEnd {
     let rules = policy("  - {path: /, image: true, scan: true, action: observe}\n");
     let policy = DriftPolicy::merge(&[DriftPolicyFile::parse("a.yaml", rules.as_bytes()).unwrap()]).unwrap();
-    let observer = Observer::new(&world.at("root")).unwrap();
-    let is_first = Cell::new(true);
     let scan = Scan {
-        observer: &observer,
+        observer: &Observer::new(&world.at("root")).unwrap(),
         policy: &policy,
         state: &world.at("state"),
-        is_declared: &|_| false,
+        is_declared,
         label: &|_| (),
         ids: &Ids::default(),
         pace: ScanPace { processor: 1.0, bytes: 1.0 },
-        every: Duration::ZERO,
-        pause: &|_| {
-            // The paths come in their order, and this is after `/etc/app.conf`.
-            if is_first.replace(false) {
-                then(world);
-            }
-            ControlFlow::Continue(())
-        },
+        every,
+        pause,
     };
-    assert!(matches!(scan.run().unwrap(), ScanEnd::Complete(_)));
+    scan.run().unwrap()
+}
+
+/// Scans a whole round. `then` changes the host after the round compared the first file, `/etc/app.conf`.
+fn scan_with_a_change(world: &World, then: impl Fn(&World)) {
+    let is_first = Cell::new(true);
+    let ended = scan_by(world, Duration::ZERO, &|_| false, &|_| {
+        if is_first.replace(false) {
+            then(world);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(ended, ScanEnd::Complete(_)));
 }
 
 #[test]
@@ -199,11 +198,10 @@ fn a_finding_that_was_right_when_the_round_passed_it_and_differs_again_stays_one
 #[test]
 fn a_directory_is_no_finding_for_an_attribute_that_the_daemon_does_not_compare() {
     let world = booted("  - {path: /, image: true, scan: true, action: observe}\n");
-    let set = rustix::fs::setxattr(world.at("root/usr/bin"), "user.a", b"b", rustix::fs::XattrFlags::empty());
-    if set.is_ok() {
-        scan(&world, "24");
-        assert_eq!(findings(&world), "");
-    }
+    let directory = world.at("root/usr/bin");
+    rustix::fs::setxattr(directory, "user.a", b"b", rustix::fs::XattrFlags::empty()).unwrap();
+    scan(&world, "24");
+    assert_eq!(findings(&world), "");
 }
 
 #[test]

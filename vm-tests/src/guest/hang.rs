@@ -1,6 +1,6 @@
-//! What a guest says about itself if its scenario takes too long.
+//! The diagnosis that a guest prints if its scenario takes too long.
 //!
-//! In: the time after which it speaks. Out, on the console: a line for each thread of the guest's processes, with the functions of the
+//! In: the time after which it prints. Out, on the console: a line for each thread of the guest's processes, with the functions of the
 //! kernel in which it waits, and the last lines of the daemon's output. The host ends the guest soon afterwards, and its error has the end of
 //! the console's log.
 
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use super::{agent, wait};
 
-/// Functions of a thread's stack in the kernel. The first ones say what it waits for.
+/// Functions of a thread's stack in the kernel. The first ones show what the thread waits for.
 const FRAMES: usize = 5;
 
-/// Speaks after a time, unless the guest has ended.
-pub(crate) fn tell_after(time: Duration) {
+/// Prints the diagnosis after a time, unless the guest has ended.
+pub(crate) fn print_after(time: Duration) {
     thread::spawn(move || {
         wait::pause(time);
         eprintln!("{}", describe());
     });
 }
 
-/// How long the guest runs; nothing if procfs does not say it.
+/// The time since the kernel booted; zero if procfs does not have it.
 pub(crate) fn uptime() -> Duration {
     let text = read(Path::new("/proc/uptime"));
     let seconds = text.split_whitespace().next().and_then(|seconds| seconds.parse().ok());

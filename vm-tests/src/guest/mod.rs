@@ -7,7 +7,7 @@
 //! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod;
 //! `pod` makes the containers of one without a kubelet. `api` reads the cluster's objects.
 //! `status` and `page` read what it publishes, `prometheus` what a Prometheus on the
-//! host has of it. `disks` mounts file systems, `bus` sends messages on D-Bus, `hang` says what a guest does that takes too long, `wait` waits for
+//! host has of it. `disks` mounts file systems, `bus` sends messages on D-Bus, `hang` prints what the threads of a slow guest wait for, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
 
 pub mod agent;

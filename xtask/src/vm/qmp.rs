@@ -55,16 +55,16 @@ impl Monitor {
         self.command("quit", &json!({}))
     }
 
-    /// What QEMU's processors and their interrupt controllers are at, in its words for people.
+    /// The state of the emulated processors and their interrupt controllers, as QEMU's human monitor prints it.
     pub(super) fn processors(&mut self) -> Result<String> {
-        let mut text = self.for_people("info registers -a")?;
+        let mut text = self.human_monitor("info registers -a")?;
         for number in 0..text.matches("CPU#").count() {
-            text.push_str(&self.for_people(&format!("info lapic {number}"))?);
+            text.push_str(&self.human_monitor(&format!("info lapic {number}"))?);
         }
         Ok(text)
     }
 
-    fn for_people(&mut self, command: &str) -> Result<String> {
+    fn human_monitor(&mut self, command: &str) -> Result<String> {
         let answer = self.ask("human-monitor-command", &json!({ "command-line": command }))?;
         Ok(answer.as_str().unwrap_or_default().replace('\r', ""))
     }

@@ -1,8 +1,8 @@
 //! Whether an emulated processor sleeps although an interrupt waits for it.
 //!
-//! In: what QEMU says of its processors and their interrupt controllers. Out: a line for each processor, and whether one is stalled. A
-//! processor takes an interrupt at once if its flags allow it, so only a fault of the emulator explains a stalled one: its thread was not
-//! woken. The scenario in that guest says nothing about the product.
+//! In: the text of QEMU's monitor about processors and interrupt controllers. Out: a line for each processor, and whether one is stalled.
+//! A processor takes an interrupt at once if its flags allow it. So a stalled processor is a fault of the emulator, which did not wake the
+//! processor's thread, and not a fault of the product.
 
 /// The flag that allows interrupts (`IF`).
 const INTERRUPTS: u32 = 1 << 9;

@@ -1,4 +1,4 @@
-//! What another OS image changes, for people to read.
+//! The changes that another OS image brings, for people to read.
 
 use crate::{
     cli::output::{Screen, Tone, clean, count},
@@ -29,7 +29,7 @@ fn known(changes: &ImageChanges, screen: &mut Screen) -> io::Result<()> {
         (changes.need_reboot, "need a reboot: boot loader, kernel, modules, firmware, process 1"),
         (changes.of_units, "are files of units or programs that units start"),
         (changes.libraries, "are libraries, which processes use when they start again"),
-        (changes.files, "are other files, which whoever opens them next uses"),
+        (changes.files, "are other files, which processes read when they open them again"),
     ];
     for (number, text) in effects.into_iter().filter(|(number, _)| *number > 0) {
         screen.line(&format!("  {number} {text}"))?;
