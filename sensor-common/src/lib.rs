@@ -13,4 +13,4 @@ pub mod op;
 pub mod record;
 
 /// Version of this ABI. A daemon adopts pinned maps only when theirs is the same.
-pub const ABI_VERSION: u32 = 16;
+pub const ABI_VERSION: u32 = 17;

@@ -53,5 +53,9 @@ pub const GROUP_PATH_BYTES: usize = 256;
 /// Most managed files that tasks are about to execute at once.
 pub const EXECUTING_ENTRIES: u32 = 256;
 
+/// After a change of a file of the image its executions are reported for this time, in nanoseconds, whatever its verdict is: 60 s. The
+/// daemon has then verified the file, and has its executions reported from then on if it differs.
+pub const EXECUTIONS_AFTER_CHANGE_NS: u64 = 60_000_000_000;
+
 /// Most allowed actors of all deny rules together.
 pub const ALLOWED_ENTRIES: u32 = 4096;

@@ -63,10 +63,12 @@ pub enum Operation {
     OpenTamper = 27,
     /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
     Denied = 28,
+    /// A managed file mapped with `PROT_EXEC`, as a loader maps a library.
+    Load = 29,
 }
 
 /// Every operation, in the order of their codes.
-pub const OPERATIONS: [Operation; 28] = [
+pub const OPERATIONS: [Operation; 29] = [
     Operation::OpenWrite,
     Operation::Write,
     Operation::Map,
@@ -95,6 +97,7 @@ pub const OPERATIONS: [Operation; 28] = [
     Operation::Release,
     Operation::OpenTamper,
     Operation::Denied,
+    Operation::Load,
 ];
 
 impl Operation {
@@ -135,6 +138,7 @@ impl Operation {
             Self::Release => "release",
             Self::OpenTamper => "open-tamper",
             Self::Denied => "denied",
+            Self::Load => "load",
         }
     }
 }
@@ -163,9 +167,17 @@ pub const ROLE_NAMES: u32 = 1 << 7;
 
 /// First bit of the number of the policy rule for [`ROLE_DENY`] in `roles`.
 pub const RULE_SHIFT: u32 = 8;
-/// Mask of a rule's number, which has twelve bits.
-pub const RULE_MASK: u32 = (1 << 12) - 1;
-/// First bit of the number of the set of rules for [`ROLE_GUARD`] in `roles`.
+/// Mask of a rule's number, which has eleven bits.
+pub const RULE_MASK: u32 = (1 << 11) - 1;
+
+/// Executions of the file are reported only while it is dirty, and for [`crate::limits::EXECUTIONS_AFTER_CHANGE_NS`] after a change: it is
+/// as the image has it, and programs of the image are executed all the time.
+pub const ROLE_QUIET_EXECUTIONS: u32 = 1 << 31;
+
+/// Everything that should be in the directory is known. Programs report an execution of a file in it that has no entry of its own.
+pub const ROLE_EXECUTIONS: u32 = 1 << 19;
+
+/// First bit of the number of the set of rules for [`ROLE_GUARD`] in `roles`, which [`RULE_MASK`] masks, too.
 pub const GUARD_SHIFT: u32 = 20;
 
 /// Flags that together mark the daemon's observation open. They have no effect on a read-only open of a regular file or directory. No

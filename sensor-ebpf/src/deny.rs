@@ -38,7 +38,7 @@ pub(crate) fn rule(roles: u32, operation: u32, of_name: bool) -> u32 {
     }
     if roles & ROLE_GUARD != 0 && !of_name && DISPLACING & 1 << (operation & 31) != 0 {
         // The set contains the inode's own rule.
-        return roles >> GUARD_SHIFT;
+        return roles >> GUARD_SHIFT & RULE_MASK;
     }
     if roles & ROLE_DENY != 0 { roles >> RULE_SHIFT & RULE_MASK } else { NO_RULE }
 }

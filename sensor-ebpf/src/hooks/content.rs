@@ -1,6 +1,7 @@
 //! Content: writes by descriptor, shared mappings, and ioctls that swap content or flags.
 
 use super::open::MODE_WRITE;
+use super::process;
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Attempt};
 use crate::who;
@@ -10,8 +11,9 @@ use sensor_common::op::{Operation, ROLE_FILE};
 const MAY_WRITE: u64 = 2;
 /// `FMODE_PWRITE` (include/linux/fs.h).
 const MODE_PWRITE: u32 = 0x10;
-/// `PROT_WRITE` and `MAP_SHARED`/`MAP_SHARED_VALIDATE` (asm-generic/mman-common.h).
+/// `PROT_WRITE`, `PROT_EXEC` and `MAP_SHARED`/`MAP_SHARED_VALIDATE` (asm-generic/mman-common.h).
 const PROT_WRITE: u64 = 2;
+const PROT_EXEC: u64 = 4;
 const MAP_SHARED: u64 = 1;
 /// `VM_SHARED` (include/linux/mm.h).
 const VM_SHARED: u64 = 8;
@@ -94,6 +96,11 @@ pub(crate) fn file_release(args: Arguments) -> i32 {
 pub(crate) fn mmap_file(args: Arguments) -> i32 {
     let prot = args.get(kernel::arg_mmap_file_prot());
     let flags = args.get(kernel::arg_mmap_file_flags());
+    if prot & PROT_EXEC != 0
+        && let Some(file) = args.pointer(kernel::arg_mmap_file_file())
+    {
+        process::loaded(file);
+    }
     if prot & PROT_WRITE == 0 || flags & MAP_SHARED == 0 {
         return 0;
     }

@@ -15,11 +15,11 @@ use crate::ring;
 use crate::who::{self, group_id};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
-use sensor_common::limits::ARGV_BYTES;
+use sensor_common::limits::{ARGV_BYTES, EXECUTIONS_AFTER_CHANGE_NS};
 use sensor_common::map::{
     Counter, Executing, Execution, GROUPS_KEY, Managed, Process, execution_id, execution_slot,
 };
-use sensor_common::op::{Operation, ROLE_FILE};
+use sensor_common::op::{Operation, ROLE_EXECUTIONS, ROLE_FILE, ROLE_QUIET_EXECUTIONS};
 
 /// Start time of a task's process (its group leader), boot-time nanoseconds. Like `who::process_start`, for a task whose type
 /// the verifier knows: each field costs an instruction or two and no helper call.
@@ -154,11 +154,32 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
         }
         // If the insertion fails, `exec` still reports the file unless it is a script.
         let _ = EXECUTING.insert(task, noted, 0);
-    } else if was_ever_noted() {
+        return 0;
+    }
+    if was_ever_noted() {
         // An execution that failed has left its entry.
         let _ = EXECUTING.remove(task);
     }
+    about_to_execute_unwatched(file);
     0
+}
+
+/// Reports the execution of a file without an entry, if its directory has [`ROLE_EXECUTIONS`]. The execution may still fail. The record
+/// is about the name in the directory, and its actor runs the program from before the execution.
+#[inline(always)]
+fn about_to_execute_unwatched(file: Pointer) {
+    let dentry = file.follow(kernel::file_path() + kernel::path_dentry());
+    let Some(dentry) = dentry.non_null() else { return };
+    let Some(parent) = dentry.follow(kernel::dentry_parent()).non_null() else { return };
+    let Some(directory) = parent.follow(kernel::dentry_inode()).non_null() else { return };
+    let Some(entry) = managed::lookup(directory) else { return };
+    // SAFETY: the entry comes from a map look-up in this run.
+    unsafe {
+        if (*entry).roles & ROLE_EXECUTIONS != 0 {
+            // Any user can execute a file without limit.
+            ring::push(entry, Operation::Exec as u32, 0, dentry, RecordInode::of(directory), 0, true);
+        }
+    }
 }
 
 /// Whether any task was ever stored in `EXECUTING`. A task that reads false has no entry there.
@@ -182,13 +203,39 @@ fn executing(task: u64, id: u64) -> *mut Managed {
     entry
 }
 
+/// `mmap_file` with `PROT_EXEC`: a task maps a file to run code of it. A loader does so with a library.
+#[inline(always)]
+pub(crate) fn loaded(file: Pointer) {
+    let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return };
+    let Some(entry) = managed::lookup(inode) else { return };
+    let recorded_inode = RecordInode::of(inode);
+    // The kernel maps the program that a task executes, too, and the execution has its own record.
+    // SAFETY: the value is read before the map is written.
+    let is_program = was_ever_noted()
+        && unsafe { EXECUTING.get(current()) }.is_some_and(|noted| noted.key == recorded_inode.key);
+    if !is_program {
+        run_of(entry, Operation::Load, 0, recorded_inode);
+    }
+}
+
 /// Reports the execution of a managed file.
 #[inline(always)]
 fn executed(entry: *mut Managed, id: u64, recorded_inode: RecordInode) {
+    run_of(entry, Operation::Exec, id, recorded_inode);
+}
+
+/// Reports that a task runs code of a managed file, unless the file is one of the image that nothing has changed.
+#[inline(always)]
+fn run_of(entry: *mut Managed, operation: Operation, detail: u64, recorded_inode: RecordInode) {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
-        if (*entry).roles & ROLE_FILE != 0 {
-            ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, recorded_inode, 0, true);
+        let roles = (*entry).roles;
+        let is_quiet = roles & ROLE_QUIET_EXECUTIONS != 0
+            && core::ptr::read_volatile(&raw const (*entry).dirty) == 0
+            && bpf_ktime_get_boot_ns().saturating_sub((*entry).changed_ns) > EXECUTIONS_AFTER_CHANGE_NS;
+        if roles & ROLE_FILE != 0 && !is_quiet {
+            // Any user can do it without limit.
+            ring::push(entry, operation as u32, detail, Pointer::NULL, recorded_inode, 0, true);
         }
     }
 }

@@ -324,6 +324,14 @@ impl DriftPolicy {
         (rule.action != DriftAction::Ignore).then_some(rule)
     }
 
+    /// Whether a rule has everything watched that the image has in a directory: one that names the directory, and not only some names in
+    /// it.
+    pub fn watches_names_of_image(&self, directory: &Path) -> bool {
+        // No image has a name like this one, so only a rule about all names applies.
+        let any = directory.join("\u{1}");
+        self.expects_of_image(&any).is_some_and(|rule| !rule.scan)
+    }
+
     /// Whether a rule has paths of the image compared at a slow pace.
     pub fn scans_image(&self) -> bool {
         self.all_image_rules().any(|rule| rule.scan && rule.action != DriftAction::Ignore)

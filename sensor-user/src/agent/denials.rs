@@ -10,6 +10,7 @@ use super::deny_rules::DenyRules;
 use super::kernel_programs::KernelPrograms;
 use super::registry::Concerned;
 use super::reports::AgentReport;
+use super::unknown_executions::LookedUpPaths;
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;
@@ -34,8 +35,17 @@ struct Denial {
     program: Option<String>,
 }
 
-/// Executions of one thing are counted together while its verdict is the same.
-type CountedExecution = (ThingId, Option<VerdictKind>);
+/// Executions that are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum CountedExecution {
+    /// Of one thing, by one operation, while its verdict is the same.
+    Of(ThingId, &'static str, Option<VerdictKind>),
+    /// Of a file that nothing expects.
+    Unknown(PathBuf),
+}
+
+/// `detail.reason` of the execution of a file that nothing expects.
+const UNKNOWN_EXECUTABLE: &str = "unknown-executable";
 
 /// Deny rules, and the events that users may cause without end.
 #[derive(Default)]
@@ -43,6 +53,8 @@ pub(super) struct DenialRecorder {
     pub(super) rules: DenyRules,
     refused: CountingWindows<Denial>,
     executed: CountingWindows<CountedExecution>,
+    /// Executed files that have no thing.
+    pub(super) looked_up: LookedUpPaths,
     budgets: Budgets,
     kernel_counts: KernelDenialCounts,
 }
@@ -118,7 +130,7 @@ impl DenialRecorder {
         verdicts: &mut Verdicts,
     ) {
         let verdict = verdicts.verdict_now(thing);
-        let what = (thing, verdict);
+        let what = CountedExecution::Of(thing, change.operation.name(), verdict);
         let mut has_record = self.executed.may_record(&what, actor);
         if has_record {
             let mut record = verdicts.record_about(RecordKind::Exec, thing, change, actor);
@@ -126,6 +138,35 @@ impl DenialRecorder {
             has_record = self.record_within_budget(record, observer, verdicts);
         }
         self.executed.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
+        verdicts.report(AgentReport::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
+    }
+
+    /// Records or counts the execution of a file that no config, image, package or baseline has.
+    pub(super) fn record_unknown_execution(
+        &mut self,
+        path: &Path,
+        change: &CheckedRecord,
+        actor: &Actor,
+        observer: &Observer,
+        verdicts: &mut Verdicts,
+    ) {
+        let what = CountedExecution::Unknown(path.to_owned());
+        let mut has_record = self.executed.may_record(&what, actor);
+        if has_record {
+            let mut record = verdicts.record_of_change(RecordKind::Exec, change, actor);
+            set_unknown_executable(&mut record, path);
+            if change.name_cut() {
+                record.detail.insert("name_cut".into(), true.into());
+            }
+            tracing::warn!(
+                path = record.path,
+                pid = actor.pid,
+                "A process executed a file that no config, image, package or baseline has."
+            );
+            has_record = self.record_within_budget(record, observer, verdicts);
+        }
+        self.executed.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
+        verdicts.report(AgentReport::UnknownExecution);
         verdicts.report(AgentReport::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
     }
 
@@ -204,13 +245,25 @@ fn account(record: &Record, observer: &Observer) -> Account {
 }
 
 fn record_of_executions(counted: CountedEvents<CountedExecution>, verdicts: &Verdicts) -> Record {
-    let (thing, verdict) = counted.what.unzip();
+    let (thing, operation, verdict, unknown) = match counted.what {
+        Some(CountedExecution::Of(thing, operation, verdict)) => (Some(thing), operation, verdict, None),
+        Some(CountedExecution::Unknown(path)) => (None, Operation::Exec.name(), None, Some(path)),
+        None => (None, Operation::Exec.name(), None, None),
+    };
     let (count, first_ns, last_ns) = (counted.count, counted.first_ns, counted.last_ns);
     let mut record = verdicts.record_of_count(RecordKind::Exec, thing, count, first_ns, last_ns);
-    record.operation = Some(Operation::Exec.name().to_owned());
+    record.operation = Some(operation.to_owned());
     record.actor = Some(counted.actor);
-    record.verdict = verdict.flatten();
+    record.verdict = verdict;
+    if let Some(path) = unknown {
+        set_unknown_executable(&mut record, &path);
+    }
     record
+}
+
+fn set_unknown_executable(record: &mut Record, path: &Path) {
+    record.path = Some(path.to_string_lossy().into_owned());
+    record.detail.insert("reason".into(), UNKNOWN_EXECUTABLE.into());
 }
 
 fn record_of_denials(counted: CountedEvents<Denial>, verdicts: &Verdicts) -> Record {

@@ -42,6 +42,7 @@
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
+//! - executions: `unknown_executions`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
 //! - applies: `writer_protocol`, `overwritten`
 //! - verification: `kernel_programs`, `foreign`, `workers`
@@ -93,6 +94,7 @@ mod start;
 mod state;
 pub(crate) mod trial;
 mod turn;
+mod unknown_executions;
 mod verdicts;
 mod verifications;
 pub mod verifier;

@@ -233,10 +233,16 @@ impl Agent {
             self.denials.record_denial(&watches, &concerned, (change, &actor), verifier, &mut self.verdicts);
             return Ok(());
         }
+        if change.operation == Operation::Exec && change.name().is_some() {
+            if !own {
+                self.executed_without_entry(&watches, change);
+            }
+            return Ok(());
+        }
         if concerned == Concerned::default() {
             return Ok(());
         }
-        if change.operation == Operation::Exec {
+        if matches!(change.operation, Operation::Exec | Operation::Load) {
             self.executed(&concerned.in_evidence, change);
             return Ok(());
         }
@@ -264,9 +270,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Records the execution of managed files. A program of the image is executed all the time, so its execution has a record only if the
+    /// Records the execution of managed files, or that they are loaded as libraries. A program of the image is executed all the time, so its execution has a record only if the
     /// program differs from the image, or was changed and is not verified yet.
-    fn executed(&mut self, things: &[ThingId], change: &CheckedRecord) {
+    pub(super) fn executed(&mut self, things: &[ThingId], change: &CheckedRecord) {
         let verdicts = &mut self.verdicts;
         let is_recorded = |thing: &&ThingId| {
             let source = &verdicts.expectation(**thing).source;

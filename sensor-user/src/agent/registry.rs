@@ -11,7 +11,8 @@
 use crate::observation::Route;
 use sensor_common::map::InodeKey;
 use sensor_common::op::{
-    GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
+    GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_EXECUTIONS, ROLE_FILE, ROLE_GUARD,
+    ROLE_NAMES, ROLE_QUIET_EXECUTIONS, RULE_SHIFT,
 };
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
@@ -144,6 +145,27 @@ impl WatchRegistry {
         // Records of its name in its parent directory report when it appears or disappears.
         watch.on_a_route = true;
         self.find(directory)
+    }
+
+    /// Has the kernel programs report executions of files in a watched directory that have no entry of their own. The caller enrols the
+    /// directory afterwards.
+    pub fn report_executions_in(&mut self, directory: &Path) {
+        if let Some(watch_id) = self.find(directory) {
+            self.watches[watch_id as usize].roles |= ROLE_EXECUTIONS;
+        }
+    }
+
+    /// Sets whether the kernel programs report executions of the file at a path only while it is dirty. Gives the key of its inode; the
+    /// caller enrols it.
+    pub fn set_quiet_executions(&mut self, path: &Path, is_quiet: bool) -> Option<InodeKey> {
+        let watch_id = self.find(path)?;
+        let watch = &mut self.watches[watch_id as usize];
+        if is_quiet {
+            watch.roles |= ROLE_QUIET_EXECUTIONS;
+        } else {
+            watch.roles &= !ROLE_QUIET_EXECUTIONS;
+        }
+        watch.key()
     }
 
     /// Watches the directories of a route. The directories of the declared path itself always have watches of their own.
@@ -352,11 +374,16 @@ impl WatchRegistry {
     /// The number of an inode's map entry, and the roles of all watches and trees that lead to it. `None` if none does.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let watch_ids = self.leading_to(key);
-        let roles = watch_ids.iter().fold(0, |roles, watch_id| {
+        let mut roles = watch_ids.iter().fold(0, |roles, watch_id| {
             let watch = &self.watches[*watch_id as usize];
             let names = if watch.has_unresolved() { ROLE_DIRECTORY } else { 0 };
             roles | watch.roles | names
         });
+        // A hard link to a file of the image may be at a path that a config declares.
+        let of_file = watch_ids.iter().map(|watch_id| self.watches[*watch_id as usize].roles);
+        if of_file.filter(|roles| roles & ROLE_FILE != 0).any(|roles| roles & ROLE_QUIET_EXECUTIONS == 0) {
+            roles &= !ROLE_QUIET_EXECUTIONS;
+        }
         let protected = watch_ids.iter().find_map(|watch_id| {
             let watch = &self.watches[*watch_id as usize];
             // A unit's rule protects its declared paths, not the files that a package has elsewhere.

@@ -12,6 +12,7 @@ mod served;
 use super::foreign::foreign;
 use super::kernel_programs::KernelPrograms;
 use super::registry::{self, Inode, PackedInode, WatchRegistry};
+use super::unknown_executions;
 use crate::desired::Desired;
 use crate::kernel::maps::MapsError;
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
@@ -124,11 +125,12 @@ impl Verifier {
         kernel: Option<KernelPrograms>,
         desired: &Desired,
     ) -> Self {
-        let registry = WatchRegistry::new(
+        let mut registry = WatchRegistry::new(
             &desired.expectations,
             |path| observer.route(path),
             |unit| observer.install_directories(unit),
         );
+        unknown_executions::set_reported(&mut registry, desired);
         let units = UnitStates::new(root);
         let links = links(&desired.expectations).collect();
         Self {

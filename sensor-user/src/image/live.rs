@@ -125,6 +125,15 @@ pub(crate) fn expected_at(
     Ok(found.and_then(|(index, entry)| live_of(path, &entry, index.meta())))
 }
 
+/// Whether the host's image, packages or baseline have something at a path.
+///
+/// # Errors
+/// An index cannot be read.
+pub(crate) fn has(observer: &Observer, state: &Path, path: &Path) -> Result<bool, ImageError> {
+    let indexes = choose_indexes(&Images::of(state), None, observer)?;
+    Ok(strongest(&indexes, path.as_os_str().as_bytes())?.is_some())
+}
+
 /// The paths of the rules, whose state is unknown.
 fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
     let layer = ImageLayer { layer: "image without an index".into(), image: "unknown".into() };

@@ -41,7 +41,7 @@ pub use hierarchies::{CoveredHierarchy, covered};
 pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
-pub(crate) use live::{expected, expected_at, names_below, version};
+pub(crate) use live::{expected, expected_at, has, names_below, version};
 pub use merged_extensions::ExtensionFault;
 pub use ostree::index_ostree;
 pub use packages::index_packages;

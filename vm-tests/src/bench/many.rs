@@ -45,7 +45,7 @@ fn run(context: &mut Context) -> Result<()> {
     context.note("starting");
     let agent =
         RunningDaemon::spawn(&["--standalone", "--config", files::CONFIGS, "--verify-every", "36000"])?;
-    verified(context, &agent)?;
+    verified(context, &agent, FILES)?;
     wait::pause(QUIET);
     let data = json!({ "bytes": usage::map_memory(agent.pid())?, "enrolled": FILES });
     one(context, "many, maps", data);
@@ -60,8 +60,8 @@ fn opens(context: &mut Context, stage: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end of the first verification, and reports that it waits.
-fn verified(context: &mut Context, agent: &RunningDaemon) -> Result<()> {
+/// Waits for the end of the first verification of at least `files` files, and reports that it waits.
+pub(super) fn verified(context: &mut Context, agent: &RunningDaemon, files: usize) -> Result<()> {
     let is_end = |record: &Value| record["kind"] == "gap" && record["detail"]["until"].is_string();
     for _ in 0..LIMIT.as_secs() / APART.as_secs() {
         wait::pause(APART);
@@ -70,9 +70,9 @@ fn verified(context: &mut Context, agent: &RunningDaemon) -> Result<()> {
             && records.iter().any(is_end)
         {
             let drifted = records.iter().filter(|record| record["kind"] == "drift").count();
-            ensure!(drifted == 0, "{drifted} files differ from their configs");
+            ensure!(drifted == 0, "{drifted} files differ");
             let things = start["detail"]["things"].as_u64().context("the start record has no `things`")?;
-            ensure!(things >= FILES as u64, "the daemon knows of {things} things only");
+            ensure!(things >= files as u64, "the daemon knows of {things} things only");
             return Ok(());
         }
         context.note(format!("starting: {} records in {LOG}", records.len()));

@@ -8,6 +8,7 @@ pub mod api;
 mod changes;
 pub mod cluster;
 mod files;
+pub mod live;
 pub mod many;
 pub mod operations;
 mod peers;

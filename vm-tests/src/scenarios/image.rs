@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::mman::{MapFlags, ProtFlags};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use vm_memory::{FileOffset, MmapRegion};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, run, shell, status};
@@ -68,6 +70,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         context.check(name, changed(&mut agent, &command));
     }
     context.check("an_execution_of_what_differs", executed(&mut agent));
+    context.check("a_load_of_what_differs", loaded(&mut agent));
+    context.check("an_execution_of_what_the_image_has_not", executed_unknown(&mut agent));
     context.check("what_the_config_declares", declared(&mut agent));
     context.check("refused", refused(&mut agent));
     context.check("explained", explained());
@@ -211,6 +215,41 @@ fn executed(agent: &mut RunningDaemon) -> Result<String> {
     let records = agent.records()?;
     let executions = records.iter().skip(before).filter(|record| record["kind"] == "exec").count();
     ensure!(executions == 1, "{executions} executions");
+    Ok(record.to_string())
+}
+
+/// A process maps a tampered file to run code of it, as a loader does with a library: the record names the process. An intact file has none.
+fn loaded(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    let load = || -> Result<()> {
+        let file = FileOffset::new(fs::File::open(PROGRAM)?, 0);
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        MmapRegion::<()>::build(Some(file), 1, protection.bits(), MapFlags::MAP_PRIVATE.bits())?;
+        Ok(())
+    };
+    load()?;
+    shell(&format!("echo echo evil >> {PROGRAM}"))?;
+    drift(agent, before)?;
+    load()?;
+    let record = agent.wait_for("the load", before, |record| record["kind"] == "exec")?;
+    ensure!(record["operation"] == "load" && record["path"] == PROGRAM, "{record}");
+    ensure!(record["verdict"] == "drifted" && record["actor"]["pid"] == std::process::id(), "{record}");
+    put_back(agent)?;
+    Ok(record.to_string())
+}
+
+/// A program that the image does not have is run in a directory of the image: the record names who ran it. Where the policy ignores what
+/// the image has, no execution has a record.
+fn executed_unknown(agent: &mut RunningDaemon) -> Result<String> {
+    const LATE: &str = "/usr/libexec/os/busybox";
+    let before = agent.records()?.len();
+    shell(&format!(
+        "cd /usr/libexec/os && cp /bin/busybox data/busybox && data/busybox true && cp data/busybox busybox && {LATE} true"
+    ))?;
+    let record = agent.wait_for("the execution", before, |record| record["kind"] == "exec")?;
+    ensure!(record["path"] == LATE && record["detail"]["reason"] == "unknown-executable", "{record}");
+    ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");
+    shell(&format!("rm {LATE} /usr/libexec/os/data/busybox"))?;
     Ok(record.to_string())
 }
 

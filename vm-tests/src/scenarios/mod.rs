@@ -157,7 +157,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "thread",
-        shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
+        shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else; executions of undeclared files with their actors",
         run: thread::bare,
         ..Scenario::USUAL
     },
@@ -427,7 +427,8 @@ pub static SCENARIOS: &[Scenario] = &[
 
 /// Finds a scenario.
 pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    let benches = [&bench::SCENARIO, &bench::many::SCENARIO, &bench::cluster::SCENARIO];
+    let benches =
+        [&bench::SCENARIO, &bench::many::SCENARIO, &bench::live::SCENARIO, &bench::cluster::SCENARIO];
     let all = SCENARIOS.iter().chain(benches);
     all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
 }

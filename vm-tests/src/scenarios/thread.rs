@@ -21,13 +21,24 @@ const CONFIG: &str = machine_config!(
 "#
 );
 
+/// It closes a directory, so that everything that should be in it is known.
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: thread}
+spec:
+  rules:
+  - {path: /etc/thread.d/, closed: true, action: observe}
+";
+
 const FILE: &str = "/etc/thread/managed.conf";
 
 /// Edits, restores, replaces and touches one managed file.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    shell(&format!("mkdir -p /etc/thread && echo content > {FILE} && chmod 644 {FILE}"))?;
+    shell(&format!("mkdir -p /etc/thread /etc/thread.d && echo content > {FILE} && chmod 644 {FILE}"))?;
     fs::write("/run/thread.yaml", CONFIG)?;
-    let mut agent = RunningDaemon::start(&["--standalone", "--config", "/run/thread.yaml"])?;
+    fs::write("/run/thread-policy.yaml", POLICY)?;
+    let arguments = ["--standalone", "--config", "/run/thread.yaml", "--policy", "/run/thread-policy.yaml"];
+    let mut agent = RunningDaemon::start(&arguments)?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
 
     context.check("edit", edit(&mut agent));
@@ -40,6 +51,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     status::wait_for("compliant", Duration::from_mins(1))?;
     context.check("all_actors", all_actors(&mut agent));
     context.check("refused_attempt", refused_attempt(&mut agent));
+    context.check("unknown_executable", unknown_executable(&mut agent));
     context.check("metrics", edit(&mut agent).and_then(|_| metrics()));
     agent.stop()?;
     Ok(())
@@ -122,6 +134,25 @@ fn refused_attempt(agent: &mut RunningDaemon) -> Result<String> {
     shell(&format!("echo content > {FILE}"))?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     Ok(String::new())
+}
+
+/// A program and a script that nothing declares are executed: each has a record that names who did it.
+fn unknown_executable(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(
+        "cd /etc/thread.d && cp /bin/busybox busybox && printf '#!/bin/sh\\n:\\n' > script && chmod 755 busybox script && \
+         ./busybox true && ./script && rm busybox script",
+    )?;
+    let mut records = Vec::new();
+    for path in ["/etc/thread.d/busybox", "/etc/thread.d/script"] {
+        let record =
+            agent.wait_for(path, before, |record| record["kind"] == "exec" && record["path"] == path)?;
+        ensure!(record["detail"]["reason"] == "unknown-executable", "{record}");
+        ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");
+        records.push(record.to_string());
+    }
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    Ok(records.join("\n"))
 }
 
 fn metrics() -> Result<String> {

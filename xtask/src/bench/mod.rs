@@ -15,7 +15,7 @@ mod scans;
 mod section;
 
 use anyhow::{Context, Result, bail};
-use vm_tests::bench::{SCENARIO, many};
+use vm_tests::bench::{SCENARIO, live, many};
 use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::protocol::Ending;
 
@@ -39,7 +39,7 @@ pub(crate) struct Bench {
     pub(crate) output: BenchFormat,
     /// Whether to write the page.
     pub(crate) write_docs: bool,
-    /// Measure only the rows with 100,000 inodes enrolled.
+    /// Measure only the rows with a boot of their own: those with 100,000 inodes enrolled, and those with the paths of an image.
     pub(crate) only_many: bool,
     /// Show what the guests print.
     pub(crate) verbose: bool,
@@ -69,6 +69,7 @@ impl Bench {
         };
         say("bench", "boots of some minutes");
         let mut release = boot(&guest(&many::SCENARIO)?, &parts, &mut measured)?;
+        boot(&guest(&live::SCENARIO)?, &parts, &mut measured)?;
         if !self.only_many {
             let mut vm = guest(&SCENARIO)?;
             auditd::add(&auditd, &mut vm)?;

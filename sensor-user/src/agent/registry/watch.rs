@@ -5,6 +5,7 @@
 
 use super::inode::Inode;
 use sensor_common::map::InodeKey;
+use sensor_common::op::ROLE_EXECUTIONS;
 use sensor_model::protocol::ThingId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -121,6 +122,11 @@ impl Watch {
 
     fn rare(&mut self) -> &mut RareFields {
         self.rare.get_or_insert_default()
+    }
+
+    /// Whether the kernel programs report executions of files in this directory that have no entry of their own.
+    pub(in crate::agent) fn reports_executions(&self) -> bool {
+        self.roles & ROLE_EXECUTIONS != 0
     }
 
     /// Adds a thing that depends on the object at this path, or on its name in its directory.

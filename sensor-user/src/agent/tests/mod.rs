@@ -9,6 +9,7 @@ mod hanging_file_systems;
 mod hierarchies;
 mod operator_config;
 mod record_contents;
+mod unknown_executions;
 mod unusable_configs;
 
 use super::apply_tracker::ApplyTracker;

@@ -21,6 +21,21 @@ impl Verdicts {
         Record::new(kind, rfc3339(self.clock.now()), self.boot_id.clone(), self.clock.boot_ns())
     }
 
+    /// A record with the time, the operation and the actor of a change.
+    pub(in crate::agent) fn record_of_change(
+        &self,
+        kind: RecordKind,
+        change: &CheckedRecord,
+        actor: &Actor,
+    ) -> Record {
+        let mut record = self.new_record(kind);
+        record.monotonic_ns = change.record.time_ns;
+        record.time = self.wall(change.record.time_ns);
+        record.operation = Some(change.operation.name().to_owned());
+        record.actor = Some(actor.clone());
+        record
+    }
+
     /// A record about a thing at the moment of a change that is not itself a change of the thing.
     pub(in crate::agent) fn record_about(
         &self,
@@ -29,12 +44,8 @@ impl Verdicts {
         change: &CheckedRecord,
         actor: &Actor,
     ) -> Record {
-        let mut record = self.new_record(kind);
-        record.monotonic_ns = change.record.time_ns;
-        record.time = self.wall(change.record.time_ns);
+        let mut record = self.record_of_change(kind, change, actor);
         record.set_name(self.name(thing));
-        record.operation = Some(change.operation.name().to_owned());
-        record.actor = Some(actor.clone());
         record.verdict = self.last_verdict(thing);
         record.source = Some(self.source(thing));
         if let Some(open) = self.open_drift(thing) {

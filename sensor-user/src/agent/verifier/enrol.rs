@@ -10,6 +10,7 @@ use sensor_model::observation::FileType;
 use sensor_model::protocol::ThingId;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 impl Verifier {
     /// Enrols every watched path. Removes the entries of an earlier run that are not enrolled now.
@@ -46,6 +47,15 @@ impl Verifier {
             }
         }
         self.write_protections()
+    }
+
+    /// Sets whether executions of the file at a path are reported only while it is dirty. Gives whether a map entry was written, which is
+    /// dirty since.
+    pub fn set_quiet_executions(&mut self, path: &Path, is_quiet: bool) -> Result<bool, MapsError> {
+        let key = self.registry.set_quiet_executions(path, is_quiet);
+        let Some(key) = key.filter(|_| self.kernel.is_some()) else { return Ok(false) };
+        self.write_entry(key, self.registry.enrolment(key))?;
+        Ok(true)
     }
 
     /// Writes the map entries of watches whose protection changed.

@@ -116,6 +116,7 @@ pub(super) struct Families {
     pub(super) forensic_records: Family<KindLabels, Counter>,
     pub(super) forensic_bytes: Counter,
     pub(super) forensic_folded: Family<KindLabels, Counter>,
+    pub(super) unknown_executions: Counter,
     pub(super) forensic_dropped: Counter,
     pub(super) forensic_degraded: Gauge,
     pub(super) forensic_pending: Gauge,
@@ -166,6 +167,7 @@ impl Families {
             forensic_records: Family::default(),
             forensic_bytes: Counter::default(),
             forensic_folded: Family::default(),
+            unknown_executions: Counter::default(),
             forensic_dropped: Counter::default(),
             forensic_degraded: Gauge::default(),
             forensic_pending: Gauge::default(),
@@ -303,6 +305,11 @@ impl Families {
             "forensic_folded",
             "Refusals and executions without a record of their own, which another record counts",
             self.forensic_folded.clone(),
+        );
+        ours.register(
+            "unknown_executions",
+            "Executions of files that no config, image, package or baseline has, in directories of which Holdfast knows everything that should be there",
+            self.unknown_executions.clone(),
         );
         ours.register(
             "forensic_dropped",

@@ -288,6 +288,11 @@ impl Metrics {
         self.families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(count);
     }
 
+    /// A process executed a file that no config, image, package or baseline has.
+    pub fn unknown_execution(&self) {
+        self.families.unknown_executions.inc();
+    }
+
     /// A checkpoint was written to the forensic log.
     pub fn checkpoint(&self, at: Timestamp) {
         self.families.forensic_checkpoint.set(at.as_second());

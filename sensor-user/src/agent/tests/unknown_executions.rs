@@ -1,0 +1,121 @@
+//! Executions of files that nothing expects.
+
+use super::*;
+use crate::event::CheckedRecord;
+use crate::image::{Images, index_baseline, take_baseline};
+use sensor_common::op::RECORD_IN_DIRECTORY;
+use sensor_common::record::ChangeRecord;
+use zerocopy::FromZeros as _;
+
+/// A process executes a file in a directory, and the file has no entry in the kernel's map.
+fn executed(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
+    let mut record = ChangeRecord::new_zeroed();
+    record.time_ns = node.clock.boot_ns();
+    record.operation = Operation::Exec as u16;
+    record.flags = RECORD_IN_DIRECTORY;
+    record.name[..name.len()].copy_from_slice(name.as_bytes());
+    record.name_length = u16::try_from(name.len()).unwrap();
+    record.tgid = u32::MAX;
+    let change = CheckedRecord { record, operation: Operation::Exec };
+    let watch = daemon.agent.verifications.verifier.registry.find(directory.as_ref()).unwrap();
+    daemon.agent.executed_without_entry(&[watch], &change);
+}
+
+/// The path of each record of an execution, with its reason.
+async fn recorded(node: &Node, daemon: Daemon) -> Vec<(String, String)> {
+    node.end(daemon).await;
+    let records = node.recorded(RecordKind::Exec).into_iter();
+    records
+        .map(|record| {
+            assert_eq!((record.thing, record.verdict, record.source.as_deref()), (None, None, None));
+            (record.path.unwrap(), record.detail["reason"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+fn unknown(path: &str) -> (String, String) {
+    (path.to_owned(), "unknown-executable".to_owned())
+}
+
+/// A host with a rule about what its baseline has in `/usr/bin`, with and without the index of the baseline.
+fn with_baseline(is_indexed: bool) -> Node {
+    let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "observe" }));
+    fs::create_dir_all(node.path("root/usr/bin/below")).unwrap();
+    for name in ["shipped", "below/shipped"] {
+        fs::write(node.path("root/usr/bin").join(name), "program").unwrap();
+    }
+    if is_indexed {
+        let observer = Observer::new(&node.path("root")).unwrap();
+        let baseline = take_baseline(&observer, &[PathBuf::from("/usr/bin")]).unwrap();
+        let text = serde_json::to_vec(&baseline).unwrap();
+        index_baseline("baseline.json".as_ref(), &text, &Images::of(&node.path("state"))).unwrap();
+    }
+    for name in ["late", "below/late"] {
+        fs::write(node.path("root/usr/bin").join(name), "program").unwrap();
+    }
+    node
+}
+
+#[tokio::test]
+async fn a_file_that_no_index_has_is_recorded_and_one_of_the_image_is_not() {
+    let node = with_baseline(true);
+    let mut daemon = node.begin(None).await;
+    for (directory, name) in [
+        ("/usr/bin", "late"),
+        ("/usr/bin", "shipped"),
+        ("/usr/bin/below", "late"),
+        ("/usr/bin/below", "shipped"),
+    ] {
+        executed(&node, &mut daemon, directory, name);
+    }
+    // The kernel programs report nothing in a directory in which only some names are known.
+    executed(&node, &mut daemon, "/etc", "late");
+    let page = node.metrics.page().unwrap();
+    assert!(page.contains("holdfast_unknown_executions_total 2\n"), "{page}");
+    assert_eq!(recorded(&node, daemon).await, [unknown("/usr/bin/late"), unknown("/usr/bin/below/late")]);
+}
+
+#[tokio::test]
+async fn without_an_index_no_file_is_unknown() {
+    let node = with_baseline(false);
+    // A config declares a file in the directory, so the directory is watched.
+    let config = json!({
+        "ignition": { "version": "3.4.0" },
+        "storage": { "files": [
+            { "path": FILE, "contents": { "source": "data:,x" } },
+            { "path": "/usr/bin/declared", "contents": { "source": "data:,x" } },
+        ] },
+    });
+    fs::write(node.path("config/a.ign"), config.to_string()).unwrap();
+    let mut daemon = node.begin(None).await;
+    executed(&node, &mut daemon, "/usr/bin", "late");
+    assert_eq!(recorded(&node, daemon).await, []);
+}
+
+#[tokio::test]
+async fn in_a_closed_directory_a_name_is_unknown_that_is_drift_there() {
+    let rule =
+        json!({ "path": "/etc/closed/", "closed": true, "action": "observe", "except": ["allowed-*"] });
+    let node = Node::new(&rule);
+    fs::create_dir(node.path("root/etc/closed")).unwrap();
+    let mut daemon = node.begin(None).await;
+    executed(&node, &mut daemon, "/etc/closed", "allowed-one");
+    executed(&node, &mut daemon, "/etc/closed", "other");
+    assert_eq!(recorded(&node, daemon).await, [unknown("/etc/closed/other")]);
+}
+
+#[tokio::test]
+async fn many_executions_of_one_file_are_counted_in_one_record() {
+    let node = with_baseline(true);
+    let mut daemon = node.begin(None).await;
+    for _ in 0..20 {
+        executed(&node, &mut daemon, "/usr/bin", "late");
+    }
+    daemon.agent.record_counts(u64::MAX);
+    node.end(daemon).await;
+    let records = node.recorded(RecordKind::Exec);
+    assert_eq!(records.len(), 5);
+    let counted: Vec<_> = records.iter().filter_map(|record| record.detail.get("count")).collect();
+    assert_eq!(counted, [&json!(16)]);
+    assert!(records.iter().all(|record| record.path.as_deref() == Some("/usr/bin/late")));
+}
