@@ -28,9 +28,10 @@
 //! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which states belong to an open apply |
 //! | `image_scan` | the process of the scan of the image | the time | a process while a round is due |
 //! | `write_back` | an implementation of [`write_back::WriteBack`] | a drifted thing | the declared state |
+//! | `revert_orders` | in `manage`: an implementation of [`ordered_reverts::RevertOrders`] | drifted things | what another process wrote back |
 //!
 //! The methods of `Agent` are the loop. `run_loop` runs one `turn` after another and waits between them. A turn has `receive` take
-//! the changes; then it verifies things and writes back. `follow_applies` handles applies, and `reload` reads configs again.
+//! the changes; then it verifies things, and `reverting` writes back. `follow_applies` handles applies, and `reload` reads configs again.
 //! Between turns the loop waits for changes, timers, signals, other processes of Holdfast and the log. In a turn it waits only for
 //! the disk and systemd. Verdicts leave through [`reports::Reports`]: as a report at once, and as a record at the end of the turn.
 //! `cli::agent` passes the implementations of all traits to [`run`].
@@ -79,6 +80,7 @@ pub mod mounts;
 mod new_root;
 pub mod open_drift;
 mod options;
+pub mod ordered_reverts;
 mod overwritten;
 pub mod privileges;
 mod receive;
@@ -86,6 +88,7 @@ pub mod registry;
 mod reload;
 pub mod reports;
 mod revert;
+mod reverting;
 pub mod rule_numbers;
 mod run_end;
 mod run_loop;

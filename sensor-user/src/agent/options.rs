@@ -19,6 +19,7 @@ pub struct AgentOptions {
     pub verify_every: Duration,
     /// Pause between canaries.
     pub canary_every: Duration,
-    /// Whether the daemon writes managed paths. If not, drift under a `revert` rule stays, and so does an interrupted apply.
+    /// Whether the daemon itself writes managed paths. If not, an interrupted apply stays. Drift under a `revert` rule stays too, unless
+    /// another process writes back ([`super::ordered_reverts::RevertOrders`]).
     pub writes_managed_paths: bool,
 }

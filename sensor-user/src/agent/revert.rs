@@ -101,11 +101,13 @@ impl RevertSchedule {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The things that are due. Each is due again after a pause, unless [`RevertSchedule::done`] removes it before.
-    pub(super) fn due(&mut self, now: u64) -> Vec<ThingId> {
+    /// At most this number of the things that are due. Each is due again after a pause, unless [`RevertSchedule::done`] removes it
+    /// before.
+    pub(super) fn due(&mut self, now: u64, most: usize) -> Vec<ThingId> {
         let mut things = Vec::new();
         while let Some(&(at, thing)) = self.due.first()
             && at <= now
+            && things.len() < most
         {
             things.push(thing);
             let attempts = self.things.entry(thing).or_default();
@@ -153,7 +155,7 @@ mod tests {
     fn attempts(mut reverts: RevertSchedule) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(at) = reverts.next().filter(|at| *at < 3600 * SECOND) {
-            assert_eq!(reverts.due(at), [ThingId(1)]);
+            assert_eq!(reverts.due(at, usize::MAX), [ThingId(1)]);
             times.push(at);
         }
         times
@@ -177,7 +179,7 @@ mod tests {
         let mut times = Vec::new();
         while let Some(at) = reverts.next().filter(|at| *at < 600 * SECOND) {
             // The verification after it finds the same differences: nothing schedules the thing anew.
-            assert_eq!(reverts.due(at), [ThingId(1)]);
+            assert_eq!(reverts.due(at, usize::MAX), [ThingId(1)]);
             reverts.wrote(ThingId(1), at);
             times.push(at);
         }
@@ -188,10 +190,20 @@ mod tests {
     }
 
     #[test]
+    fn things_beyond_the_number_that_is_asked_for_stay_due() {
+        let mut reverts = RevertSchedule::default();
+        for thing in 1..4 {
+            reverts.schedule(ThingId(thing), 0);
+        }
+        assert_eq!(reverts.due(0, 2), [ThingId(1), ThingId(2)]);
+        assert_eq!(reverts.due(0, 2), [ThingId(3)]);
+    }
+
+    #[test]
     fn a_thing_that_matches_again_is_not_due() {
         let mut reverts = RevertSchedule::default();
         reverts.schedule(ThingId(1), 5);
-        assert_eq!(reverts.due(5), [ThingId(1)]);
+        assert_eq!(reverts.due(5, usize::MAX), [ThingId(1)]);
         reverts.done(ThingId(1));
         assert_eq!(reverts.next(), None);
     }
@@ -204,7 +216,7 @@ mod tests {
             // Another process changes the thing right after the daemon wrote it back.
             reverts.done(ThingId(1));
             reverts.schedule(ThingId(1), now);
-            times.extend(reverts.due(now).iter().map(|_| now));
+            times.extend(reverts.due(now, usize::MAX).iter().map(|_| now));
         }
         assert_eq!(times.len(), 30, "{times:?}");
     }

@@ -10,6 +10,7 @@ use super::directory_watch;
 use super::error::AgentError;
 use super::overwritten;
 use super::reports::AgentReport;
+use super::reverting::next_reverts;
 use super::run_end::RunEnd;
 use super::service::{SignalRequest, Signals, notify, watchdog_pause};
 use super::state::Agent;
@@ -120,6 +121,7 @@ impl Agent {
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
                 update = self.holdfast_writers.next() => self.handle_writer_update(update, changes.get_mut())?,
                 result = self.verifications.workers.next() => self.worker_answered(result, changes.get_mut()).await?,
+                results = next_reverts(&mut self.revert_orders) => self.record_reverts(results),
                 written = poll_fn(|context| reports.poll_progress(context)) => written?,
                 expired = deadline.expired() => expired.map_err(broken_timer)?,
                 named = readable(&mut directories) => {
@@ -149,7 +151,7 @@ impl Agent {
     fn next_deadline(&self) -> Option<u64> {
         [
             self.verdicts.detector.next_deadline(),
-            self.verdicts.reverts.next(),
+            self.next_revert(),
             self.mounts.due,
             self.blindness.devices.due(),
             self.verifications.workers.next_deadline(),

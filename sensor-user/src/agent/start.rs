@@ -17,6 +17,7 @@ use super::hooks::Hooks;
 use super::intake::Intake;
 use super::mounts::{self, MountTracker};
 use super::options::AgentOptions;
+use super::ordered_reverts::RevertOrders;
 use super::reload::CarriedState;
 use super::reports::{AgentReport, BackendName, DaemonFacts, Reports, RunFacts};
 use super::run_end::RunEnd;
@@ -49,6 +50,8 @@ pub struct Services {
     pub applies: Box<dyn Applies>,
     /// Writes declared state back.
     pub write_back: Box<dyn WriteBack>,
+    /// Has another process write declared state back, in the mode `manage` only.
+    pub revert_orders: Option<Box<dyn RevertOrders>>,
 }
 
 impl fmt::Debug for Services {
@@ -84,7 +87,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
     let runtime = self::runtime()?;
-    let Services { mut reports, applies, mut write_back } = services;
+    let Services { mut reports, applies, mut write_back, mut revert_orders } = services;
     let apply_tracker = ApplyTracker::new(applies);
     let (holdfast_writers, mut signals) = runtime.block_on(async {
         let signals = Signals::new().map_err(|source| AgentError::io("receive signals", source))?;
@@ -127,6 +130,9 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
             DaemonFacts { boot_id: environment.boot_id.clone(), capabilities, beat: options.canary_every };
         // Threads that this starts have only the capabilities that were kept.
         let log_is_cut = reports.open(facts)?.log_is_cut;
+        if let Some(orders) = &mut revert_orders {
+            orders.recover();
+        }
         let mut carried = CarriedState::at_start(log_is_cut, is_new_root);
         if parts.canary.as_ref().is_some_and(Canary::has_begun_blind) {
             carried.begin_blind(GapReason::FtraceDisabled);
@@ -140,6 +146,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
             carried,
             reports,
             write_back,
+            revert_orders,
         };
         run.keep_running(&environment, &mut signals).await
     })
@@ -182,6 +189,7 @@ pub(super) struct AgentRun {
     pub(super) carried: CarriedState,
     pub(super) reports: Box<dyn Reports>,
     pub(super) write_back: Box<dyn WriteBack>,
+    pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
 }
 
 /// The output of one run, for the next one.
@@ -193,6 +201,7 @@ struct FinishedRun {
     carried: CarriedState,
     reports: Box<dyn Reports>,
     write_back: Box<dyn WriteBack>,
+    revert_orders: Option<Box<dyn RevertOrders>>,
 }
 
 impl AgentRun {
@@ -242,8 +251,16 @@ impl AgentRun {
                 finished.close().await?;
                 return Err(outgrown.into());
             }
-            let FinishedRun { options, parts, apply_tracker, holdfast_writers, carried, reports, write_back } =
-                finished;
+            let FinishedRun {
+                options,
+                parts,
+                apply_tracker,
+                holdfast_writers,
+                carried,
+                reports,
+                write_back,
+                revert_orders,
+            } = finished;
             self = Self {
                 options,
                 parts,
@@ -253,6 +270,7 @@ impl AgentRun {
                 carried,
                 reports,
                 write_back,
+                revert_orders,
             };
         }
     }
@@ -276,6 +294,7 @@ impl AgentRun {
             holdfast_writers,
             apply_tracker,
             write_back,
+            revert_orders,
             run_end,
             ..
         } = agent;
@@ -292,8 +311,16 @@ impl AgentRun {
             adopted: true,
         };
         let reports = verdicts.reports;
-        let finished =
-            FinishedRun { options, parts, apply_tracker, holdfast_writers, carried, reports, write_back };
+        let finished = FinishedRun {
+            options,
+            parts,
+            apply_tracker,
+            holdfast_writers,
+            carried,
+            reports,
+            write_back,
+            revert_orders,
+        };
         Ok((run_end.unwrap_or(RunEnd::StopRequested), finished))
     }
 
@@ -308,6 +335,7 @@ impl AgentRun {
             mut carried,
             mut reports,
             write_back,
+            revert_orders,
         } = self;
         let (desired, refused) = loaded;
         let (clock, observer) = (&environment.clock, &environment.observer);
@@ -350,6 +378,7 @@ impl AgentRun {
             holdfast_writers,
             apply_tracker,
             write_back,
+            revert_orders,
             image_scan: std::mem::take(&mut carried.image_scan),
             directories_followed,
             run_end: None,

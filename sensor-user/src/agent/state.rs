@@ -12,6 +12,7 @@ use super::image_scan::ImageScan;
 use super::intake::Intake;
 use super::mounts::MountTracker;
 use super::options::AgentOptions;
+use super::ordered_reverts::RevertOrders;
 use super::run_end::RunEnd;
 use super::verdicts::Verdicts;
 use super::verifications::Verifications;
@@ -42,6 +43,8 @@ pub(super) struct Agent {
     pub(super) image_scan: ImageScan,
     /// Writes declared state back.
     pub(super) write_back: Box<dyn WriteBack>,
+    /// Has another process write it back, if the daemon itself may not.
+    pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
     /// When an event last had the closed directories compared, in boot-time nanoseconds.
     pub(super) directories_followed: u64,
     /// The reason to end this run, once there is one.

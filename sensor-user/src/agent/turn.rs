@@ -1,26 +1,19 @@
-//! One turn of the loop: it reads the changes, verifies due things, reaches verdicts, and writes declared state back.
+//! One turn of the loop: it reads the changes, verifies due things, reaches verdicts, and has declared state written back.
 //!
-//! In: changes, things that are due, answers of worker processes, the mount table. Out: verdicts, and records of what was written
-//! back. It owns nothing.
+//! In: changes, things that are due, answers of worker processes, the mount table. Out: verdicts. It owns nothing.
 
 use super::changes::Changes;
 use super::diff::DiffSources;
-use super::episode::brief;
 use super::error::AgentError;
-use super::open_drift::OpenDrift;
 use super::reports::AgentReport;
-use super::revert::{RevertError, still_declared};
 use super::state::Agent;
 use super::verdicts::Verdicts;
 use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerResult;
-use super::write_back::{WriteBackRequest, WrittenBack};
 use crate::sys::temporary;
 use sensor_model::difference::Difference;
-use sensor_model::drift_policy::DriftAction;
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::{Finding, Scope, ThingId};
-use sensor_model::record::{Actor, RecordKind};
+use sensor_model::protocol::{Finding, ThingId};
 use std::path::Path;
 use std::time::Duration;
 
@@ -202,74 +195,5 @@ impl Agent {
             observer: &self.verifications.verifier.observer,
         };
         diffs.add(records, &sources, &**clock);
-    }
-
-    /// Writes the declared state of due things back.
-    async fn write_back_due(&mut self) {
-        for thing in self.verdicts.reverts.due(self.verdicts.now()) {
-            let open = self.verdicts.open_drift(thing);
-            let is_due = open.is_some_and(|open| open.action == Some(DriftAction::Revert));
-            if !is_due || !self.options.writes_managed_paths {
-                self.verdicts.reverts.done(thing);
-                continue;
-            }
-            if self.apply_tracker.writes(&self.verdicts.expectation(thing).thing) {
-                // The apply writes it; two writers would undo each other's work.
-                continue;
-            }
-            let actors = self.verdicts.open_drift(thing).map(OpenDrift::makers).unwrap_or_default();
-            let result = self.write_back_thing(thing, &actors).await;
-            let name = self.verdicts.name(thing);
-            let path = name.path.clone();
-            let mut record = self.verdicts.new_record(RecordKind::Reverted);
-            record.before = self.verdicts.open_drift(thing).and_then(|open| open.found.clone());
-            record.set_name(name);
-            record.operation = Some("revert".to_owned());
-            record.source = Some(self.verdicts.source(thing));
-            match &result {
-                Ok(written) => {
-                    self.verdicts.wrote_back(thing);
-                    record.differences.clone_from(&written.before);
-                    record.detail.insert("actions".into(), written.actions.clone().into());
-                    if !written.quarantined.is_empty() {
-                        let moved = serde_json::to_value(&written.quarantined).unwrap_or_default();
-                        record.detail.insert("quarantined".into(), moved);
-                        let makers: Vec<Actor> = actors.iter().map(brief).collect();
-                        record
-                            .detail
-                            .insert("made_by".into(), serde_json::to_value(makers).unwrap_or_default());
-                    }
-                    if let Some(error) = &written.left {
-                        record.detail.insert("error".into(), error.to_string().into());
-                        self.verdicts.report(AgentReport::Reverted(&path, Err(error)));
-                    } else {
-                        self.verdicts.report(AgentReport::Reverted(&path, Ok(())));
-                    }
-                }
-                Err(error) => {
-                    record.detail.insert("error".into(), error.to_string().into());
-                    self.verdicts.report(AgentReport::Reverted(&path, Err(error)));
-                }
-            }
-            self.verdicts.add_record(record);
-            // The daemon's own observation cleared the dirty bit. The next verification finds what was written meanwhile.
-            let now = self.verdicts.now();
-            self.verdicts.detector.recheck(Scope::Thing(thing), now);
-        }
-    }
-
-    async fn write_back_thing(
-        &mut self,
-        thing: ThingId,
-        actors: &[Actor],
-    ) -> Result<WrittenBack, RevertError> {
-        let expectation = self.verdicts.expectation(thing);
-        // The daemon keeps no contents in memory: it reads the config again, which must declare the thing as before.
-        let config = still_declared(expectation, &self.options.inputs.source)?;
-        let (observer, ids) = (&self.verifications.verifier.observer, &self.verdicts.desired.ids);
-        let writers: Vec<u32> = self.holdfast_writers.processes().map(|(process, _)| process).collect();
-        let wanted =
-            WriteBackRequest { observer, config: &config, expectation, ids, actors, writers: &writers };
-        Ok(self.write_back.write_back(wanted).await?)
     }
 }

@@ -26,7 +26,7 @@ pub struct WrittenBack {
 }
 
 /// An object that was moved to the quarantine.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Quarantined {
     /// Where it was. What is not printable is an escape.
     pub path: String,

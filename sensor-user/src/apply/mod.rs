@@ -18,7 +18,7 @@
 //!    compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
-//! [`agent_view`] shows applies to the daemon. [`orders`] plans and applies what a cluster's reporter hands in. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`,
+//! [`agent_view`] shows applies to the daemon. [`orders`] plans and applies what a cluster's reporter hands in, and writes back for a daemon that may not. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`,
 //! `preview` and `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a
 //! running daemon through [`crate::agent::writer_protocol`].
 
@@ -76,7 +76,7 @@ pub use host_apply::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, 
 pub use host_run::{HostRunEnd, NO_DRAIN};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
-pub use orders::{NodeOrders, NodePolicies, plan_order, run_order};
+pub use orders::{NodeOrders, NodePolicies, NodeReverts, RevertHost, plan_order, run_order, run_reverts};
 pub use os_update::foreseen;
 pub use plan_contents::{ChangedContent, ContentDigest, ContentSides, HiddenBecause, PlanContents};
 pub use preview::{PlanError, PlanReport, Preview, PreviewRequest, preview};

@@ -169,6 +169,21 @@ async fn in_order<'a>(
     repairs
 }
 
+/// Notifies a running daemon of the things that this process is about to restore. The daemon accepts this process as Holdfast while
+/// the connection lives. `None` without a daemon.
+///
+/// # Errors
+/// The running daemon expects another state.
+pub(super) async fn announce<'a>(
+    state: &Path,
+    things: impl Iterator<Item = &'a Expectation>,
+) -> Result<Option<WriterConnection>, Unexpected> {
+    let repair = things.map(writer_protocol::digest).collect();
+    let announcement = WriterAnnouncement { repair, ..WriterAnnouncement::default() };
+    let daemon = WriterConnection::announce(state, &announcement, &mut |line| tracing::info!(line)).await;
+    if daemon.as_ref().is_some_and(|daemon| daemon.unexpected) { Err(Unexpected) } else { Ok(daemon) }
+}
+
 /// Restores the things that differ, and makes the other names of files anew that got a new inode. Removes the temporary names that
 /// an earlier, killed repair left beside these things.
 ///
@@ -194,15 +209,7 @@ pub async fn repair<'a>(
         let is_watched = !is_of_image || expected.contains(&expectation.thing);
         is_watched && policy.decide_about(expectation, None).action != DriftAction::Ignore
     });
-    let announcement = WriterAnnouncement {
-        repair: watched.map(writer_protocol::digest).collect(),
-        ..WriterAnnouncement::default()
-    };
-    // The daemon lets this process write while the connection lives.
-    let daemon = WriterConnection::announce(state, &announcement, &mut |line| tracing::info!(line)).await;
-    if daemon.as_ref().is_some_and(|daemon| daemon.unexpected) {
-        return Err(Unexpected);
-    }
+    let _daemon = announce(state, watched).await?;
     let repairs = in_order(restorer, whole, &selection.differing).await;
     restorer.remove_leftovers(differing);
     let mut units = false;

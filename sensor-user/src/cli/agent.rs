@@ -1,11 +1,12 @@
 //! `holdfast agent`: the daemon.
 
 use super::exit::BadInput;
+use crate::agent::ordered_reverts::RevertOrders;
 use crate::agent::{AgentOptions, Enrolment, Services, enrol, run};
-use crate::apply::{NodeOrders, NodePolicies, agent_view::AgentView, waits_or_none};
+use crate::apply::{NodeOrders, NodePolicies, NodeReverts, RevertHost, agent_view::AgentView, waits_or_none};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::{DaemonInputs, MachineConfigs, NamedSources, OPERATOR_CONFIG, StateSource};
+use crate::desired::{DaemonInputs, NamedSources};
 use crate::host_namespaces;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::no_network;
@@ -41,7 +42,7 @@ enum Mode {
     Observe,
     /// Keep one host without a cluster as it is declared.
     Standalone,
-    /// Report, and apply the configs that the node's reporter hands in.
+    /// Report, and have other processes apply the configs that the node's reporter hands in, and write back.
     Manage,
 }
 
@@ -143,9 +144,6 @@ impl AgentCommand {
             None => None,
             Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
-        // A node that the Machine Config Operator managed before has its present config there.
-        let present = Some(self.host_root.join(OPERATOR_CONFIG))
-            .filter(|present| mode == Mode::Manage && self.config.is_empty() && present.exists());
         let sources = NamedSources {
             root: self.host_root,
             state: self.state,
@@ -155,9 +153,9 @@ impl AgentCommand {
         };
         let with_cluster_policies = mode != Mode::Standalone;
         let options = DaemonInputs { allow_empty: self.allow_empty, with_cluster_policies };
-        let mut inputs = sources.daemon_inputs(options, waits_or_none);
-        if let Some(present) = present {
-            inputs.source = StateSource::MachineConfigs(MachineConfigs::Operator(present));
+        let mut inputs = sources.clone().daemon_inputs(options, waits_or_none);
+        if mode == Mode::Manage {
+            inputs.prefer_operator_config();
         }
         let limits = if mode == Mode::Manage { ActionLimits::MANAGE } else { ActionLimits::OBSERVE };
         let orders = ReporterOrders {
@@ -167,7 +165,11 @@ impl AgentCommand {
                 .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>),
         };
         let own = [Some(self.log.clone()), Some(self.run.clone()), std::env::current_exe().ok()];
-        let own = own.into_iter().flatten().collect();
+        let own: Vec<PathBuf> = own.into_iter().flatten().collect();
+        let revert_orders = (mode == Mode::Manage).then(|| {
+            let host = RevertHost { sources, own: own.clone() };
+            Box::new(NodeReverts::new(host)) as Box<dyn RevertOrders>
+        });
         let places = Places {
             log: self.log,
             state: inputs.state.clone(),
@@ -201,6 +203,7 @@ impl AgentCommand {
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&options.inputs.root, &options.inputs.state)),
             write_back: Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, own)),
+            revert_orders,
         };
         run(options, services)?;
         Ok(super::exit::IN_SYNC)

@@ -1,8 +1,9 @@
-//! `holdfast order`: plans and applies a config that the node's reporter handed in, for the daemon.
+//! `holdfast order`: plans and applies a config that the node's reporter handed in, and writes back, for the daemon.
 
 use super::exit::{FAILURE, IN_SYNC, runtime};
 use super::output::{Screen, say};
-use crate::apply::{Interrupts, plan_order, run_order};
+use crate::apply::{Interrupts, RevertHost, plan_order, run_order, run_reverts};
+use crate::desired::NamedSources;
 use anyhow::Context as _;
 use std::path::PathBuf;
 
@@ -18,6 +19,15 @@ pub struct Order {
     /// State directory.
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
+    /// The daemon's configs, for `revert`.
+    #[arg(long, value_name = "PATH")]
+    config: Vec<PathBuf>,
+    /// The daemon's drift policies, for `revert`.
+    #[arg(long, value_name = "PATH")]
+    policy: Vec<PathBuf>,
+    /// A path with files of Holdfast itself, for `revert`.
+    #[arg(long, value_name = "PATH")]
+    own: Vec<PathBuf>,
 }
 
 /// What to do with an order.
@@ -27,13 +37,15 @@ enum What {
     Plan,
     /// Apply the config that was ordered last.
     Run,
+    /// Write back what drifted under a `revert` rule.
+    Revert,
 }
 
 impl Order {
-    /// Plans or applies.
+    /// Plans, applies or writes back.
     ///
     /// # Errors
-    /// There is no order.
+    /// There is no order, or its result cannot be kept.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match self.what {
             What::Plan => {
@@ -46,6 +58,19 @@ impl Order {
                 let interrupts = Interrupts::heed(say).context("take signals")?;
                 let run = run_order(&self.host_root, &self.state, interrupts, say);
                 let is_done = runtime()?.block_on(run)?;
+                Ok(if is_done { IN_SYNC } else { FAILURE })
+            }
+            What::Revert => {
+                let sources = NamedSources {
+                    root: self.host_root.clone(),
+                    state: Some(self.state.clone()),
+                    configs: self.config.clone(),
+                    policies: self.policy.clone(),
+                    // The daemon refused such configs, or accepted them by an option of its own.
+                    allow_unknown: true,
+                };
+                let host = RevertHost { sources, own: self.own.clone() };
+                let is_done = runtime()?.block_on(run_reverts(&host))?;
                 Ok(if is_done { IN_SYNC } else { FAILURE })
             }
         }

@@ -6,7 +6,7 @@
 use super::{
     cluster_policies::cluster_policies,
     last_usable,
-    source::{Generation, StateSource, choose, state_directory},
+    source::{Generation, MachineConfigs, OPERATOR_CONFIG, StateSource, choose, state_directory},
     unknown::Unknown,
 };
 use sensor_model::waiting::WaitingArgument;
@@ -126,6 +126,15 @@ impl Inputs {
     pub fn restore(&mut self) {
         if let Some((source, policies)) = self.replaced.take() {
             (self.source, self.policies) = (source, policies);
+        }
+    }
+
+    /// Puts the config in force that the Machine Config Operator's daemon stored, if no config is named: a node that this daemon managed
+    /// before has its present config there, also beside configs of the service.
+    pub fn prefer_operator_config(&mut self) {
+        let stored = self.root.join(OPERATOR_CONFIG);
+        if self.source.is_of_service() && stored.exists() {
+            self.source = StateSource::MachineConfigs(MachineConfigs::Operator(stored));
         }
     }
 

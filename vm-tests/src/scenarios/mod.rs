@@ -306,7 +306,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "order",
-        shows: "a sensor that is replaced or killed while an apply works changes nothing in its result",
+        shows: "a sensor that is replaced or killed while an apply works changes nothing in its result; in `manage` drift under a `revert` rule is written back",
         guest: Guest::Trixie,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd is the same on all")),

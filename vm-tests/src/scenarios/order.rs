@@ -1,4 +1,5 @@
-//! An apply in the mode `manage` whose sensor ends, once by a rollout and once by a crash, while the apply works.
+//! An apply in the mode `manage` whose sensor ends, once by a rollout and once by a crash, while the apply works. Then drift under a
+//! `revert` rule.
 //!
 //! In: a guest with systemd, without a kubelet. The scenario plays the kubelet, which starts the sensor again, and the reporter. Out:
 //! a check for each step. The apply restarts a unit that waits for a reader of a pipe, so it works for as long as the scenario wants.
@@ -6,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,6 +21,12 @@ use crate::guest::{Context, run, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const FILE: &str = "/etc/order/file";
+/// The file under a `revert` rule.
+const REVERTED: &str = "/etc/order/reverted";
+/// The directory that a `revert` rule closes.
+const CLOSED: &str = "/etc/order-closed";
+const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: order}\nspec:\n  rules:\n  \
+    - {path: /etc/order/reverted, action: revert}\n  - {path: /etc/order-closed/, closed: true, action: revert}\n";
 /// The pipe for which the unit waits while it exists.
 const HOLD: &str = "/run/order-hold";
 /// The unit writes a line here at each start.
@@ -27,16 +35,20 @@ const STARTS: &str = "/run/order-starts";
 const USER: u32 = 61_234;
 /// The unit that applies.
 const APPLY: &str = "holdfast-apply.service";
+/// The unit that writes back.
+const REVERT: &str = "holdfast-revert.service";
 const UNIT: &str = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo start >> /run/order-starts'\n\
     ExecStart=/bin/sh -c '! test -p /run/order-hold || cat /run/order-hold'\n";
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     wait::for_systemd()?;
-    for folder in ["/etc/order", "/etc/holdfast/machine-configs"] {
+    for folder in ["/etc/order", CLOSED, "/etc/holdfast/machine-configs", "/etc/holdfast/policies"] {
         fs::create_dir_all(folder)?;
     }
     fs::write(FILE, "one\n")?;
+    fs::write(REVERTED, "declared\n")?;
+    fs::write("/etc/holdfast/policies/order.yaml", POLICY)?;
     fs::write("/etc/holdfast/machine-configs/one.yaml", config("one").to_string())?;
     fs::write("/etc/systemd/system/order.service", UNIT)?;
     run("systemctl", &["daemon-reload"])?;
@@ -52,12 +64,15 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     let sensor = self::sensor()?;
     context.check("a_sensor_replaced_in_mid_apply", running(&works));
     sensor.kill()?;
-    let sensor = self::sensor()?;
+    let mut sensor = self::sensor()?;
     context.check("a_sensor_killed_in_mid_apply", running(&works));
     fs::remove_file(HOLD)?;
     writeln!(pipe, "continue")?;
     drop(pipe);
     context.check("the_apply_ends_as_without_that", done(&sensor));
+    context.check("an_edit_under_a_revert_rule", reverted(&mut sensor));
+    context.check("an_undeclared_file_under_a_revert_rule", quarantined(&mut sensor));
+    context.check("the_sensor_has_no_capability_to_write", reduced(&sensor));
     sensor.stop()?;
     Ok(())
 }
@@ -75,9 +90,10 @@ fn config(content: &str) -> Value {
         "metadata": { "name": format!("rendered-{content}"), "labels": { "machineconfiguration.openshift.io/role": "worker" } },
         "spec": { "config": {
             "ignition": { "version": "3.4.0" },
-            "storage": { "files": [{
-                "path": FILE, "mode": 0o644, "contents": { "source": format!("data:,{content}%0A") },
-            }] },
+            "storage": { "files": [
+                { "path": FILE, "mode": 0o644, "contents": { "source": format!("data:,{content}%0A") } },
+                { "path": REVERTED, "mode": 0o644, "contents": { "source": "data:,declared%0A" } },
+            ] },
         } },
     })
 }
@@ -168,4 +184,78 @@ fn done(sensor: &RunningDaemon) -> Result<String> {
     let drift = sensor.records()?.into_iter().find(|record| record["kind"] == "drift");
     ensure!(drift.is_none(), "{drift:?}");
     Ok(progress.to_string())
+}
+
+/// The records of a path and a kind after the first ones.
+fn find(sensor: &mut RunningDaemon, before: usize, kind: &str, path: &str) -> Result<Value> {
+    let found = sensor.wait_for(kind, before, |record| record["kind"] == kind && record["path"] == path);
+    found.with_context(|| {
+        run("journalctl", &["-u", REVERT, "-n", "40", "--no-pager", "-o", "cat"]).unwrap_or_default()
+    })
+}
+
+/// Waits until the node is as declared and the unit is gone. The writes of the unit are no drift and no touch.
+fn is_settled(sensor: &RunningDaemon, before: usize, path: &str) -> Result<()> {
+    status::wait_for("compliant", LIMIT)?;
+    wait::until("the unit to be gone", LIMIT, || {
+        let state = run("systemctl", &["show", "--value", "-p", "ActiveState", REVERT])?;
+        Ok((state.trim() == "inactive").then_some(()))
+    })?;
+    let records = sensor.records()?;
+    let mut of_path = records.iter().skip(before).filter(|record| record["path"] == path);
+    let touched = of_path.clone().find(|record| record["kind"] == "touched");
+    ensure!(touched.is_none(), "{touched:?}");
+    let drifts = of_path.clone().filter(|record| record["kind"] == "drift").count();
+    ensure!(drifts == 1, "{drifts} drifts");
+    let failed = of_path.find(|record| record["detail"]["error"].is_string());
+    ensure!(failed.is_none(), "{failed:?}");
+    for file in ["revert.json", "reverted.json"] {
+        ensure!(!Path::new("/var/lib/holdfast/order").join(file).exists(), "{file} stays");
+    }
+    Ok(())
+}
+
+/// The unit writes the file back, and the sensor records it.
+fn reverted(sensor: &mut RunningDaemon) -> Result<String> {
+    let before = sensor.records()?.len();
+    run("/bin/sh", &["-c", &format!("echo drift >> {REVERTED}")])?;
+    let drift = find(sensor, before, "drift", REVERTED)?;
+    ensure!(drift["actor"]["argv"][0] == "/bin/sh", "{drift}");
+    let record = find(sensor, before, "reverted", REVERTED)?;
+    ensure!(record["detail"]["actions"].as_array().is_some_and(|actions| !actions.is_empty()), "{record}");
+    find(sensor, before, "recovered", REVERTED)?;
+    ensure!(fs::read_to_string(REVERTED)? == "declared\n", "the content was not written back");
+    is_settled(sensor, before, REVERTED)?;
+    Ok(record["detail"]["actions"].to_string())
+}
+
+/// The unit moves the file to the quarantine. The record names the process that made it.
+fn quarantined(sensor: &mut RunningDaemon) -> Result<String> {
+    let before = sensor.records()?.len();
+    let file = format!("{CLOSED}/undeclared");
+    run("/bin/sh", &["-c", &format!("echo undeclared > {file}")])?;
+    let record = find(sensor, before, "reverted", CLOSED)?;
+    ensure!(record["detail"]["quarantined"][0]["path"] == file.as_str(), "{record}");
+    ensure!(record["detail"]["made_by"][0]["argv"][0] == "/bin/sh", "{record}");
+    ensure!(!Path::new(&file).exists(), "{file} stays");
+    is_settled(sensor, before, CLOSED)?;
+    Ok(record["detail"]["quarantined"].to_string())
+}
+
+/// Each thread of the sensor can only read: it has none of the capabilities that change files of others.
+fn reduced(sensor: &RunningDaemon) -> Result<String> {
+    /// `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`, `CAP_FSETID`, `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`.
+    const TO_WRITE: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21;
+    let mut found = 0;
+    for thread in fs::read_dir(format!("/proc/{}/task", sensor.pid()))? {
+        let text = fs::read_to_string(thread?.path().join("status"))?;
+        for set in ["CapEff", "CapPrm", "CapBnd"] {
+            let line = text.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(":\t"));
+            let held = u64::from_str_radix(line.with_context(|| format!("no {set}"))?, 16)?;
+            ensure!(held & TO_WRITE == 0, "{set} is {held:016x}");
+            found |= held;
+        }
+    }
+    ensure!(found != 0, "it has no capabilities at all");
+    Ok(format!("{found:016x}"))
 }

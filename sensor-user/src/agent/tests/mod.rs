@@ -8,6 +8,7 @@ mod drift;
 mod hanging_file_systems;
 mod hierarchies;
 mod operator_config;
+mod ordered_reverts;
 mod record_contents;
 mod unknown_executions;
 mod unusable_configs;
@@ -18,6 +19,7 @@ use super::changes::Changes;
 use super::episode::AttributedChange;
 use super::holdfast_writers::HoldfastWriters;
 use super::options::AgentOptions;
+use super::ordered_reverts::RevertOrders;
 use super::reload::CarriedState;
 use super::reports::{BackendName, DaemonFacts, Reports as _};
 use super::run_end::RunEnd;
@@ -42,7 +44,7 @@ use sensor_model::protocol::{GapReason, ThingChange, ThingId};
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::status::NodeStatus;
 use serde_json::json;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -74,6 +76,8 @@ struct Node {
     unwatched: Cell<bool>,
     /// The daemon writes no managed path.
     observes: Cell<bool>,
+    /// What writes back for the next run of a daemon that writes no managed path.
+    reverts: RefCell<Option<Box<dyn RevertOrders>>>,
 }
 
 /// A daemon on this host.
@@ -101,6 +105,7 @@ impl Node {
             metrics: Arc::new(Metrics::new(build, Timestamp::UNIX_EPOCH)),
             unwatched: Cell::new(false),
             observes: Cell::new(false),
+            reverts: RefCell::default(),
         };
         for directory in ["root/etc/systemd/system", "state", "run", "config", "policy"] {
             fs::create_dir_all(node.path(directory)).unwrap();
@@ -231,6 +236,7 @@ impl Node {
         let readiness = reporter.readiness();
         let reports = Box::new(reporter);
         let write_back = Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, Vec::new()));
+        let revert_orders = self.reverts.borrow_mut().take();
         let run = AgentRun {
             options,
             parts,
@@ -240,6 +246,7 @@ impl Node {
             carried,
             reports,
             write_back,
+            revert_orders,
         };
         let (mut agent, changes) = run.assemble(&host).unwrap();
         let own = agent.verifications.verifier.registry.find(FILE.as_ref()).unwrap();
@@ -254,13 +261,8 @@ impl Node {
         let end = self.clock.boot_ns() + 1_000_000_000;
         loop {
             daemon.agent.turn(&mut daemon.changes).await.unwrap();
-            let next = daemon
-                .agent
-                .verdicts
-                .detector
-                .next_deadline()
-                .into_iter()
-                .chain(daemon.agent.verdicts.reverts.next());
+            let next =
+                daemon.agent.verdicts.detector.next_deadline().into_iter().chain(daemon.agent.next_revert());
             match next.min().filter(|at| *at < end) {
                 Some(at) => self.clock.0.fetch_max(at, Ordering::Relaxed),
                 None => break,

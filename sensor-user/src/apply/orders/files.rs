@@ -18,6 +18,7 @@ use std::{
     io::{self, Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 /// The file with the new config.
@@ -136,8 +137,8 @@ impl OrderDirectory {
     pub(super) fn set_new(&self, name: &OrderName, desired: &DesiredConfig) -> io::Result<()> {
         let new = self.path.join("new");
         remove(&new)?;
+        make_directory(&self.path)?;
         fs::create_dir_all(&new)?;
-        fs::set_permissions(&self.path, Permissions::from_mode(0o700))?;
         write(&new.join(CONFIG), &serde_json::to_vec(&desired.machine_config)?)?;
         if let Some(policy) = &desired.node_disruption {
             write(&new.join(DISRUPTION), &serde_json::to_vec(policy)?)?;
@@ -233,6 +234,10 @@ impl OrderDirectory {
 
     /// A copy of the program on the host, for systemd. `label` is the SELinux label that a program of the host has.
     pub(super) fn program(&self, program: &Path, label: Option<&str>) -> io::Result<PathBuf> {
+        /// An apply and a revert may need the copy at once, and neither may run a part of it.
+        static COPYING: Mutex<()> = Mutex::new(());
+        let _one = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
+        make_directory(&self.path)?;
         let copy = self.program.clone();
         let wanted = digest(program)?;
         if digest(&copy).is_ok_and(|found| found == wanted) {
@@ -301,6 +306,12 @@ fn digest(path: &Path) -> io::Result<[u8; 32]> {
             length => hash.update(&buffer[..length]),
         }
     }
+}
+
+/// Makes a directory that only root can open.
+pub(super) fn make_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
 /// Writes a file that only root reads.

@@ -4,20 +4,27 @@
 //! has no right to: [`run`] applies, in a unit of the host's systemd that lives on when the daemon ends. Everything that is known
 //! about an order is in files below the state directory ([`files`]), so a daemon that starts again goes on where it was. [`policies`]
 //! takes the drift policies of the cluster, also in the mode `observe`.
+//!
+//! The daemon's own loop orders, too: [`reverts`] has [`revert_run`] write back what drifted under a `revert` rule, in another unit.
 
 mod boot;
 mod files;
 mod policies;
+mod revert_files;
+mod revert_run;
+mod reverts;
 mod run;
+mod unit;
 
 pub use policies::NodePolicies;
+pub use revert_run::{RevertHost, run_reverts};
+pub use reverts::NodeReverts;
 pub use run::{plan_order, run_order};
+pub use unit::SUBCOMMAND;
 
 use super::actions::transient;
 use crate::{
     desired::{OPERATOR_CONFIG, generation},
-    labels,
-    observation::Observer,
     store::Store,
 };
 use boot::present_boot;
@@ -36,15 +43,12 @@ use std::{
     time::Duration,
 };
 use tokio::{process::Command, time::timeout};
+use unit::{THIS_PROGRAM, start_unit};
 
 use crate::report::socket::ConfigOrders;
 
 /// The unit that applies.
 const UNIT: &str = "holdfast-apply.service";
-/// This program, also when another version replaced its file, or when it is in a container's image.
-const THIS_PROGRAM: &str = "/proc/self/exe";
-/// The hidden command that plans and runs orders.
-pub const SUBCOMMAND: &str = "order";
 /// Longest message.
 const MESSAGE_BYTES: usize = 2000;
 /// Longest time to plan. A config that takes longer would keep every other request waiting.
@@ -93,20 +97,22 @@ impl NodeOrders {
 
     /// Runs the order in a unit of systemd.
     fn start(&self) -> Result<(), SocketError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            tracing::error!(%error, "Cannot start an apply: {what}.");
-            refusal(SocketErrorReason::NotReady, format!("{what}: {error}"))
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, "Cannot start an apply.");
+            refusal(SocketErrorReason::NotReady, error.to_string())
         };
-        let label = Observer::new(&self.root).ok().and_then(|observer| labels::of_programs(&observer));
-        let program = self.directory.program(Path::new(THIS_PROGRAM), label.as_deref());
-        let program = program.map_err(|error| failed("cannot keep a copy of the program", &error))?;
-        let texts = [&program, &self.root, &self.state].map(|path| path.to_string_lossy().into_owned());
-        let [program, root, state] = &texts;
-        let command = [program, SUBCOMMAND, "run", "--host-root", root, "--state", state];
-        let start = transient::start(&self.root, UNIT, "Applies a MachineConfig to this node", &command);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| failed("cannot ask systemd", &error))?;
-        runtime.block_on(start).map_err(|error| failed("systemd does not start it", &error))
+        let runtime = runtime.map_err(|error| failed(&format!("cannot ask systemd: {error}")))?;
+        let host = [("--host-root", &*self.root), ("--state", &*self.state)];
+        let start = start_unit(
+            &self.root,
+            &self.directory,
+            UNIT,
+            "Applies a MachineConfig to this node",
+            "run",
+            &host,
+        );
+        runtime.block_on(start).map_err(|error| failed(&error))
     }
 
     fn is_running(&self) -> bool {

@@ -15,6 +15,7 @@ use crate::{
 use std::{
     io,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 /// The reporter has orders, so nobody is asked.
@@ -22,6 +23,11 @@ const GIVEN: GivenConsent = GivenConsent { yes: true, reboot: true };
 
 /// The error of a command without an order.
 const NO_ORDER: &str = "there is no order: only the daemon calls this command";
+
+/// How long an apply waits for the lock.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// The pause between two attempts to take it.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Plans the config that was handed in last. It changes nothing.
 pub async fn plan_order(root: &Path, state: &Path) -> PlanAnswer {
@@ -54,7 +60,17 @@ pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: f
         say(line);
         directory.set_line(line);
     };
-    let applied = apply(&order, root, state, interrupts, &mut progress).await;
+    let began = Instant::now();
+    let applied = loop {
+        let applied = apply(&order, root, state, interrupts.clone(), &mut progress).await;
+        let is_locked = matches!(applied, Err(HostApplyError::Apply(ApplyError::Locked(_))));
+        if !is_locked || began.elapsed() >= PATIENCE {
+            break applied;
+        }
+        // The process that writes back has the lock for a moment.
+        progress("waits for another process of Holdfast that writes");
+        tokio::time::sleep(PAUSE).await;
+    };
     let (result, reason) = match &applied {
         Ok(report) => of_report(report),
         Err(error) => of_error(error),
