@@ -61,7 +61,7 @@ impl Agent {
                 continue;
             }
             let result = self.write_back_thing(thing, &attempt.actors).await;
-            self.record_attempt(Some(thing), attempt, result);
+            self.record_attempt(Some(thing), attempt, &result);
         }
         if let Some(orders) = self.revert_orders.as_mut().filter(|_| !ordered.is_empty()) {
             orders.begin(ordered);
@@ -74,7 +74,7 @@ impl Agent {
             let mut things = (0..).map(ThingId).zip(&self.verdicts.desired.expectations);
             let thing = things.find(|(_, expectation)| expectation.thing == ordered.thing);
             let thing = thing.map(|(thing, _)| thing);
-            self.record_attempt(thing, ordered, result);
+            self.record_attempt(thing, ordered, &result);
         }
     }
 
@@ -83,7 +83,7 @@ impl Agent {
         &mut self,
         thing: Option<ThingId>,
         attempt: OrderedRevert,
-        result: Result<WrittenBack, E>,
+        result: &Result<WrittenBack, E>,
     ) {
         let name = ThingName::from(&attempt.thing);
         let path = name.path.clone();
@@ -92,9 +92,10 @@ impl Agent {
         record.set_name(name);
         record.operation = Some("revert".to_owned());
         record.source = thing.map(|thing| self.verdicts.source(thing));
-        match &result {
+        match result {
             Ok(written) => {
-                if let Some(thing) = thing {
+                // A verification may have found an ordered thing as declared before its result came.
+                if let Some(thing) = thing.filter(|thing| self.verdicts.open_drift(*thing).is_some()) {
                     self.verdicts.wrote_back(thing);
                 }
                 record.differences.clone_from(&written.before);
@@ -119,7 +120,7 @@ impl Agent {
         }
         self.verdicts.add_record(record);
         if let Some(thing) = thing {
-            // The daemon's own observation cleared the dirty bit. The next verification finds what was written meanwhile.
+            // A write back observes the thing, which clears the dirty bit. The next verification finds what was written meanwhile.
             let now = self.verdicts.now();
             self.verdicts.detector.recheck(Scope::Thing(thing), now);
         }

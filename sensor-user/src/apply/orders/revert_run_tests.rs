@@ -115,7 +115,7 @@ fn a_file_is_restored_and_one_that_was_not_asked_for_stays() {
 fn a_request_cannot_name_a_thing_whose_rule_is_not_revert_or_that_nothing_declares() {
     let case = Case::new(&revert_file());
     fs::write(case.at("etc/undeclared"), "kept").unwrap();
-    let asked = ["/etc/other", "/etc/undeclared", "/etc/file"].map(|path| Thing::file(path));
+    let asked = ["/etc/other", "/etc/undeclared", "/etc/file"].map(Thing::file);
     let results = case.revert(&asked);
     let errors: Vec<_> = results.iter().map(|result| result.error.clone().unwrap_or_default()).collect();
     assert!(errors[0].contains("is `degrade`") && errors[1].contains("declares it"), "{errors:?}");

@@ -176,3 +176,72 @@ fn of_error(error: &HostApplyError) -> (OrderResult, String) {
     };
     (result, error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::orders::files::OrderName;
+    use sensor_model::socket::DesiredConfig;
+    use serde_json::json;
+    use std::{fs, os::unix::fs::MetadataExt as _};
+
+    /// A host with a config of the service, and an order that declares another content of its file. No action is needed for it.
+    fn ordered() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        for directory in ["etc/systemd/system", SERVICE_CONFIGS, "state"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        fs::write(at("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
+        fs::write(at("etc/group"), "root:x:0:\n").unwrap();
+        let owner = fs::metadata(root.path()).unwrap();
+        let config = |content: &str| {
+            json!({
+                "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+                "metadata": { "name": content, "labels": { "machineconfiguration.openshift.io/role": "worker" } },
+                "spec": { "config": {
+                    "ignition": { "version": "3.4.0" },
+                    "storage": { "files": [{
+                        "path": "/etc/file", "mode": 0o644, "contents": { "source": format!("data:,{content}") },
+                        "user": { "id": owner.uid() }, "group": { "id": owner.gid() },
+                    }] },
+                } },
+            })
+        };
+        fs::write(at(SERVICE_CONFIGS).join("a.yaml"), config("old").to_string()).unwrap();
+        fs::write(at("etc/file"), "old").unwrap();
+        let policy = json!({
+            "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration", "metadata": { "name": "cluster" },
+            "spec": { "nodeDisruptionPolicy": { "files": [{ "path": "/etc/file", "actions": [{ "type": "None" }] }] } },
+        });
+        let desired = DesiredConfig {
+            machine_config: config("new"),
+            node_disruption: Some(policy),
+            drift_policies: Vec::new(),
+        };
+        let directory = OrderDirectory::new(&at("state"));
+        let name = OrderName { id: "1".to_owned(), config: "new".to_owned() };
+        directory.set_new(&name, &desired).unwrap();
+        directory.accept_new().unwrap();
+        directory.order_planned().unwrap();
+        root
+    }
+
+    #[tokio::test]
+    async fn an_ordered_apply_waits_for_a_process_that_writes_back_and_does_not_fail() {
+        let root = ordered();
+        let state = root.path().join("state");
+        let writes_back = Store::open(&state).unwrap().lock().unwrap().unwrap();
+        let apply = run_order(root.path(), &state, Interrupts::default(), |_| {});
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert_eq!(fs::read_to_string(root.path().join("etc/file")).unwrap(), "old");
+            drop(writes_back);
+        };
+        let (applied, ()) = tokio::join!(apply, release);
+        let end = OrderDirectory::new(&state).end().unwrap();
+        assert!(applied.unwrap(), "{end:?}");
+        assert_eq!(end.result, OrderResult::Done, "{end:?}");
+        assert_eq!(fs::read_to_string(root.path().join("etc/file")).unwrap(), "new");
+    }
+}
