@@ -177,6 +177,7 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::SERVICE_CONFIGS;
     use super::*;
 
     fn named(configs: &[&str]) -> NamedSources {
@@ -187,6 +188,25 @@ mod tests {
             policies: Vec::new(),
             allow_unknown: false,
         }
+    }
+
+    #[test]
+    fn the_stored_config_of_the_operator_is_preferred_to_that_of_the_service_and_to_no_named_one() {
+        let root = tempfile::tempdir().unwrap();
+        let stored = root.path().join(OPERATOR_CONFIG);
+        for directory in [SERVICE_CONFIGS, "etc/machine-config-daemon"] {
+            std::fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        let operator = |configs: &[&str]| {
+            let named = NamedSources { root: root.path().to_owned(), ..named(configs) };
+            let mut inputs = named.daemon_inputs(DaemonInputs::default(), |_| Vec::new());
+            inputs.prefer_operator_config();
+            inputs.source.of_operator().map(Path::to_owned)
+        };
+        assert_eq!(operator(&[]), None, "nothing is stored");
+        std::fs::write(&stored, "{}").unwrap();
+        assert_eq!(operator(&[]), Some(stored));
+        assert_eq!(operator(&["a.yaml"]), None);
     }
 
     #[test]

@@ -99,7 +99,11 @@ fn malformed_files_are_errors_of_the_order_and_no_panic() {
         ("[]", "cannot read the results"),
         ("{\"id\": \"1\", \"things\": [{\"thing\": {\"type\": \"file\"}}]}", "cannot read the results"),
         ("{\"id\": \"1\", \"things\": []}", "without a result"),
-        ("{\"id\": \"0\", \"things\": []}", "without a result"),
+        // The results of an earlier order.
+        (
+            "{\"id\": \"0\", \"things\": [{\"thing\": {\"type\": \"file\", \"path\": \"/etc/a\"}}]}",
+            "without a result",
+        ),
     ] {
         unit.files.set_request(&request).unwrap();
         fs::write(state.path().join("order/reverted.json"), results).unwrap();
