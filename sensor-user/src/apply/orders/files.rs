@@ -274,10 +274,8 @@ impl OrderDirectory {
     }
 
     fn note(&self, name: &str, value: &impl Serialize) {
-        let new = self.path.join(format!("{name}.new"));
         let text = serde_json::to_vec(value).map_err(io::Error::from);
-        let noted =
-            text.and_then(|text| write(&new, &text)).and_then(|()| fs::rename(&new, self.path.join(name)));
+        let noted = text.and_then(|text| replace(&self.path.join(name), &text));
         if let Err(error) = noted {
             tracing::error!(%error, file = name, "Cannot write a file of the apply's order.");
         }
@@ -321,6 +319,16 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+/// Replaces a file that only root reads: a reader and a crash find the old one or the new one.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    write(&new, bytes)?;
+    fs::rename(&new, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// Removes a file or a directory, if it exists.

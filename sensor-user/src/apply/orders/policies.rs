@@ -18,9 +18,8 @@ use sensor_model::{
     },
 };
 use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
+    fs, io,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -59,7 +58,7 @@ impl NodePolicies {
         let list: serde_json::Value = serde_json::from_slice(&kept)?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
         let (list, limited) = self.limits.list(&items);
-        if limited.is_empty() { Ok(()) } else { keep(&self.file, &serde_json::to_vec(&list)?) }
+        if limited.is_empty() { Ok(()) } else { files::replace(&self.file, &serde_json::to_vec(&list)?) }
     }
 
     /// Whether the policies can be used, alone and with those of the node.
@@ -105,19 +104,11 @@ impl PolicyOrders for NodePolicies {
             let list = serde_json::to_vec(&list).map_err(|error| kept(error.into()))?;
             self.check(&list)?;
             if fs::read(&self.file).ok().as_deref() != Some(&list) {
-                keep(&self.file, &list).map_err(kept)?;
+                files::replace(&self.file, &list).map_err(kept)?;
             }
         }
         Ok(TakenPolicies { schema: TAKEN_POLICIES_SCHEMA.to_owned(), limited })
     }
-}
-
-/// Replaces the file: a reader and a crash find the old one or the new one.
-fn keep(file: &Path, list: &[u8]) -> io::Result<()> {
-    let new = file.with_extension("new");
-    files::write(&new, list)?;
-    fs::rename(&new, file)?;
-    file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 #[cfg(test)]
@@ -127,6 +118,7 @@ mod tests {
     use sensor_model::drift_policy::DriftAction;
     use serde_json::{Value, json};
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
 
     /// A node whose own policy has one rule, for `/etc/a` at the precedence 0.
     fn node() -> (tempfile::TempDir, Inputs) {

@@ -11,7 +11,6 @@ use crate::{
 use sensor_model::{difference::Difference, expectation::Thing};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File},
     io,
     path::{Path, PathBuf},
 };
@@ -129,11 +128,7 @@ impl RevertFiles {
         }
     }
 
-    /// Replaces a file: a reader and a crash find the old one or the new one.
     fn keep(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        let new = self.path.join(format!("{name}.new"));
-        files::write(&new, &serde_json::to_vec(value)?)?;
-        fs::rename(&new, self.path.join(name))?;
-        File::open(&self.path)?.sync_all()
+        files::replace(&self.path.join(name), &serde_json::to_vec(value)?)
     }
 }
