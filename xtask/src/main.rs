@@ -148,14 +148,14 @@ enum Command {
     Coverage,
     /// Boot virtual machines and run scenarios in them; on kernel 6.12 by default.
     Vm {
-        /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated.
-        #[arg(long, default_value = "6.12")]
+        /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated. Without one it is 6.12.
+        #[arg(long)]
         kernel: Vec<String>,
         /// All kernel series.
         #[arg(long, conflicts_with = "kernel")]
         all_kernels: bool,
-        /// Each scenario on the kernels on which the tests boot it, with their build of holdfast.
-        #[arg(long, conflicts_with_all = ["kernel", "all_kernels"])]
+        /// With the tests' build of holdfast; without `--kernel` each scenario on the kernels on which the tests boot it.
+        #[arg(long, conflicts_with = "all_kernels")]
         as_tests: bool,
         /// Only this kind of guest: bare, systemd, trixie, ostree, selinux or kube.
         #[arg(long)]
@@ -247,13 +247,18 @@ fn work(command: Command) -> Result<()> {
             icount,
             verbose,
         } => {
-            let kernels = if all_kernels || as_tests { Vec::new() } else { kernel };
+            // The tests boot some scenarios on no kernel by themselves.
+            let is_default = as_tests && kernel.is_empty();
+            let kernels = match &kernel[..] {
+                [] if !all_kernels && !as_tests => vec!["6.12".to_owned()],
+                _ => kernel,
+            };
             let profile = if as_tests && !debug { dist::Profile::Merge } else { profile(debug) };
             Selection {
                 kernels,
                 guest,
                 scenario,
-                full: !as_tests,
+                full: !is_default,
                 profile,
                 at_once: jobs,
                 icount,
