@@ -18,7 +18,7 @@ use std::error::Error;
 use std::future::poll_fn;
 
 /// Things of one order. The others are part of the next one.
-const MOST: usize = 128;
+const MOST: usize = 32;
 
 impl Agent {
     /// The boot time of the next attempt; `None` while an order is under way, whose end begins the next turn.
@@ -38,6 +38,8 @@ impl Agent {
             return;
         }
         let most = if is_ordered { MOST } else { usize::MAX };
+        // During an apply the process that writes back would only find the lock taken.
+        let waits = is_ordered && self.apply_tracker.has_open_apply();
         let mut ordered = Vec::new();
         for thing in self.verdicts.reverts.due(self.verdicts.now(), most) {
             let open = self.verdicts.open_drift(thing);
@@ -46,7 +48,7 @@ impl Agent {
                 self.verdicts.reverts.done(thing);
                 continue;
             }
-            if self.apply_tracker.writes(&self.verdicts.expectation(thing).thing) {
+            if waits || self.apply_tracker.writes(&self.verdicts.expectation(thing).thing) {
                 // The apply writes it; two writers would undo each other's work.
                 continue;
             }

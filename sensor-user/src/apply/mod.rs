@@ -18,8 +18,8 @@
 //!    compares, and `engine::notes` writes history and node state.
 //! 6. After a kill, `engine::recovering` continues from the journal.
 //!
-//! [`agent_view`] shows applies to the daemon. [`orders`] plans and applies what a cluster's reporter hands in, and writes back for a daemon that may not. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`,
-//! `preview` and `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a
+//! [`agent_view`] shows applies to the daemon. [`orders`] plans and applies what a cluster's reporter hands in, and writes back for a
+//! daemon that may not. [`repairs`], `repair_run` and `repair_report` are for `holdfast repair`, `preview` and `plan_contents` for `holdfast plan`, `history` for `holdfast history`. Both the apply and the repair notify a
 //! running daemon through [`crate::agent::writer_protocol`].
 
 mod act_error;

@@ -19,7 +19,7 @@ const STOP_MICROSECONDS: u64 = 600_000_000;
 /// One entry of `ExecStart`: the program, its arguments with its name first, and whether a failure is ignored.
 type ExecStart<'a> = (&'a str, Vec<&'a str>, bool);
 
-/// Starts a unit that exists for as long as its process.
+/// Starts a unit that exists for as long as its process. `limit`: systemd ends the process after this time.
 ///
 /// # Errors
 /// systemd does not answer, or refuses. It refuses a name that a unit has that still runs.
@@ -28,6 +28,7 @@ pub(in crate::apply) async fn start(
     name: &str,
     description: &str,
     command: &[&str],
+    limit: Option<Duration>,
 ) -> Result<(), SystemdError> {
     let connection = connect(root, ANSWER).await?;
     let manager = ManagerProxy::builder(&connection)
@@ -42,7 +43,7 @@ pub(in crate::apply) async fn start(
     let property = |name: &str, value: Variant<'_>| -> Result<(String, OwnedVariant), SystemdError> {
         Ok((name.to_owned(), value.try_to_owned()?))
     };
-    let properties = vec![
+    let mut properties = vec![
         property("Description", Variant::from(description))?,
         property("Type", Variant::from("exec"))?,
         property("CollectMode", Variant::from("inactive-or-failed"))?,
@@ -50,6 +51,10 @@ pub(in crate::apply) async fn start(
         property("TimeoutStopUSec", Variant::from(STOP_MICROSECONDS))?,
         property("ExecStart", Variant::from(exec))?,
     ];
+    if let Some(limit) = limit {
+        let microseconds = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        properties.push(property("RuntimeMaxUSec", Variant::from(microseconds))?);
+    }
     manager.start_transient_unit(name.to_owned(), "fail".to_owned(), properties, Vec::new()).await?;
     Ok(())
 }

@@ -43,12 +43,17 @@ use std::{
     time::Duration,
 };
 use tokio::{process::Command, time::timeout};
-use unit::{THIS_PROGRAM, start_unit};
+use unit::{OrderUnit, THIS_PROGRAM, start_unit};
 
 use crate::report::socket::ConfigOrders;
 
-/// The unit that applies.
-const UNIT: &str = "holdfast-apply.service";
+/// The unit that applies. An apply takes as long as its actions and drains do.
+const UNIT: OrderUnit = OrderUnit {
+    name: "holdfast-apply.service",
+    description: "Applies a MachineConfig to this node",
+    what: "run",
+    limit: None,
+};
 /// Longest message.
 const MESSAGE_BYTES: usize = 2000;
 /// Longest time to plan. A config that takes longer would keep every other request waiting.
@@ -104,14 +109,7 @@ impl NodeOrders {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(&format!("cannot ask systemd: {error}")))?;
         let host = [("--host-root", &*self.root), ("--state", &*self.state)];
-        let start = start_unit(
-            &self.root,
-            &self.directory,
-            UNIT,
-            "Applies a MachineConfig to this node",
-            "run",
-            &host,
-        );
+        let start = start_unit(&self.root, &self.directory, UNIT, &host);
         runtime.block_on(start).map_err(|error| failed(&error))
     }
 
@@ -119,7 +117,7 @@ impl NodeOrders {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else { return true };
         // Without an answer it may run: a second process would only wait for its lock.
-        runtime.block_on(transient::is_active(&self.root, UNIT)).unwrap_or(true)
+        runtime.block_on(transient::is_active(&self.root, UNIT.name)).unwrap_or(true)
     }
 
     /// The name of the config that the node has. `known` has the one of the newest generation.

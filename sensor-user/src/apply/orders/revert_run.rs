@@ -4,6 +4,7 @@
 //! names things: the configs decide what is written, and the policies whether. During the process no apply starts. A running daemon
 //! is notified before the first write, and accepts the process as Holdfast.
 
+use super::files::OrderDirectory;
 use super::revert_files::{RevertFiles, RevertRequest, RevertedThing, RevertedThings};
 use crate::{
     agent::{
@@ -59,6 +60,9 @@ enum RevertRunError {
     /// A config or a policy cannot be used.
     #[error(transparent)]
     Desired(#[from] DesiredError),
+    /// The results cannot be kept, so nothing more is written.
+    #[error("cannot keep the results in the state directory: {0}; the daemon tries again")]
+    Results(#[from] io::Error),
     /// The running daemon expects another state.
     #[error(
         "the running daemon expects another state of these paths, because a config or a policy changed; nothing was written, and the \
@@ -92,17 +96,32 @@ pub async fn run_reverts(host: &RevertHost) -> io::Result<bool> {
     let Some(request) = files.request()? else {
         return Err(io::Error::new(io::ErrorKind::NotFound, NO_REQUEST));
     };
-    let things = revert(&request, host).await.unwrap_or_else(|error| {
+    let RevertRequest { id, things: ordered } = request;
+    let mut results = RevertedThings { id, things: Vec::new() };
+    // After each thing, so that a process that is ended early leaves the results of what it wrote.
+    let mut keep = |result: RevertedThing| {
+        results.things.push(result);
+        files.set_results(&results)
+    };
+    if let Err(error) = revert(&ordered, host, &mut keep).await {
         tracing::error!(%error, "Cannot write back what drifted.");
-        let things = request.things.iter();
-        things.map(|ordered| RevertedThing::failed(ordered.thing.clone(), &error)).collect()
-    });
-    let is_done = things.iter().all(|thing| thing.error.is_none());
-    files.set_results(&RevertedThings { id: request.id, things })?;
-    Ok(is_done)
+        let left = ordered
+            .iter()
+            .filter(|ordered| !results.things.iter().any(|result| result.thing == ordered.thing));
+        let failed: Vec<_> =
+            left.map(|ordered| RevertedThing::failed(ordered.thing.clone(), &error)).collect();
+        results.things.extend(failed);
+        files.set_results(&results)?;
+    }
+    Ok(results.things.iter().all(|thing| thing.error.is_none()))
 }
 
-async fn revert(request: &RevertRequest, host: &RevertHost) -> Result<Vec<RevertedThing>, RevertRunError> {
+/// Gives each result to `keep`.
+async fn revert(
+    things: &[OrderedRevert],
+    host: &RevertHost,
+    keep: &mut dyn FnMut(RevertedThing) -> io::Result<()>,
+) -> Result<(), RevertRunError> {
     let (root, state) = (&host.sources.root, host.sources.state());
     // The lock is in the store, which a node without an apply does not have yet.
     Store::open(&state)?;
@@ -112,24 +131,29 @@ async fn revert(request: &RevertRequest, host: &RevertHost) -> Result<Vec<Revert
     })?;
     // As in the daemon, a rule writes to no file system whose server may hang.
     let observer = Arc::new(Observer::guarded(root)?);
+    let mut reverter = Reverter::new(root, &state, host.own.clone());
+    reverter.recover(&observer);
     let whole = desired::load_with_config(&inputs(&host.sources)?, &*observer)?;
-    let (mut due, mut results) = (Vec::new(), Vec::new());
-    for ordered in &request.things {
+    let mut due = Vec::new();
+    for ordered in things {
         match under_revert(&whole.desired, &ordered.thing) {
             Ok(expectation) => due.push((expectation, ordered)),
-            Err(refusal) => results.push(RevertedThing::failed(ordered.thing.clone(), &refusal)),
+            Err(refusal) => keep(RevertedThing::failed(ordered.thing.clone(), &refusal))?,
         }
     }
     if due.is_empty() {
-        return Ok(results);
+        return Ok(());
     }
     due.sort_by_cached_key(|(expectation, _)| order(expectation));
     let expectations = || due.iter().map(|(expectation, _)| *expectation);
     let _daemon = announce(&state, expectations()).await.map_err(|_| RevertRunError::Unexpected)?;
-    let mut reverter = Reverter::new(root, &state, host.own.clone());
-    reverter.recover(&observer);
     Restorer::new(Arc::clone(&observer), root).remove_leftovers(expectations());
+    let orders = OrderDirectory::new(&state);
     for (expectation, ordered) in due {
+        if orders.ordered().is_some() && orders.end().is_none() {
+            // An ordered apply waits for the lock.
+            return Err(RevertRunError::ApplyUnderWay);
+        }
         let wanted = WriteBackRequest {
             observer: &observer,
             config: &whole.rendered,
@@ -139,9 +163,9 @@ async fn revert(request: &RevertRequest, host: &RevertHost) -> Result<Vec<Revert
             // The lock keeps the others away.
             writers: &[],
         };
-        results.push(result_of(ordered, reverter.write_back(wanted).await));
+        keep(result_of(ordered, reverter.write_back(wanted).await))?;
     }
-    Ok(results)
+    Ok(())
 }
 
 /// The inputs of a daemon with these options after its start.

@@ -7,7 +7,7 @@ use super::{
     files::OrderDirectory,
     revert_files::{RevertFiles, RevertRequest, RevertedThing, RevertedThings},
     revert_run::RevertHost,
-    unit::{UnitStartError, start_unit},
+    unit::{OrderUnit, UnitStartError, start_unit},
 };
 use crate::{
     agent::{
@@ -16,6 +16,7 @@ use crate::{
     },
     apply::actions::transient,
     clock::{Clock as _, SystemClock},
+    desired::NamedSources,
 };
 use sensor_model::expectation::Thing;
 use std::{
@@ -29,11 +30,20 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The unit that writes back.
-const UNIT: &str = "holdfast-revert.service";
+/// The name of the unit that writes back.
+const NAME: &str = "holdfast-revert.service";
+/// The unit that writes back. Its process has the lock that an ordered apply waits for, for a longer time than this.
+const UNIT: OrderUnit = OrderUnit {
+    name: NAME,
+    description: "Writes the declared state of this node back",
+    what: "revert",
+    limit: Some(Duration::from_secs(90)),
+};
 /// The pause before each question whether it still runs.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Longest time that the unit may take.
+/// The time after which a unit counts as over that was never seen to run, and left no results.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// Longest time that the unit may take, with its end.
 const LIMIT: Duration = Duration::from_mins(5);
 /// Size of the thread's stack.
 const STACK_BYTES: usize = 1 << 20;
@@ -45,21 +55,21 @@ enum RevertOrderError {
     #[error("cannot write the request to the state directory: {0}; the daemon tries again")]
     Request(io::Error),
     /// The thread, or its runtime, cannot be made.
-    #[error("cannot start a thread for {UNIT}: {0}; the daemon tries again")]
+    #[error("cannot start a thread for {NAME}: {0}; the daemon tries again")]
     Thread(io::Error),
     /// The unit cannot be started.
-    #[error("cannot start {UNIT}: {0}; the daemon tries again")]
+    #[error("cannot start {NAME}: {0}; the daemon tries again")]
     Start(UnitStartError),
     /// The unit does not end.
-    #[error("{UNIT} did not end within {} minutes; `journalctl -u {UNIT}` shows why", LIMIT.as_secs() / 60)]
+    #[error("{NAME} did not end within {} minutes; `journalctl -u {NAME}` shows why", LIMIT.as_secs() / 60)]
     NotOver,
     /// The unit ended early.
     #[error(
-        "{UNIT} ended without a result for this path; `journalctl -u {UNIT}` shows why; the daemon tries again"
+        "{NAME} ended without a result for this path; `journalctl -u {NAME}` shows why; the daemon tries again"
     )]
     NoResult,
     /// The results cannot be read.
-    #[error("cannot read the results of {UNIT}: {0}; the daemon tries again")]
+    #[error("cannot read the results of {NAME}: {0}; the daemon tries again")]
     Results(io::Error),
     /// The process gave this reason.
     #[error("{0}")]
@@ -77,7 +87,10 @@ impl NodeReverts {
     /// For the host of a daemon with these options.
     pub fn new(mut host: RevertHost) -> Self {
         // The unit has another working directory.
-        for path in host.sources.configs.iter_mut().chain(&mut host.sources.policies).chain(&mut host.own) {
+        host.sources.state = Some(host.sources.state());
+        let NamedSources { root, state, configs, policies, .. } = &mut host.sources;
+        let paths = configs.iter_mut().chain(policies).chain(state).chain([root]).chain(&mut host.own);
+        for path in paths {
             if let Ok(absolute) = std::path::absolute(&*path) {
                 *path = absolute;
             }
@@ -94,7 +107,7 @@ impl NodeReverts {
         let (unit, theirs) = (self.unit.clone(), request.clone());
         let thread = std::thread::Builder::new().name("reverts".to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
-            // Without a receiver the daemon is about to end. The next one finds the files.
+            // Without a receiver the daemon is about to end. The next one finds the files, which stay until the loop has the results.
             drop(send.send(unit.results(theirs, is_new)));
         });
         if let Err(error) = spawned {
@@ -130,6 +143,7 @@ impl RevertOrders for NodeReverts {
         let Some(under_way) = &mut self.under_way else { return Poll::Pending };
         let over = ready!(Pin::new(under_way).poll(context));
         self.under_way = None;
+        self.unit.remove_files();
         // A thread that panicked gives nothing. Its things are due again after their pauses.
         Poll::Ready(over.unwrap_or_default())
     }
@@ -145,7 +159,7 @@ struct RevertUnit {
 }
 
 impl RevertUnit {
-    /// Starts the unit for a new request, waits for its end, and removes the files.
+    /// Starts the unit for a new request, waits for its end, and reads its results.
     fn results(&self, request: RevertRequest, is_new: bool) -> Vec<RevertResult> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let run = runtime.map_err(RevertOrderError::Thread).and_then(|runtime| {
@@ -156,12 +170,10 @@ impl RevertUnit {
                 self.over().await
             })
         });
-        let results = match run {
+        match run {
             Ok(()) => self.taken(request),
             Err(error) => failed_all(request, error),
-        };
-        self.remove_files();
-        results
+        }
     }
 
     async fn start(&self, request: &RevertRequest) -> Result<(), RevertOrderError> {
@@ -173,25 +185,24 @@ impl RevertUnit {
         {
             options.extend(paths.iter().map(|path| (name, path.as_path())));
         }
-        let description = "Writes the declared state of this node back";
-        let start = start_unit(&sources.root, &self.directory, UNIT, description, "revert", &options);
+        let start = start_unit(&sources.root, &self.directory, UNIT, &options);
         start.await.map_err(RevertOrderError::Start)
     }
 
     /// Waits for the end of the unit.
     async fn over(&self) -> Result<(), RevertOrderError> {
         let began = Instant::now();
-        let mut quiet = 0;
+        let mut was_active = false;
         while began.elapsed() < LIMIT {
             tokio::time::sleep(PAUSE).await;
-            match transient::is_active(&self.host.sources.root, UNIT).await {
-                Ok(true) => quiet = 0,
-                Ok(false) => quiet += 1,
-                Err(error) => tracing::debug!(%error, "systemd gives no state of {UNIT}."),
-            }
-            // A unit that is only queued looks as one that has ended. The results are the last that the process writes.
-            if quiet > 1 || (quiet == 1 && self.files.have_results()) {
-                return Ok(());
+            match transient::is_active(&self.host.sources.root, NAME).await {
+                Ok(true) => was_active = true,
+                // A unit that is only queued looks as one that has ended.
+                Ok(false) if was_active || self.files.have_results() || began.elapsed() >= START_LIMIT => {
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "systemd gives no state of {NAME}."),
             }
         }
         Err(RevertOrderError::NotOver)

@@ -8,7 +8,7 @@ use crate::{
     labels,
     observation::Observer,
 };
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
 
 /// The hidden command that plans and runs orders, and writes back.
 pub const SUBCOMMAND: &str = "order";
@@ -26,6 +26,19 @@ pub(super) enum UnitStartError {
     Systemd(#[from] SystemdError),
 }
 
+/// A unit that runs the command `order`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OrderUnit {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Its description.
+    pub(super) description: &'static str,
+    /// What the command does.
+    pub(super) what: &'static str,
+    /// systemd ends the process after this time.
+    pub(super) limit: Option<Duration>,
+}
+
 /// Starts a unit that runs the command `order` with these options.
 ///
 /// # Errors
@@ -33,9 +46,7 @@ pub(super) enum UnitStartError {
 pub(super) async fn start_unit(
     root: &Path,
     directory: &OrderDirectory,
-    unit: &str,
-    description: &str,
-    what: &str,
+    unit: OrderUnit,
     options: &[(&str, &Path)],
 ) -> Result<(), UnitStartError> {
     let label = Observer::new(root).ok().and_then(|observer| labels::of_programs(&observer));
@@ -43,7 +54,7 @@ pub(super) async fn start_unit(
     let program = program.map_err(UnitStartError::Program)?.to_string_lossy().into_owned();
     let options: Vec<(&str, String)> =
         options.iter().map(|(name, path)| (*name, path.to_string_lossy().into_owned())).collect();
-    let mut command = vec![program.as_str(), SUBCOMMAND, what];
+    let mut command = vec![program.as_str(), SUBCOMMAND, unit.what];
     command.extend(options.iter().flat_map(|(name, path)| [*name, path.as_str()]));
-    Ok(transient::start(root, unit, description, &command).await?)
+    Ok(transient::start(root, unit.name, unit.description, &command, unit.limit).await?)
 }
