@@ -16,6 +16,9 @@ pub const ALARM_BYTES: u32 = 1 << 16;
 /// Most refusals of one user in a second that have a record each; the others are counted.
 pub const DENIALS_A_SECOND: u32 = 32;
 
+/// Most loads of one user in a second that have a record each; the others have none.
+pub const LOADS_A_SECOND: u32 = 32;
+
 /// Most users with a refusal count of their own; the map evicts the least recently used first.
 pub const DENIAL_ENTRIES: u32 = 1 << 10;
 

@@ -259,6 +259,18 @@ pub struct Denials {
     pub padding: u32,
 }
 
+/// Loads of one user. The key is a file system uid of the initial user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Loads {
+    /// Begin of the current second, boot-time nanoseconds.
+    pub since_ns: u64,
+    /// Records in the current second.
+    pub recorded: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
 /// A control group that was created while the sensor ran, in the hierarchy that the daemon chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

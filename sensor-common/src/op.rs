@@ -63,7 +63,7 @@ pub enum Operation {
     OpenTamper = 27,
     /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
     Denied = 28,
-    /// A managed file mapped with `PROT_EXEC`, as a loader maps a library.
+    /// A file of an image mapped with `PROT_EXEC`, as a loader maps a library.
     Load = 29,
 }
 
@@ -170,11 +170,12 @@ pub const RULE_SHIFT: u32 = 8;
 /// Mask of a rule's number, which has eleven bits.
 pub const RULE_MASK: u32 = (1 << 11) - 1;
 
-/// Executions of the file are reported only while it is dirty, and for [`crate::limits::EXECUTIONS_AFTER_CHANGE_NS`] after a change: it is
-/// as the image has it, and programs of the image are executed all the time.
-pub const ROLE_QUIET_EXECUTIONS: u32 = 1 << 31;
+/// Executions and loads of the file are reported only while it is dirty, and for [`crate::limits::EXECUTIONS_AFTER_CHANGE_NS`] after a
+/// change: it is as the image has it, and programs of the image are executed all the time.
+pub const ROLE_EXECUTIONS_AFTER_CHANGE: u32 = 1 << 31;
 
-/// Everything that should be in the directory is known. Programs report an execution of a file in it that has no entry of its own.
+/// Of a directory: everything that should be in it is known, and executions of files in it that have no entry are reported. Of a file: it
+/// is not as the image has it, and loads of it are reported.
 pub const ROLE_EXECUTIONS: u32 = 1 << 19;
 
 /// First bit of the number of the set of rules for [`ROLE_GUARD`] in `roles`, which [`RULE_MASK`] masks, too.

@@ -6,7 +6,7 @@ use sensor_common::bitmap::Bitmap;
 use sensor_common::limits;
 use sensor_common::map::{
     Allowed, BtrfsOffsets, COUNTERS, Control, Counter, Denials, Executing, Execution, Group, Identity,
-    InodeKey, Managed, NameKey, Process,
+    InodeKey, Loads, Managed, NameKey, Process,
 };
 
 /// Allocate entries when they are inserted (`BPF_F_NO_PREALLOC`).
@@ -53,6 +53,10 @@ pub(crate) static ALARMS: RingBuf = RingBuf::with_byte_size(limits::ALARM_BYTES,
 /// Refusals of each user.
 #[map]
 pub(crate) static DENIALS: LruHashMap<u32, Denials> = LruHashMap::with_max_entries(limits::DENIAL_ENTRIES, 0);
+
+/// Loads of each user.
+#[map]
+pub(crate) static LOADS: LruHashMap<u32, Loads> = LruHashMap::with_max_entries(limits::DENIAL_ENTRIES, 0);
 
 /// Processes by thread group id.
 #[map]

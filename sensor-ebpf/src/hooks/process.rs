@@ -9,17 +9,18 @@ use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Arguments, Pointer, current, read, within};
 use crate::managed::{self, Attempt};
 use crate::maps::{
-    self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
+    self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, LOADS, MANAGED,
+    PROCESSES,
 };
 use crate::ring;
 use crate::who::{self, group_id};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
-use sensor_common::limits::{ARGV_BYTES, EXECUTIONS_AFTER_CHANGE_NS};
+use sensor_common::limits::{ARGV_BYTES, EXECUTIONS_AFTER_CHANGE_NS, LOADS_A_SECOND};
 use sensor_common::map::{
-    Counter, Executing, Execution, GROUPS_KEY, Managed, Process, execution_id, execution_slot,
+    Counter, Executing, Execution, GROUPS_KEY, Loads, Managed, Process, execution_id, execution_slot,
 };
-use sensor_common::op::{Operation, ROLE_EXECUTIONS, ROLE_FILE, ROLE_QUIET_EXECUTIONS};
+use sensor_common::op::{Operation, ROLE_EXECUTIONS, ROLE_EXECUTIONS_AFTER_CHANGE, ROLE_FILE};
 
 /// Start time of a task's process (its group leader), boot-time nanoseconds. Like `who::process_start`, for a task whose type
 /// the verifier knows: each field costs an instruction or two and no helper call.
@@ -203,40 +204,78 @@ fn executing(task: u64, id: u64) -> *mut Managed {
     entry
 }
 
-/// `mmap_file` with `PROT_EXEC`: a task maps a file to run code of it. A loader does so with a library.
+/// `mmap_file` with `PROT_EXEC`: a task maps a file to run code of it. A loader does so with a library. Reported are files of an image that
+/// differ, or changed a short time ago.
 #[inline(always)]
 pub(crate) fn loaded(file: Pointer) {
     let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return };
     let Some(entry) = managed::lookup(inode) else { return };
+    // SAFETY: the entry comes from a map look-up in this run.
+    let is_of_image = unsafe { (*entry).roles } & (ROLE_EXECUTIONS | ROLE_EXECUTIONS_AFTER_CHANGE) != 0;
+    if !is_of_image || !is_reported(entry) {
+        return;
+    }
     let recorded_inode = RecordInode::of(inode);
     // The kernel maps the program that a task executes, too, and the execution has its own record.
     // SAFETY: the value is read before the map is written.
     let is_program = was_ever_noted()
         && unsafe { EXECUTING.get(current()) }.is_some_and(|noted| noted.key == recorded_inode.key);
-    if !is_program {
-        run_of(entry, Operation::Load, 0, recorded_inode);
+    if !is_program && may_report_load() {
+        // SAFETY: as above.
+        unsafe { ring::push(entry, Operation::Load as u32, 0, Pointer::NULL, recorded_inode, 0, true) };
     }
 }
+
+/// Whether a load has room in the ring and in the limit of its user. A mapping costs a task a few hundred nanoseconds, so without a limit
+/// any user could fill half of the ring. A load is no change, so one that is left out is no loss.
+#[inline(always)]
+fn may_report_load() -> bool {
+    if maps::is_half_full() {
+        return false;
+    }
+    let uid = who::user();
+    // SAFETY: the helper has no preconditions.
+    let now = unsafe { bpf_ktime_get_boot_ns() };
+    let Some(loads) = LOADS.get_ptr_mut(uid) else {
+        return LOADS.insert(uid, Loads { since_ns: now, recorded: 1, padding: 0 }, 0).is_ok();
+    };
+    // SAFETY: the pointer comes from a map look-up; words are read and written whole. Two tasks of one user at once may count as one.
+    unsafe {
+        if now.wrapping_sub((*loads).since_ns) >= SECOND {
+            (*loads).since_ns = now;
+            (*loads).recorded = 0;
+        }
+        if (*loads).recorded >= LOADS_A_SECOND {
+            return false;
+        }
+        (*loads).recorded += 1;
+    }
+    true
+}
+
+/// A second in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 
 /// Reports the execution of a managed file.
 #[inline(always)]
 fn executed(entry: *mut Managed, id: u64, recorded_inode: RecordInode) {
-    run_of(entry, Operation::Exec, id, recorded_inode);
+    if is_reported(entry) {
+        // Any user can execute a file without limit.
+        // SAFETY: the entry comes from a map look-up in this run.
+        unsafe { ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, recorded_inode, 0, true) };
+    }
 }
 
-/// Reports that a task runs code of a managed file, unless the file is one of the image that nothing has changed.
+/// Whether executions of a managed file are reported: of each one, unless it is as the image has it and nothing has changed it.
 #[inline(always)]
-fn run_of(entry: *mut Managed, operation: Operation, detail: u64, recorded_inode: RecordInode) {
+fn is_reported(entry: *const Managed) -> bool {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
         let roles = (*entry).roles;
-        let is_quiet = roles & ROLE_QUIET_EXECUTIONS != 0
-            && core::ptr::read_volatile(&raw const (*entry).dirty) == 0
-            && bpf_ktime_get_boot_ns().saturating_sub((*entry).changed_ns) > EXECUTIONS_AFTER_CHANGE_NS;
-        if roles & ROLE_FILE != 0 && !is_quiet {
-            // Any user can do it without limit.
-            ring::push(entry, operation as u32, detail, Pointer::NULL, recorded_inode, 0, true);
-        }
+        roles & ROLE_FILE != 0
+            && (roles & ROLE_EXECUTIONS_AFTER_CHANGE == 0
+                || core::ptr::read_volatile(&raw const (*entry).dirty) != 0
+                || bpf_ktime_get_boot_ns().saturating_sub((*entry).changed_ns) <= EXECUTIONS_AFTER_CHANGE_NS)
     }
 }
 

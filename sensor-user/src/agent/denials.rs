@@ -7,10 +7,10 @@
 use super::budgets::{Account, Budgets, OverBudget};
 use super::counting_windows::{CountedEvents, CountingWindows};
 use super::deny_rules::DenyRules;
+use super::executions::LookedUpPaths;
 use super::kernel_programs::KernelPrograms;
 use super::registry::Concerned;
 use super::reports::AgentReport;
-use super::unknown_executions::LookedUpPaths;
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;

@@ -43,7 +43,7 @@
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
-//! - executions: `unknown_executions`
+//! - executions: `executions`, `unknown_executions`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
 //! - applies: `writer_protocol`, `overwritten`
 //! - verification: `kernel_programs`, `foreign`, `workers`
@@ -67,6 +67,7 @@ mod directory_watch;
 mod enrolment;
 mod episode;
 mod error;
+mod executions;
 mod follow_applies;
 mod foreign;
 mod holdfast_writers;

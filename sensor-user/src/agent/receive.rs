@@ -218,6 +218,12 @@ impl Agent {
         let MatchedRecord { watches, with_actor: concerned, without_actor: others } =
             self.match_record(change)?;
         let own = self.intake.attributor.is_ours(record);
+        if change.operation == Operation::Exec && change.name().is_some() {
+            if !own {
+                self.executed_without_entry(&watches, change);
+            }
+            return Ok(());
+        }
         // Before Linux 6.17 the hook of an ioctl runs before the kernel takes the inode's lock for the change. So the inode's
         // evidence does not cover the change.
         let is_outside_evidence = change.operation == Operation::Ioctl;
@@ -231,12 +237,6 @@ impl Agent {
             let actor = self.intake.actor(change);
             let verifier = &self.verifications.verifier;
             self.denials.record_denial(&watches, &concerned, (change, &actor), verifier, &mut self.verdicts);
-            return Ok(());
-        }
-        if change.operation == Operation::Exec && change.name().is_some() {
-            if !own {
-                self.executed_without_entry(&watches, change);
-            }
             return Ok(());
         }
         if concerned == Concerned::default() {
@@ -270,8 +270,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Records the execution of managed files, or that they are loaded as libraries. A program of the image is executed all the time, so its execution has a record only if the
-    /// program differs from the image, or was changed and is not verified yet.
+    /// Records the execution of managed files, or that they are loaded as libraries. A program of the image is executed all the time, so
+    /// its execution has a record only if the program differs from the image, or was changed and is not verified yet.
     pub(super) fn executed(&mut self, things: &[ThingId], change: &CheckedRecord) {
         let verdicts = &mut self.verdicts;
         let is_recorded = |thing: &&ThingId| {

@@ -11,8 +11,8 @@
 use crate::observation::Route;
 use sensor_common::map::InodeKey;
 use sensor_common::op::{
-    GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_EXECUTIONS, ROLE_FILE, ROLE_GUARD,
-    ROLE_NAMES, ROLE_QUIET_EXECUTIONS, RULE_SHIFT,
+    GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_EXECUTIONS, ROLE_EXECUTIONS_AFTER_CHANGE,
+    ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
 };
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
@@ -155,17 +155,15 @@ impl WatchRegistry {
         }
     }
 
-    /// Sets whether the kernel programs report executions of the file at a path only while it is dirty. Gives the key of its inode; the
-    /// caller enrols it.
-    pub fn set_quiet_executions(&mut self, path: &Path, is_quiet: bool) -> Option<InodeKey> {
+    /// Sets whether the file of an image at a path differs: then the kernel programs report each execution and load of it, else those after a
+    /// change. Gives the key of its inode if that is new; the caller enrols it.
+    pub fn set_image_differs(&mut self, path: &Path, differs: bool) -> Option<InodeKey> {
         let watch_id = self.find(path)?;
         let watch = &mut self.watches[watch_id as usize];
-        if is_quiet {
-            watch.roles |= ROLE_QUIET_EXECUTIONS;
-        } else {
-            watch.roles &= !ROLE_QUIET_EXECUTIONS;
-        }
-        watch.key()
+        let before = watch.roles;
+        watch.roles &= !(ROLE_EXECUTIONS | ROLE_EXECUTIONS_AFTER_CHANGE);
+        watch.roles |= if differs { ROLE_EXECUTIONS } else { ROLE_EXECUTIONS_AFTER_CHANGE };
+        watch.key().filter(|_| watch.roles != before)
     }
 
     /// Watches the directories of a route. The directories of the declared path itself always have watches of their own.
@@ -379,11 +377,6 @@ impl WatchRegistry {
             let names = if watch.has_unresolved() { ROLE_DIRECTORY } else { 0 };
             roles | watch.roles | names
         });
-        // A hard link to a file of the image may be at a path that a config declares.
-        let of_file = watch_ids.iter().map(|watch_id| self.watches[*watch_id as usize].roles);
-        if of_file.filter(|roles| roles & ROLE_FILE != 0).any(|roles| roles & ROLE_QUIET_EXECUTIONS == 0) {
-            roles &= !ROLE_QUIET_EXECUTIONS;
-        }
         let protected = watch_ids.iter().find_map(|watch_id| {
             let watch = &self.watches[*watch_id as usize];
             // A unit's rule protects its declared paths, not the files that a package has elsewhere.
@@ -398,6 +391,12 @@ impl WatchRegistry {
         let in_trees = self.trees.enrolment(key);
         let number = watch_ids.first().copied().or(in_trees.map(|(number, _)| number))?;
         let of_trees = in_trees.map_or(0, |(_, roles)| roles);
+        // A hard link to a file of the image may be at a path that a config declares, or in a tree.
+        let of_paths = watch_ids.iter().map(|watch_id| self.watches[*watch_id as usize].roles);
+        let of_files = of_paths.chain([of_trees]).filter(|roles| roles & ROLE_FILE != 0);
+        if of_files.fold(u32::MAX, |all, roles| all & roles) & ROLE_EXECUTIONS_AFTER_CHANGE == 0 {
+            roles &= !ROLE_EXECUTIONS_AFTER_CHANGE;
+        }
         Some((number, roles | of_trees | deny | guarded | names))
     }
 

@@ -81,9 +81,8 @@ impl Agent {
             self.compare_mounts(changes)?;
         }
         self.verifications.file_system_answers(thing, &mut self.verdicts);
-        let before = self.verdicts.last_verdict(thing);
         self.verdicts.conclude(thing, &verified, now, &mut self.verifications.verifier);
-        Ok(self.follow_executions(thing, before)?)
+        Ok(self.follow_executions(thing)?)
     }
 
     /// A mount that replaces another one over a hierarchy may have the same differences, and is a drift of its own.

@@ -9,10 +9,10 @@ mod enrol;
 mod marks;
 mod served;
 
+use super::executions;
 use super::foreign::foreign;
 use super::kernel_programs::KernelPrograms;
 use super::registry::{self, Inode, PackedInode, WatchRegistry};
-use super::unknown_executions;
 use crate::desired::Desired;
 use crate::kernel::maps::MapsError;
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
@@ -130,7 +130,7 @@ impl Verifier {
             |path| observer.route(path),
             |unit| observer.install_directories(unit),
         );
-        unknown_executions::set_reported(&mut registry, desired);
+        executions::set_reported(&mut registry, desired);
         let units = UnitStates::new(root);
         let links = links(&desired.expectations).collect();
         Self {

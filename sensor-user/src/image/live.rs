@@ -125,13 +125,16 @@ pub(crate) fn expected_at(
     Ok(found.and_then(|(index, entry)| live_of(path, &entry, index.meta())))
 }
 
-/// Whether the host's image, packages or baseline have something at a path.
+/// Whether the host's image, packages or baseline have something at a path; `None` if an index is missing or old.
 ///
 /// # Errors
 /// An index cannot be read.
-pub(crate) fn has(observer: &Observer, state: &Path, path: &Path) -> Result<bool, ImageError> {
-    let indexes = choose_indexes(&Images::of(state), None, observer)?;
-    Ok(strongest(&indexes, path.as_os_str().as_bytes())?.is_some())
+pub(crate) fn has(observer: &Observer, state: &Path, path: &Path) -> Result<Option<bool>, ImageError> {
+    let chosen = applying(&Images::of(state), observer)?;
+    if !chosen.is_whole(observer) {
+        return Ok(None);
+    }
+    Ok(Some(strongest(&chosen.indexes, path.as_os_str().as_bytes())?.is_some()))
 }
 
 /// The paths of the rules, whose state is unknown.

@@ -103,7 +103,7 @@ pub const HOOKS: &[Hook] = &[
         since: Some("6.9"),
         ..always("file_release", &["file"], "the end of a writer (polled instead)")
     },
-    always("mmap_file", &["file", "prot", "flags"], "shared writable mappings, and libraries"),
+    always("mmap_file", &["file", "prot", "flags"], "shared writable mappings, and loads of libraries"),
     always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
     always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
     // Some older stable kernels have it too. On a kernel without it, ioctls of 32-bit processes call `file_ioctl`.

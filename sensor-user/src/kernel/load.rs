@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The maps that outlive the daemon: all of them, because adopted programs continue to use their own maps.
-const PINNED_MAPS: [&str; 18] = [
+const PINNED_MAPS: [&str; 19] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
@@ -38,6 +38,7 @@ const PINNED_MAPS: [&str; 18] = [
     "CHANGES",
     "ALARMS",
     "DENIALS",
+    "LOADS",
     "PROCESSES",
     "EXECUTIONS",
     "EXECUTION_SEQUENCE",

@@ -5,6 +5,7 @@
 //! counts as a change.
 
 use super::size::{self, Outgrown};
+use crate::clock::{Clock as _, SystemClock};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::bitmap::Bitmap;
 use sensor_common::limits::NAME_KEY_BYTES;
@@ -12,6 +13,7 @@ use sensor_common::map::{
     Allowed, BtrfsOffsets, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED,
     Identity, InodeKey, Managed, NameKey, Process, execution_slot,
 };
+use sensor_common::op::ROLE_EXECUTIONS_AFTER_CHANGE;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -214,6 +216,10 @@ impl Maps {
         let entry = match self.entry(key)? {
             Some(entry) if entry.id == id && entry.roles == roles => return Ok(()),
             Some(entry) => Managed { id, roles, counter: entry.counter + 1, dirty: 1, ..entry },
+            // What the path of a file of an image leads to now may be another file, so it counts as just changed until it is verified.
+            None if roles & ROLE_EXECUTIONS_AFTER_CHANGE != 0 => {
+                Managed { id, roles, dirty: 1, changed_ns: SystemClock.boot_ns(), ..Managed::default() }
+            }
             None => Managed { id, roles, ..Managed::default() },
         };
         let mut value = [0; MANAGED];

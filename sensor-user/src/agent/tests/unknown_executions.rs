@@ -22,8 +22,7 @@ fn executed(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
 }
 
 /// The path of each record of an execution, with its reason.
-async fn recorded(node: &Node, daemon: Daemon) -> Vec<(String, String)> {
-    node.end(daemon).await;
+fn recorded(node: &Node) -> Vec<(String, String)> {
     let records = node.recorded(RecordKind::Exec).into_iter();
     records
         .map(|record| {
@@ -40,7 +39,9 @@ fn unknown(path: &str) -> (String, String) {
 /// A host with a rule about what its baseline has in `/usr/bin`, with and without the index of the baseline.
 fn with_baseline(is_indexed: bool) -> Node {
     let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "observe" }));
-    fs::create_dir_all(node.path("root/usr/bin/below")).unwrap();
+    for directory in ["root/usr/bin/below", "root/usr/bin/empty"] {
+        fs::create_dir_all(node.path(directory)).unwrap();
+    }
     for name in ["shipped", "below/shipped"] {
         fs::write(node.path("root/usr/bin").join(name), "program").unwrap();
     }
@@ -50,7 +51,7 @@ fn with_baseline(is_indexed: bool) -> Node {
         let text = serde_json::to_vec(&baseline).unwrap();
         index_baseline("baseline.json".as_ref(), &text, &Images::of(&node.path("state"))).unwrap();
     }
-    for name in ["late", "below/late"] {
+    for name in ["late", "below/late", "empty/late"] {
         fs::write(node.path("root/usr/bin").join(name), "program").unwrap();
     }
     node
@@ -65,14 +66,17 @@ async fn a_file_that_no_index_has_is_recorded_and_one_of_the_image_is_not() {
         ("/usr/bin", "shipped"),
         ("/usr/bin/below", "late"),
         ("/usr/bin/below", "shipped"),
+        ("/usr/bin/empty", "late"),
     ] {
         executed(&node, &mut daemon, directory, name);
     }
     // The kernel programs report nothing in a directory in which only some names are known.
     executed(&node, &mut daemon, "/etc", "late");
     let page = node.metrics.page().unwrap();
-    assert!(page.contains("holdfast_unknown_executions_total 2\n"), "{page}");
-    assert_eq!(recorded(&node, daemon).await, [unknown("/usr/bin/late"), unknown("/usr/bin/below/late")]);
+    assert!(page.contains("holdfast_unknown_executions_total 3\n"), "{page}");
+    let expected = ["/usr/bin/late", "/usr/bin/below/late", "/usr/bin/empty/late"].map(unknown);
+    node.end(daemon).await;
+    assert_eq!(recorded(&node), expected);
 }
 
 #[tokio::test]
@@ -89,7 +93,8 @@ async fn without_an_index_no_file_is_unknown() {
     fs::write(node.path("config/a.ign"), config.to_string()).unwrap();
     let mut daemon = node.begin(None).await;
     executed(&node, &mut daemon, "/usr/bin", "late");
-    assert_eq!(recorded(&node, daemon).await, []);
+    node.end(daemon).await;
+    assert_eq!(recorded(&node), []);
 }
 
 #[tokio::test]
@@ -101,7 +106,8 @@ async fn in_a_closed_directory_a_name_is_unknown_that_is_drift_there() {
     let mut daemon = node.begin(None).await;
     executed(&node, &mut daemon, "/etc/closed", "allowed-one");
     executed(&node, &mut daemon, "/etc/closed", "other");
-    assert_eq!(recorded(&node, daemon).await, [unknown("/etc/closed/other")]);
+    node.end(daemon).await;
+    assert_eq!(recorded(&node), [unknown("/etc/closed/other")]);
 }
 
 #[tokio::test]
@@ -118,4 +124,22 @@ async fn many_executions_of_one_file_are_counted_in_one_record() {
     let counted: Vec<_> = records.iter().filter_map(|record| record.detail.get("count")).collect();
     assert_eq!(counted, [&json!(16)]);
     assert!(records.iter().all(|record| record.path.as_deref() == Some("/usr/bin/late")));
+}
+
+#[tokio::test]
+async fn executions_of_a_file_of_the_image_are_reported_while_it_differs() {
+    let node = with_baseline(true);
+    let mut daemon = node.begin(None).await;
+    let program = Thing::file("/usr/bin/shipped");
+    let are_reported = |daemon: &Daemon| {
+        let registry = &daemon.agent.verifications.verifier.registry;
+        registry.get(registry.find(&program.path()).unwrap()).unwrap().reports_executions()
+    };
+    assert!(!are_reported(&daemon));
+    for (content, differs) in [("evil", true), ("program", false)] {
+        fs::write(node.path("root/usr/bin/shipped"), content).unwrap();
+        node.changed(&mut daemon, &program, Some(alice())).await;
+        assert_eq!(are_reported(&daemon), differs, "{content}");
+    }
+    node.end(daemon).await;
 }

@@ -49,10 +49,9 @@ impl Verifier {
         self.write_protections()
     }
 
-    /// Sets whether executions of the file at a path are reported only while it is dirty. Gives whether a map entry was written, which is
-    /// dirty since.
-    pub fn set_quiet_executions(&mut self, path: &Path, is_quiet: bool) -> Result<bool, MapsError> {
-        let key = self.registry.set_quiet_executions(path, is_quiet);
+    /// See [`registry::WatchRegistry::set_image_differs`]. Gives whether a map entry was written, which is dirty since.
+    pub fn set_image_differs(&mut self, path: &Path, differs: bool) -> Result<bool, MapsError> {
+        let key = self.registry.set_image_differs(path, differs);
         let Some(key) = key.filter(|_| self.kernel.is_some()) else { return Ok(false) };
         self.write_entry(key, self.registry.enrolment(key))?;
         Ok(true)
