@@ -5,8 +5,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
+use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
 use serde_json::json;
 
 use super::changes::QUIET;
@@ -75,7 +77,8 @@ fn run(context: &mut Context) -> Result<()> {
     let arguments = ["--standalone", "--config", "/run/live.yaml", "--policy", "/run/live-policy.yaml"];
     let agent = RunningDaemon::spawn(&[&arguments[..], &["--verify-every", "36000"]].concat())?;
     verified(context, &agent, FILES)?;
-    wait::pause(QUIET);
+    // A file that was just enrolled counts as changed.
+    wait::pause(Duration::from_nanos(EXECUTIONS_AFTER_CHANGE_NS) + QUIET);
     measured(context, "live, ours")?;
     agent.stop().map(drop)
 }
