@@ -137,17 +137,17 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
         if parts.canary.as_ref().is_some_and(Canary::has_begun_blind) {
             carried.begin_blind(GapReason::FtraceDisabled);
         }
-        let run = AgentRun {
+        let state = RunState {
             options,
             parts,
             apply_tracker,
             holdfast_writers,
-            loaded,
             carried,
             reports,
             write_back,
             revert_orders,
         };
+        let run = AgentRun { loaded, state };
         run.keep_running(&environment, &mut signals).await
     })
 }
@@ -181,27 +181,20 @@ pub(super) fn load(options: &mut AgentOptions, observer: &Observer) -> Result<Lo
 
 /// The input of one run of the loop.
 pub(super) struct AgentRun {
+    pub(super) loaded: LoadedDesired,
+    pub(super) state: RunState,
+}
+
+/// What one run hands over to the next one.
+pub(super) struct RunState {
     pub(super) options: AgentOptions,
     pub(super) parts: BackendParts,
     pub(super) apply_tracker: ApplyTracker,
     pub(super) holdfast_writers: HoldfastWriters,
-    pub(super) loaded: LoadedDesired,
     pub(super) carried: CarriedState,
     pub(super) reports: Box<dyn Reports>,
     pub(super) write_back: Box<dyn WriteBack>,
     pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
-}
-
-/// The output of one run, for the next one.
-struct FinishedRun {
-    options: AgentOptions,
-    parts: BackendParts,
-    apply_tracker: ApplyTracker,
-    holdfast_writers: HoldfastWriters,
-    carried: CarriedState,
-    reports: Box<dyn Reports>,
-    write_back: Box<dyn WriteBack>,
-    revert_orders: Option<Box<dyn RevertOrders>>,
 }
 
 impl AgentRun {
@@ -251,27 +244,7 @@ impl AgentRun {
                 finished.close().await?;
                 return Err(outgrown.into());
             }
-            let FinishedRun {
-                options,
-                parts,
-                apply_tracker,
-                holdfast_writers,
-                carried,
-                reports,
-                write_back,
-                revert_orders,
-            } = finished;
-            self = Self {
-                options,
-                parts,
-                apply_tracker,
-                holdfast_writers,
-                loaded,
-                carried,
-                reports,
-                write_back,
-                revert_orders,
-            };
+            self = Self { loaded, state: finished };
         }
     }
 
@@ -280,7 +253,7 @@ impl AgentRun {
         self,
         environment: &RunEnvironment,
         signals: &mut Signals,
-    ) -> Result<(RunEnd, FinishedRun), AgentError> {
+    ) -> Result<(RunEnd, RunState), AgentError> {
         let (mut agent, changes) = self.assemble(environment)?;
         let changes = agent.serve(changes, signals).await?;
         let mut carried = agent.carry();
@@ -311,7 +284,7 @@ impl AgentRun {
             adopted: true,
         };
         let reports = verdicts.reports;
-        let finished = FinishedRun {
+        let finished = RunState {
             options,
             parts,
             apply_tracker,
@@ -326,18 +299,17 @@ impl AgentRun {
 
     /// Creates the loop's state: everything is enrolled, and nothing is verified yet.
     pub(super) fn assemble(self, environment: &RunEnvironment) -> Result<(Agent, Changes), AgentError> {
-        let Self {
+        let Self { loaded: (desired, refused), state } = self;
+        let RunState {
             options,
             parts,
             apply_tracker,
             holdfast_writers,
-            loaded,
             mut carried,
             mut reports,
             write_back,
             revert_orders,
-        } = self;
-        let (desired, refused) = loaded;
+        } = state;
         let (clock, observer) = (&environment.clock, &environment.observer);
         if refused.is_some() {
             reports.report(AgentReport::ConfigsRead(false));
@@ -393,7 +365,7 @@ impl AgentRun {
     }
 }
 
-impl FinishedRun {
+impl RunState {
     /// Writes all waiting reports, and ends.
     async fn close(mut self) -> Result<(), AgentError> {
         self.reports.close().await?;

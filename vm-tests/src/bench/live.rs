@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
-use serde_json::json;
 
 use super::changes::QUIET;
 use super::many::verified;
-use super::operations::measure;
-use super::stage::{SETTLE, UNMANAGED, one, prepare};
+use super::stage::{SETTLE, operations, prepare};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, shell, wait};
 use crate::scenario::Scenario;
@@ -72,20 +70,13 @@ fn run(context: &mut Context) -> Result<()> {
         "{HOLDFAST} baseline /bin /usr/libexec > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json"
     ))?;
     wait::pause(SETTLE);
-    measured(context, "live, base")?;
+    operations(context, "live, base", &OPERATIONS)?;
     context.note("starting");
     let arguments = ["--standalone", "--config", "/run/live.yaml", "--policy", "/run/live-policy.yaml"];
     let agent = RunningDaemon::spawn(&[&arguments[..], &["--verify-every", "36000"]].concat())?;
     verified(context, &agent, FILES)?;
     // A file that was just enrolled counts as changed.
     wait::pause(Duration::from_nanos(EXECUTIONS_AFTER_CHANGE_NS) + QUIET);
-    measured(context, "live, ours")?;
+    operations(context, "live, ours", &OPERATIONS)?;
     agent.stop().map(drop)
-}
-
-fn measured(context: &mut Context, stage: &str) -> Result<()> {
-    context.note(format!("{stage}: operations"));
-    let measured = measure(Path::new(UNMANAGED), &OPERATIONS)?;
-    one(context, stage, json!(measured));
-    Ok(())
 }

@@ -3,15 +3,13 @@
 //! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: the opens without and with the daemon, and the
 //! memory of its maps. It has its own boot and base, because so many names make each path look-up of the kernel longer.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::changes::QUIET;
-use super::operations::measure;
-use super::stage::{LOG, SETTLE, UNMANAGED, one, prepare};
+use super::stage::{LOG, SETTLE, one, operations, prepare};
 use super::{files, usage};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, wait};
@@ -41,7 +39,7 @@ fn run(context: &mut Context) -> Result<()> {
     context.note("writing the managed files");
     files::make_empty(FILES)?;
     wait::pause(SETTLE);
-    opens(context, "many, base")?;
+    operations(context, "many, base", &OPENS)?;
     context.note("starting");
     let agent =
         RunningDaemon::spawn(&["--standalone", "--config", files::CONFIGS, "--verify-every", "36000"])?;
@@ -49,15 +47,8 @@ fn run(context: &mut Context) -> Result<()> {
     wait::pause(QUIET);
     let data = json!({ "bytes": usage::map_memory(agent.pid())?, "enrolled": FILES });
     one(context, "many, maps", data);
-    opens(context, "many, ours")?;
+    operations(context, "many, ours", &OPENS)?;
     agent.stop().map(drop)
-}
-
-fn opens(context: &mut Context, stage: &str) -> Result<()> {
-    context.note(format!("{stage}: opens"));
-    let measured = measure(Path::new(UNMANAGED), &OPENS)?;
-    one(context, stage, json!(measured));
-    Ok(())
 }
 
 /// Waits for the end of the first verification of at least `files` files, and reports that it waits.

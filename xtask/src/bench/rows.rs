@@ -243,8 +243,8 @@ pub(super) fn operations(measured: &Measured, stage: &str) -> Result<Vec<Row>> {
 pub(crate) fn many(measured: &Measured) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, field, budget) in MANY {
-        let base = measured.number("many, base", field)?;
-        rows.push(added(name, [base, base], measured.number("many, ours", field)?, Some(budget)));
+        let base = measured.number("many, base operations", field)?;
+        rows.push(added(name, [base, base], measured.number("many, ours operations", field)?, Some(budget)));
     }
     let bytes = measured.number("many, maps", "bytes")?;
     rows.push(Row {
@@ -257,8 +257,8 @@ pub(crate) fn many(measured: &Measured) -> Result<Vec<Row>> {
         peers: BTreeMap::new(),
     });
     for (name, field, budget) in LIVE {
-        let base = measured.number("live, base", field)?;
-        rows.push(added(name, [base, base], measured.number("live, ours", field)?, Some(budget)));
+        let base = measured.number("live, base operations", field)?;
+        rows.push(added(name, [base, base], measured.number("live, ours operations", field)?, Some(budget)));
     }
     Ok(rows)
 }

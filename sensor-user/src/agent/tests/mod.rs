@@ -23,7 +23,7 @@ use super::ordered_reverts::RevertOrders;
 use super::reload::CarriedState;
 use super::reports::{BackendName, DaemonFacts, Reports as _};
 use super::run_end::RunEnd;
-use super::start::{self, AgentRun, RunEnvironment};
+use super::start::{self, AgentRun, RunEnvironment, RunState};
 use super::state::Agent;
 use crate::apply::agent_view::AgentView;
 use crate::attribution::NoTable;
@@ -237,17 +237,17 @@ impl Node {
         let reports = Box::new(reporter);
         let write_back = Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, Vec::new()));
         let revert_orders = self.reverts.borrow_mut().take();
-        let run = AgentRun {
+        let state = RunState {
             options,
             parts,
             apply_tracker,
             holdfast_writers,
-            loaded,
             carried,
             reports,
             write_back,
             revert_orders,
         };
+        let run = AgentRun { loaded, state };
         let (mut agent, changes) = run.assemble(&host).unwrap();
         let own = agent.verifications.verifier.registry.find(FILE.as_ref()).unwrap();
         agent.verifications.verifier.set_marked(own, !self.unwatched.get());
