@@ -146,7 +146,8 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
     let Some(file) = binprm.follow(kernel::binprm_file()).non_null() else { return 0 };
     let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return 0 };
     let task = current();
-    if managed::lookup(inode).is_some() {
+    let known = managed::lookup(inode);
+    if known.is_some_and(|entry| is_reported(entry)) {
         let recorded_inode = RecordInode::of(inode);
         let noted = Executing { key: recorded_inode.key, generation: recorded_inode.generation, padding: 0 };
         if let Some(ever) = EVER_NOTED.get_ptr_mut(0) {
@@ -161,7 +162,9 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
         // An execution that failed has left its entry.
         let _ = EXECUTING.remove(task);
     }
-    about_to_execute_unwatched(file);
+    if known.is_none() {
+        about_to_execute_unwatched(file);
+    }
     0
 }
 
