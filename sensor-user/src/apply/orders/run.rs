@@ -234,7 +234,10 @@ mod tests {
         let writes_back = Store::open(&state).unwrap().lock().unwrap().unwrap();
         let apply = run_order(root.path(), &state, Interrupts::default(), |_| {});
         let release = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            let directory = OrderDirectory::new(&state);
+            while !directory.line().is_some_and(|line| line.contains("waits")) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             assert_eq!(fs::read_to_string(root.path().join("etc/file")).unwrap(), "old");
             drop(writes_back);
         };
