@@ -11,7 +11,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use aya::programs::loaded_programs;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 use super::simple;
 use crate::guest::agent::RunningDaemon;
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, page, status, wait};
+use crate::guest::{Context, page, programs, status, wait};
 
 /// Number of processes that start others at the same time.
 const WORKERS: usize = 8;
@@ -124,8 +123,7 @@ fn is_unknown(actor: &Value) -> bool {
 /// How many calls of all loaded programs the kernel skipped.
 fn skipped() -> Result<u64> {
     let mut sum = 0;
-    for program in loaded_programs() {
-        let program = program?.fd()?;
+    for program in programs::descriptors()? {
         let number = program.as_fd().as_raw_fd();
         let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
         let count = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));

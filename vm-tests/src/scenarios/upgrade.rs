@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapInfo;
-use aya::programs::loaded_programs;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::simple::{self, is_drift};
 use crate::guest::agent::RunningDaemon;
-use crate::guest::{Context, shell, status, wait};
+use crate::guest::{Context, programs, shell, status, wait};
 
 const PINS: &str = "/sys/fs/bpf/holdfast";
 const CONFIG: &str = "/run/upgrade.json";
@@ -73,14 +72,11 @@ fn private() -> Result<String> {
 }
 
 /// Programs in the kernel on the open hook: this version's, and those of earlier versions.
-fn programs() -> Result<usize> {
+fn on_the_open_hook() -> Result<usize> {
     /// `lsm_file_open` or `fentry_file_open`; the kernel keeps fifteen letters.
     const CUT: &str = "_file_ope";
-    let mut names = Vec::new();
-    for program in loaded_programs() {
-        names.extend(program?.name_as_str().map(str::to_owned));
-    }
-    Ok(names.iter().filter(|name| name.contains(CUT)).count())
+    let programs = programs::loaded()?;
+    Ok(programs.iter().filter_map(|program| program.name_as_str()).filter(|name| name.contains(CUT)).count())
 }
 
 /// Stops the daemon, renames pins with these prefixes as another version's, changes a file and starts the daemon again.
@@ -118,7 +114,7 @@ fn outgrown(agent: RunningDaemon, file: &Path) -> Result<(Result<String>, Runnin
     let status = agent.end()?;
     let result = (|| {
         ensure!(status.code() == Some(3), "the daemon has to end with an error: {status}");
-        ensure!(programs()? == 1, "the programs that it attached are gone");
+        ensure!(on_the_open_hook()? == 1, "the programs that it attached are gone");
         Ok(())
     })();
     let pins: Vec<(PathBuf, PathBuf)> = pinned()?
@@ -164,8 +160,8 @@ fn replaced(
     }
     private()?;
     // The kernel removes them a little later.
-    wait::until("the old programs to go", LIMIT, || Ok((programs()? == 1).then_some(())))
-        .with_context(|| format!("{:?} programs", programs()))?;
+    wait::until("the old programs to go", LIMIT, || Ok((on_the_open_hook()? == 1).then_some(())))
+        .with_context(|| format!("{:?} programs", on_the_open_hook()))?;
     // The new programs report changes.
     fs::write(file, simple::CONTENT)?;
     status::wait_for("compliant", LIMIT)?;
