@@ -27,11 +27,12 @@ pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String])
 }
 
 /// Compares the booted image with the one that the cluster built for the node. Without one it compares it with the config's. If the
-/// cluster built one, the text of a difference also names the config's image.
+/// cluster built one, the text of a difference also names the config's image. An image that the cluster built and that the next boot is into
+/// is no difference: the Machine Config Operator's daemon names it before it reboots the node.
 pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
     let built = booted.cluster_image.as_deref();
     let expected = built.unwrap_or(&declared.image);
-    if booted.is(expected) {
+    if booted.is(expected) || (built.is_some() && booted.cluster_image_is_staged) {
         return Vec::new();
     }
     let (expected, found) = (expected.to_owned(), booted.name().to_owned());

@@ -112,6 +112,12 @@ impl ScanProgress {
         Some(done.min(1.0))
     }
 
+    /// Paths that could not be read, by the present round and the last one.
+    pub fn unreadable(&self) -> u64 {
+        let now = self.round.as_ref().map_or(0, |round| round.unreadable);
+        now.max(self.last.as_ref().map_or(0, |last| last.unreadable))
+    }
+
     /// Paths that differ, by the present round and the last one.
     pub fn differing(&self) -> u64 {
         let now = self.round.as_ref().map_or(0, ScanRound::found);

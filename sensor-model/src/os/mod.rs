@@ -46,6 +46,9 @@ pub struct Deployment {
     /// The image that the cluster built for this node, without the transport. The node is to boot it in place of the config's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_image: Option<String>,
+    /// The next boot is into the image that the cluster built.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cluster_image_is_staged: bool,
 }
 
 impl Deployment {

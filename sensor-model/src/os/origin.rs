@@ -37,5 +37,6 @@ pub fn of_origin(origin: &str, checksum: Option<&str>) -> Deployment {
         checksum: checksum.map(str::to_owned),
         packages: Vec::new(),
         cluster_image: None,
+        cluster_image_is_staged: false,
     }
 }

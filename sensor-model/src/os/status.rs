@@ -111,6 +111,7 @@ impl DeploymentStatus {
                 checksum: found.base_checksum.or(found.checksum),
                 packages: found.requested_packages,
                 cluster_image: None,
+                cluster_image_is_staged: false,
             };
             // The boot loader boots the first one.
             if booted {

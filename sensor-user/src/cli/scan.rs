@@ -5,7 +5,7 @@ use crate::{
     apply::waits_or_none,
     bounded,
     desired::Overruled,
-    image::{Scan, ScanEnd},
+    image::{Scan, ScanEnd, pauses_in_a_file},
     labels::Labels,
     observation::Observer,
 };
@@ -57,15 +57,20 @@ impl ScanCommand {
     pub fn run(self) -> anyhow::Result<u8> {
         give_way();
         let (root, state) = (self.read.host_root.clone(), self.read.state.clone());
-        let observer = Observer::guarded(&root)?;
-        let desired = self.read.arguments().load(&observer, waits_or_none)?;
-        let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
-        let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));
-        let labels = Labels::read(&desired.policy, &observer);
         let pace = ScanPace {
             processor: self.processor / 100.0,
             bytes: f64::from(self.read_mebibytes) * f64::from(1 << 20),
         };
+        let pace = pace.within(quota());
+        let in_a_file = pauses_in_a_file(pace, |time| {
+            // The daemon ends this process with a signal, also during a pause.
+            let _ = pause(time);
+        });
+        let observer = Observer::guarded(&root)?.with_pauses(in_a_file);
+        let desired = self.read.arguments().load(&observer, waits_or_none)?;
+        let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
+        let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));
+        let labels = Labels::read(&desired.policy, &observer);
         let scan = Scan {
             observer: &observer,
             policy: &desired.policy,
@@ -73,7 +78,7 @@ impl ScanCommand {
             is_declared: &|expectation| overruled.has(expectation),
             label: &|expectation| labels.set(expectation),
             ids: &desired.ids,
-            pace: pace.within(quota()),
+            pace,
             every: Duration::from_hours(self.every_hours.into()),
             pause: &pause,
         };

@@ -24,6 +24,7 @@ mod ostree;
 mod packages;
 mod scan;
 mod scan_files;
+mod scan_spending;
 mod update;
 mod verify;
 mod write;
@@ -47,6 +48,7 @@ pub use ostree::index_ostree;
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
 pub(crate) use scan_files::ScanFiles;
+pub use scan_spending::pauses_in_a_file;
 pub use update::{
     ChangedLayer, ChangedUnit, ImageChanges, ImageUpdate, UnitPrograms, image_update, unit_programs,
 };

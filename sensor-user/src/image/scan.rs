@@ -10,6 +10,7 @@ use super::{
     index::ImageIndex,
     live::{can_be_watched, live_of},
     scan_files::ScanFiles,
+    scan_spending::Spending,
     verify::OF_THE_HOST,
 };
 use crate::{
@@ -17,13 +18,12 @@ use crate::{
     observation::Observer,
     sys::CallError,
 };
-use nix::time::{ClockId, clock_gettime};
 use sensor_model::{
     compare::{Ids, compare},
     difference::all_unreadable,
     drift_policy::DriftPolicy,
     expectation::Expectation,
-    image::{ImageEntry, ScanPace, ScanProgress, ScanRound, ScanSpent},
+    image::{ImageEntry, ScanPace, ScanProgress, ScanRound},
     observation::FileType,
 };
 use sha2::{Digest as _, Sha256};
@@ -311,29 +311,6 @@ enum Compared {
     Equal,
     Differing,
     Unreadable,
-}
-
-/// What was spent since the last pause.
-struct Spending {
-    since: Instant,
-    processor: Duration,
-    bytes: u64,
-}
-
-impl Spending {
-    fn now() -> Self {
-        Self { since: Instant::now(), processor: processor_time(), bytes: 0 }
-    }
-
-    fn so_far(&self) -> ScanSpent {
-        ScanSpent { processor: processor_time().saturating_sub(self.processor), bytes: self.bytes }
-    }
-}
-
-/// Processor time of this process.
-fn processor_time() -> Duration {
-    // The clock exists on every Linux.
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Seconds since 1970.

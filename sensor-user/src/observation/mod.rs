@@ -137,6 +137,14 @@ impl Observer {
         })
     }
 
+    /// The same observer, which runs `after_part` after each part of a content: with the bytes of the file before that part, and the bytes
+    /// of the part. So a long file can be read at a pace.
+    #[must_use]
+    pub fn with_pauses(mut self, after_part: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+        self.reader.after_part = Some(Box::new(after_part));
+        self
+    }
+
     /// Observes the expectation's thing.
     pub fn observe(&self, expectation: &Expectation) -> Observed {
         let mut opened = Vec::new();

@@ -28,6 +28,7 @@ use sha2::{Digest as _, Sha256};
 use std::{
     cell::RefCell,
     ffi::OsStr,
+    fmt,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
@@ -67,8 +68,10 @@ fn rustix_errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
+/// What runs after each part of a content: with the bytes of the file before that part, and the bytes of the part.
+pub(super) type AfterPart = Box<dyn Fn(u64, u64) + Send + Sync>;
+
 /// Reads objects, one after another.
-#[derive(Debug)]
 pub(crate) struct Reader {
     /// `/proc/self/fd`, through which it opens a handle for reading without a second look-up.
     descriptors: Option<OwnedFd>,
@@ -76,6 +79,14 @@ pub(crate) struct Reader {
     pub(super) selinux: bool,
     /// Decides which objects may be touched; without it, all.
     guard: Option<Arc<MountGuard>>,
+    /// Runs after each part of a content, for a reader that keeps a pace.
+    pub(super) after_part: Option<AfterPart>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Reader").field("selinux", &self.selinux).finish_non_exhaustive()
+    }
 }
 
 /// An object at a path. It is open if its type allows that.
@@ -118,7 +129,7 @@ pub(crate) fn device(stat: &Statx) -> u64 {
 impl Reader {
     pub(crate) fn new(selinux: bool, guard: Option<Arc<MountGuard>>) -> Self {
         let descriptors = nix::fcntl::open("/proc/self/fd", HANDLE | OFlag::O_DIRECTORY, Mode::empty()).ok();
-        Self { descriptors, selinux, guard }
+        Self { descriptors, selinux, guard, after_part: None }
     }
 
     /// Finds `name` in `parent` without following it. It opens a regular file or directory with the flags of an observation, and reads
@@ -209,7 +220,7 @@ impl Reader {
             // A file of the declared size is read to its end, however long it is. Any other size shows the difference already.
             let differs = want.size != Some(stat.stx_size) && want.most.is_none();
             if !(differs && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
-                let content = content(file.as_fd(), stat.stx_size, want)?;
+                let content = self.content(file.as_fd(), stat.stx_size, want)?;
                 object.size = content.size;
                 object.sha256 = content.sha256;
                 object.ssh_keys = content.keys;
@@ -273,6 +284,45 @@ impl Reader {
             Ok(())
         })
     }
+
+    /// Reads size, digest and keys of a content. It stops a MiB after the size that the file had at the open, so that a writer without end
+    /// cannot hold it. The reported size then differs from the declared one in any case.
+    fn content(&self, file: BorrowedFd<'_>, size: u64, want: Want) -> Result<ReadContent, FailedOperation> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut digest = Sha256::new();
+            let mut kept = Vec::new();
+            let mut total = 0_u64;
+            loop {
+                let length = match read(file, scratch) {
+                    Err(Errno::EINTR) => continue,
+                    other => other.map_err(FailedOperation::at("read"))?,
+                };
+                let chunk = &scratch[..length];
+                digest.update(chunk);
+                if want.keys {
+                    kept.extend_from_slice(&chunk[..length.min(KEYS_BYTES.saturating_sub(kept.len()))]);
+                }
+                if let Some(after_part) = &self.after_part {
+                    after_part(total, length as u64);
+                }
+                total += length as u64;
+                if want.most.is_some_and(|most| total > most) {
+                    let keys = want.keys.then(|| keys_in(&kept, true));
+                    return Ok(ReadContent { size: size.max(total), sha256: None, keys });
+                }
+                // A short read of a regular file is its end, so most files cost one read. A file that shows no size (procfs, sysfs) ends
+                // with an empty read.
+                if length == 0
+                    || (length < CHUNK && size > 0 && total >= size)
+                    || total > size.saturating_add(1 << 20)
+                {
+                    break;
+                }
+            }
+            let keys = want.keys.then(|| keys_in(&kept, total > kept.len() as u64));
+            Ok(ReadContent { size: total, sha256: Some(digest.finalize().into()), keys })
+        })
+    }
 }
 
 /// A label from the kernel's bytes, which may end with a zero.
@@ -325,42 +375,6 @@ struct ReadContent {
     /// The digest of the whole content; `None` if it is longer than the limit.
     sha256: Option<[u8; 32]>,
     keys: Option<AuthorizedKeys>,
-}
-
-/// Reads size, digest and keys of a content. It stops a MiB after the size that the file had at the open, so that a writer without end
-/// cannot hold it. The reported size then differs from the declared one in any case.
-fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<ReadContent, FailedOperation> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut digest = Sha256::new();
-        let mut kept = Vec::new();
-        let mut total = 0_u64;
-        loop {
-            let length = match read(file, scratch) {
-                Err(Errno::EINTR) => continue,
-                other => other.map_err(FailedOperation::at("read"))?,
-            };
-            let chunk = &scratch[..length];
-            digest.update(chunk);
-            if want.keys {
-                kept.extend_from_slice(&chunk[..length.min(KEYS_BYTES.saturating_sub(kept.len()))]);
-            }
-            total += length as u64;
-            if want.most.is_some_and(|most| total > most) {
-                let keys = want.keys.then(|| keys_in(&kept, true));
-                return Ok(ReadContent { size: size.max(total), sha256: None, keys });
-            }
-            // A short read of a regular file is its end, so most files cost one read. A file that shows no size (procfs, sysfs) ends
-            // with an empty read.
-            if length == 0
-                || (length < CHUNK && size > 0 && total >= size)
-                || total > size.saturating_add(1 << 20)
-            {
-                break;
-            }
-        }
-        let keys = want.keys.then(|| keys_in(&kept, total > kept.len() as u64));
-        Ok(ReadContent { size: total, sha256: Some(digest.finalize().into()), keys })
-    })
 }
 
 /// The keys in the first bytes of a file. `is_cut`: the file has more bytes, which may hold keys.

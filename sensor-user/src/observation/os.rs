@@ -28,6 +28,10 @@ const DEPLOYMENTS: &str = "/ostree/deploy";
 /// The file in which the Machine Config Operator keeps the name of the image that the cluster built for this node, before the node reboots into it.
 const CLUSTER_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
 
+/// The file by which ostree finishes a staged deployment when the host shuts down. It has the names of that deployment and of the one whose
+/// `/etc` it takes over.
+const STAGED: &str = "/run/ostree/staged-deployment";
+
 /// Most bytes of a command line or an origin file.
 const LIMIT: u64 = 64 << 10;
 
@@ -58,20 +62,45 @@ pub(super) fn kernel_arguments(root: &Root) -> Result<Observation, FailedOperati
 pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
     let is_ostree = root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok();
     let composefs = if is_ostree { None } else { composefs_origin(root)? };
-    let deployment = if let Some(origin) = composefs {
-        of_origin(&read(root, &origin)?, None)
-    } else {
-        let ostree = match deployment_of_root(root)? {
-            Some(found) => found,
-            // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
-            None => deployment_of_argument(root)?
-                .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
-        };
-        let name = ostree.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let origin = read(root, &ostree.with_file_name(format!("{name}.origin")))?;
-        of_origin(&origin, name.split('.').next())
+    let cluster_image = cluster_image(root)?;
+    if let Some(origin) = composefs {
+        let deployment = of_origin(&read(root, &origin)?, None);
+        return Ok(Observation::Os(Deployment { cluster_image, ..deployment }));
+    }
+
+    let ostree = match deployment_of_root(root)? {
+        Some(found) => found,
+        // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
+        None => deployment_of_argument(root)?
+            .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
     };
-    Ok(Observation::Os(Deployment { cluster_image: cluster_image(root)?, ..deployment }))
+    let cluster_image_is_staged = match &cluster_image {
+        Some(image) => is_staged(root, image, &ostree)?,
+        None => false,
+    };
+    let deployment = origin_of(root, &ostree)?;
+    Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }))
+}
+
+/// A deployment by its directory and by the file beside it.
+fn origin_of(root: &Root, deployment: &Path) -> Result<Deployment, FailedOperation> {
+    let name = deployment.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let origin = read(root, &deployment.with_file_name(format!("{name}.origin")))?;
+    Ok(of_origin(&origin, name.split('.').next()))
+}
+
+/// Whether a deployment of this image is staged, so that the next boot is into it.
+fn is_staged(root: &Root, image: &str, booted: &Path) -> Result<bool, FailedOperation> {
+    let staged = match read(root, Path::new(STAGED)) {
+        Ok(text) => text,
+        Err(FailedOperation { errno: Errno::ENOENT, .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let others = deployments(root).into_iter().filter(|other| {
+        let name = other.file_name().unwrap_or_default().to_string_lossy();
+        other.file_name() != booted.file_name() && staged.contains(&*name)
+    });
+    Ok(others.filter_map(|other| origin_of(root, &other).ok()).any(|deployment| deployment.is(image)))
 }
 
 /// Whether the host booted a deployment of an image, also if its files do not say which one.

@@ -6,6 +6,7 @@
 //! the fifth. The sixth is for another change, and includes arguments that waited. Then an administrator drops the staged
 //! deployment and boots version 2 by hand. A forced apply restores everything with the eighth.
 
+mod cluster;
 mod commit;
 mod defaults;
 mod node;
@@ -84,7 +85,8 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
                 context.check("commit_verified", commit::verified());
                 context.check("commit_watched", commit::watched());
                 context.check("usr_unlocked", commit::unlocked());
-                context.check("image_of_the_cluster", image_of_the_cluster());
+                context.check("image_of_the_cluster", cluster::image());
+                context.check("staged_image_of_the_cluster", cluster::staged_image());
                 return Ok(());
             }
             reboots(context, "not finished", || {
@@ -393,19 +395,6 @@ fn rolled_back() -> Result<String> {
     last("done", "Done")?;
     check(0, "")?;
     Ok(runs)
-}
-
-/// The image that a cluster built for the node takes the place of the config's.
-fn image_of_the_cluster() -> Result<String> {
-    fs::create_dir_all(MCD)?;
-    let file = format!("{MCD}/currentimage");
-    fs::write(&file, VERSIONS[1].branch)?;
-    let found =
-        check(1, "have \"os/v1\": the cluster built the expected image for this node, and the node booted");
-    fs::write(&file, VERSIONS[0].branch)?;
-    check(0, "")?;
-    fs::remove_file(file)?;
-    found
 }
 
 /// Version 2 was staged and requested, and version 1 came up again: the apply is never done, and always reports this.

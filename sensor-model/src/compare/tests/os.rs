@@ -70,6 +70,23 @@ fn the_image_that_the_cluster_built_takes_the_place_of_the_config_s() {
 }
 
 #[test]
+fn an_image_that_the_cluster_built_and_that_waits_for_the_reboot_is_no_difference() {
+    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
+    let booted = |built: Option<&str>, staged| {
+        let booted = Deployment {
+            image: Some("registry.local/built@sha256:1".to_owned()),
+            cluster_image: built.map(str::to_owned),
+            cluster_image_is_staged: staged,
+            ..Deployment::default()
+        };
+        compare(&expectation, &Observation::Os(booted), &Ids::default()).len()
+    };
+    let next = Some("registry.local/built@sha256:2");
+    assert_eq!((booted(next, true), booted(next, false), booted(None, true)), (0, 1, 1));
+}
+
+#[test]
 fn an_unreadable_booted_deployment_is_not_compliant() {
     let declared = OsImageExpectation { image: "a".to_owned() };
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));

@@ -109,6 +109,7 @@ pub(super) struct Families {
     pub(super) canary_seen: Gauge,
     pub(super) image_scan_progress: Gauge<f64, AtomicU64>,
     pub(super) image_scan_differing: Gauge,
+    pub(super) image_scan_unreadable: Gauge,
     pub(super) image_scan_ended: Gauge,
     pub(super) gaps: Family<ReasonLabels, Counter>,
     pub(super) gaps_open: Gauge,
@@ -160,6 +161,7 @@ impl Families {
             canary_seen: Gauge::default(),
             image_scan_progress: Gauge::default(),
             image_scan_differing: Gauge::default(),
+            image_scan_unreadable: Gauge::default(),
             image_scan_ended: Gauge::default(),
             gaps: Family::default(),
             gaps_open: Gauge::default(),
@@ -278,6 +280,11 @@ impl Families {
             "image_scan_differing",
             "Paths that the scan of the image found to differ",
             self.image_scan_differing.clone(),
+        );
+        ours.register(
+            "image_scan_unreadable",
+            "Paths that the scan of the image could not read",
+            self.image_scan_unreadable.clone(),
         );
         ours.register_with_unit(
             "image_scan_ended_timestamp",
