@@ -63,7 +63,7 @@ pub enum Operation {
     OpenTamper = 27,
     /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
     Denied = 28,
-    /// A file of an image mapped with `PROT_EXEC`, as a loader maps a library.
+    /// A file of an image, or one that nothing expects, mapped with `PROT_EXEC`, as a loader maps a library.
     Load = 29,
 }
 
@@ -174,8 +174,8 @@ pub const RULE_MASK: u32 = (1 << 11) - 1;
 /// change: it is as the image has it, and programs of the image are executed all the time.
 pub const ROLE_EXECUTIONS_AFTER_CHANGE: u32 = 1 << 31;
 
-/// Of a directory: everything that should be in it is known, and executions of files in it that have no entry are reported. Of a file: it
-/// is not as the image has it, and loads of it are reported.
+/// Of a directory: everything that should be in it is known, and executions and loads of files in it that have no entry are reported. Of a
+/// file: it is not as the image has it, and loads of it are reported.
 pub const ROLE_EXECUTIONS: u32 = 1 << 19;
 
 /// First bit of the number of the set of rules for [`ROLE_GUARD`] in `roles`, which [`RULE_MASK`] masks, too.

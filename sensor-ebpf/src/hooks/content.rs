@@ -95,21 +95,30 @@ pub(crate) fn file_release(args: Arguments) -> i32 {
 #[inline(always)]
 pub(crate) fn mmap_file(args: Arguments) -> i32 {
     let prot = args.get(kernel::arg_mmap_file_prot());
-    let flags = args.get(kernel::arg_mmap_file_flags());
-    if prot & PROT_EXEC != 0
-        && let Some(file) = args.pointer(kernel::arg_mmap_file_file())
-    {
-        process::loaded(file);
-    }
-    if prot & PROT_WRITE == 0 || flags & MAP_SHARED == 0 {
+    if prot & PROT_EXEC == 0 && !is_shared_for_writing(prot, args.get(kernel::arg_mmap_file_flags())) {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_mmap_file_file()) else { return 0 };
+    mapped(file.0, prot, args.get(kernel::arg_mmap_file_flags())) as i32
+}
+
+#[inline(always)]
+fn is_shared_for_writing(prot: u64, flags: u64) -> bool {
+    prot & PROT_WRITE != 0 && flags & MAP_SHARED != 0
+}
+
+/// The second part of [`mmap_file`]. It is not inlined, so that the program saves no registers for a mapping of another kind.
+#[inline(never)]
+fn mapped(file: *const u8, prot: u64, flags: u64) -> i64 {
+    let file = Pointer(file);
+    if prot & PROT_EXEC != 0 {
+        process::loaded(file);
+    }
     // After this hook the kernel refuses such a mapping of a file that is not open for writing.
-    if file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 {
+    if !is_shared_for_writing(prot, flags) || file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 {
         return 0;
     }
-    attempt_on(file, Operation::Map, prot)
+    i64::from(attempt_on(file, Operation::Map, prot))
 }
 
 /// `file_mprotect(vma, prot)`.

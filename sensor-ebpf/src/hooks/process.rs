@@ -172,18 +172,22 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
 /// is about the name in the directory, and its actor runs the program from before the execution.
 #[inline(always)]
 fn about_to_execute_unwatched(file: Pointer) {
-    let dentry = file.follow(kernel::file_path() + kernel::path_dentry());
-    let Some(dentry) = dentry.non_null() else { return };
-    let Some(parent) = dentry.follow(kernel::dentry_parent()).non_null() else { return };
-    let Some(directory) = parent.follow(kernel::dentry_inode()).non_null() else { return };
-    let Some(entry) = managed::lookup(directory) else { return };
+    let Some((entry, dentry, directory)) = reported_directory(file) else { return };
+    // Any user can execute a file without limit.
     // SAFETY: the entry comes from a map look-up in this run.
-    unsafe {
-        if (*entry).roles & ROLE_EXECUTIONS != 0 {
-            // Any user can execute a file without limit.
-            ring::push(entry, Operation::Exec as u32, 0, dentry, RecordInode::of(directory), 0, true);
-        }
-    }
+    unsafe { ring::push(entry, Operation::Exec as u32, 0, dentry, RecordInode::of(directory), 0, true) };
+}
+
+/// The directory of a file, if it has [`ROLE_EXECUTIONS`]: its entry, the file's name in it, and its inode.
+#[inline(always)]
+fn reported_directory(file: Pointer) -> Option<(*mut Managed, Pointer, Pointer)> {
+    let dentry = file.follow(kernel::file_path() + kernel::path_dentry()).non_null()?;
+    let parent = dentry.follow(kernel::dentry_parent()).non_null()?;
+    let directory = parent.follow(kernel::dentry_inode()).non_null()?;
+    let entry = managed::lookup(directory)?;
+    // SAFETY: the entry comes from a map look-up in this run.
+    let is_reported = unsafe { (*entry).roles } & ROLE_EXECUTIONS != 0;
+    is_reported.then_some((entry, dentry, directory))
 }
 
 /// Whether any task was ever stored in `EXECUTING`. A task that reads false has no entry there.
@@ -208,25 +212,36 @@ fn executing(task: u64, id: u64) -> *mut Managed {
 }
 
 /// `mmap_file` with `PROT_EXEC`: a task maps a file to run code of it. A loader does so with a library. Reported are files of an image that
-/// differ, or changed a short time ago.
+/// differ, or changed a short time ago, and files without an entry in a directory with [`ROLE_EXECUTIONS`]. Most mappings are of files
+/// without an entry in other directories, so nothing precedes the two look-ups.
 #[inline(always)]
 pub(crate) fn loaded(file: Pointer) {
     let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return };
-    let Some(entry) = managed::lookup(inode) else { return };
-    // SAFETY: the entry comes from a map look-up in this run.
-    let is_of_image = unsafe { (*entry).roles } & (ROLE_EXECUTIONS | ROLE_EXECUTIONS_AFTER_CHANGE) != 0;
-    if !is_of_image || !is_reported(entry) {
-        return;
-    }
-    let recorded_inode = RecordInode::of(inode);
-    // The kernel maps the program that a task executes, too, and the execution has its own record.
-    // SAFETY: the value is read before the map is written.
-    let is_program = was_ever_noted()
-        && unsafe { EXECUTING.get(current()) }.is_some_and(|noted| noted.key == recorded_inode.key);
-    if !is_program && may_report_load() {
+    let (entry, name, about) = if let Some(entry) = managed::lookup(inode) {
+        // SAFETY: the entry comes from a map look-up in this run.
+        let is_of_image = unsafe { (*entry).roles } & (ROLE_EXECUTIONS | ROLE_EXECUTIONS_AFTER_CHANGE) != 0;
+        if !is_of_image || !is_reported(entry) {
+            return;
+        }
+        (entry, Pointer::NULL, RecordInode::of(inode))
+    } else {
+        let Some((entry, dentry, directory)) = reported_directory(file) else { return };
+        (entry, dentry, RecordInode::of(directory))
+    };
+    if !is_program(inode) && may_report_load() {
         // SAFETY: as above.
-        unsafe { ring::push(entry, Operation::Load as u32, 0, Pointer::NULL, recorded_inode, 0, true) };
+        unsafe { ring::push(entry, Operation::Load as u32, 0, name, about, 0, true) };
     }
+}
+
+/// Whether the current task runs an inode as its program. The kernel maps the program of each execution before the task runs it, and the
+/// execution has its own record.
+#[inline(always)]
+fn is_program(inode: Pointer) -> bool {
+    let mm: u64 = read(current(), kernel::task_mm());
+    let file: u64 = read(mm, kernel::mm_exe_file());
+    let program: u64 = read(file, kernel::file_inode());
+    program == inode.0 as u64
 }
 
 /// Whether a load has room in the ring and in the limit of its user. A mapping costs a task a few hundred nanoseconds, so without a limit

@@ -1,4 +1,4 @@
-//! Deny rules, the changes that they refused, and the executions of managed files.
+//! Deny rules, the changes that they refused, and the executions and loads of files.
 //!
 //! In: ring records of denials and of executions. Out: a forensic record for the first ones by each actor, about the thing that
 //! the rule protects, and records that count the others. It owns the rules, the counts, and each user's budget in the log. It only
@@ -40,11 +40,11 @@ struct Denial {
 enum CountedExecution {
     /// Of one thing, by one operation, while its verdict is the same.
     Of(ThingId, &'static str, Option<VerdictKind>),
-    /// Of a file that nothing expects.
-    Unknown(PathBuf),
+    /// Of a file that nothing expects, by one operation.
+    Unknown(PathBuf, &'static str),
 }
 
-/// `detail.reason` of the execution of a file that nothing expects.
+/// `detail.reason` of the execution or load of a file that nothing expects.
 const UNKNOWN_EXECUTABLE: &str = "unknown-executable";
 
 /// Deny rules, and the events that users may cause without end.
@@ -53,7 +53,7 @@ pub(super) struct DenialRecorder {
     pub(super) rules: DenyRules,
     refused: CountingWindows<Denial>,
     executed: CountingWindows<CountedExecution>,
-    /// Executed files that have no thing.
+    /// Executed and loaded files that have no thing.
     pub(super) looked_up: LookedUpPaths,
     budgets: Budgets,
     kernel_counts: KernelDenialCounts,
@@ -141,7 +141,7 @@ impl DenialRecorder {
         verdicts.report(AgentReport::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
     }
 
-    /// Records or counts the execution of a file that no config, image, package or baseline has.
+    /// Records or counts the execution or load of a file that no config, image, package or baseline has.
     pub(super) fn record_unknown_execution(
         &mut self,
         path: &Path,
@@ -150,7 +150,7 @@ impl DenialRecorder {
         observer: &Observer,
         verdicts: &mut Verdicts,
     ) {
-        let what = CountedExecution::Unknown(path.to_owned());
+        let what = CountedExecution::Unknown(path.to_owned(), change.operation.name());
         let mut has_record = self.executed.may_record(&what, actor);
         if has_record {
             let mut record = verdicts.record_of_change(RecordKind::Exec, change, actor);
@@ -160,13 +160,14 @@ impl DenialRecorder {
             }
             tracing::warn!(
                 path = record.path,
+                operation = record.operation,
                 pid = actor.pid,
-                "A process executed a file that no config, image, package or baseline has."
+                "A process executed or loaded a file that no config, image, package or baseline has."
             );
             has_record = self.record_within_budget(record, observer, verdicts);
         }
         self.executed.add(&what, actor, change.record.time_ns, verdicts.now(), has_record);
-        verdicts.report(AgentReport::UnknownExecution);
+        verdicts.report(AgentReport::UnknownExecution(change.operation));
         verdicts.report(AgentReport::WithoutRecord(RecordKind::Exec, u64::from(!has_record)));
     }
 
@@ -247,7 +248,7 @@ fn account(record: &Record, observer: &Observer) -> Account {
 fn record_of_executions(counted: CountedEvents<CountedExecution>, verdicts: &Verdicts) -> Record {
     let (thing, operation, verdict, unknown) = match counted.what {
         Some(CountedExecution::Of(thing, operation, verdict)) => (Some(thing), operation, verdict, None),
-        Some(CountedExecution::Unknown(path)) => (None, Operation::Exec.name(), None, Some(path)),
+        Some(CountedExecution::Unknown(path, operation)) => (None, operation, None, Some(path)),
         None => (None, Operation::Exec.name(), None, None),
     };
     let (count, first_ns, last_ns) = (counted.count, counted.first_ns, counted.last_ns);

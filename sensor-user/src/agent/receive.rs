@@ -218,7 +218,8 @@ impl Agent {
         let MatchedRecord { watches, with_actor: concerned, without_actor: others } =
             self.match_record(change)?;
         let own = self.intake.attributor.is_ours(record);
-        if change.operation == Operation::Exec && change.name().is_some() {
+        let is_execution = matches!(change.operation, Operation::Exec | Operation::Load);
+        if is_execution && change.name().is_some() {
             if !own {
                 self.executed_without_entry(&watches, change);
             }
@@ -242,7 +243,7 @@ impl Agent {
         if concerned == Concerned::default() {
             return Ok(());
         }
-        if matches!(change.operation, Operation::Exec | Operation::Load) {
+        if is_execution {
             self.executed(&concerned.in_evidence, change);
             return Ok(());
         }

@@ -213,8 +213,8 @@ pub enum AgentReport<'a> {
     GapClosed(&'a Gap),
     /// The declared state of a path was written back, or could not be.
     Reverted(&'a str, Result<(), &'a dyn Error>),
-    /// A process executed a file that no config, image, package or baseline has.
-    UnknownExecution,
+    /// A process executed or loaded a file that no config, image, package or baseline has. The operation says which.
+    UnknownExecution(Operation),
     /// This number of denials or executions has no record of its own.
     WithoutRecord(RecordKind, u64),
     /// The progress of the scan of what the image has, and the time from which on it gets stale, in seconds since 1970.

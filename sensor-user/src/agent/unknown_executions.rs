@@ -1,13 +1,15 @@
-//! Executions of files that nothing expects, in directories of which the daemon knows everything that should be there.
+//! Executions and loads of files that nothing expects, in directories of which the daemon knows everything that should be there.
 //!
-//! In: ring records of executions, each about a name in such a directory, and verdicts of files of the image. Out: a forensic record for a
-//! file that no config, image, package or baseline has, and the roles that have executions of a file reported. It owns nothing.
+//! In: ring records of executions and loads, each about a name in such a directory, and verdicts of files of the image. Out: a forensic
+//! record for a file that no config, image, package or baseline has, and the roles that have executions and loads of a file reported. It
+//! owns nothing.
 
 use super::executions::{Name, is_of_image};
 use super::state::Agent;
 use crate::event::CheckedRecord;
 use crate::image;
 use crate::kernel::maps::MapsError;
+use sensor_common::op::Operation;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::protocol::{ThingChange, ThingId};
 use sensor_model::verdict::VerdictKind;
@@ -32,7 +34,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Records the execution of a file without an entry in the kernel's map, if nothing expects the file. `watches`: those of its directory.
+    /// Records the execution or load of a file without an entry in the kernel's map, if nothing expects the file. `watches`: those of its
+    /// directory.
     pub(super) fn executed_without_entry(&mut self, watches: &[u32], change: &CheckedRecord) {
         let Some(name) = change.name() else { return };
         let mut unknown = None;
@@ -45,7 +48,13 @@ impl Agent {
             let things = registry.concerned(&[*watch_id], Some(name), false, false).in_evidence;
             match Name::of(&path, name, &things, |thing| self.verdicts.expectation(thing)) {
                 // It is expected, and a verification enrols it soon.
-                Name::Of(things) => return self.executed(&things, change),
+                Name::Of(mut things) => {
+                    // Only loads of files of the image have records.
+                    if change.operation == Operation::Load {
+                        things.retain(|thing| is_of_image(self.verdicts.expectation(*thing)));
+                    }
+                    return self.executed(&things, change);
+                }
                 Name::Declared => return,
                 Name::NoThing if !self.is_absent_from_image(&path) => return,
                 Name::Undeclared | Name::NoThing => unknown = unknown.or(Some(path)),
@@ -68,7 +77,7 @@ impl Agent {
         let (observer, state) = (&self.verifications.verifier.observer, &self.options.inputs.state);
         let has = self.denials.looked_up.has(path, || {
             image::has(observer, state, path).unwrap_or_else(|error| {
-                tracing::warn!(%error, path = %path.display(), "Cannot look an executed file up in the index of the image, so its execution has no record.");
+                tracing::warn!(%error, path = %path.display(), "Cannot look an executed or loaded file up in the index of the image, so it has no record.");
                 None
             })
         });

@@ -145,7 +145,7 @@ impl Picture {
             }
             AgentReport::Reverted(path, result) => metrics.reverted(path, result),
             AgentReport::ImageScan(progress, stale_from) => metrics.image_scan(&progress, stale_from),
-            AgentReport::UnknownExecution => metrics.unknown_execution(),
+            AgentReport::UnknownExecution(operation) => metrics.unknown_execution(operation),
             AgentReport::WithoutRecord(kind, count) => metrics.without_record(kind, count),
             AgentReport::NodeState(standing) => {
                 let is_new = standing != self.node;

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
+use nix::sys::mman::{MapFlags, ProtFlags};
+use vm_memory::{FileOffset, MmapRegion};
 
 /// The folder with the kernel's modules in every guest. Its file `order` lists the modules that each one needs.
 pub(super) const MODULES: &str = "/opt/holdfast/modules";
@@ -53,5 +55,13 @@ pub fn load_module(name: &str) -> Result<()> {
             Err(error) => return Err(error).with_context(|| format!("cannot load the module {module}")),
         }
     }
+    Ok(())
+}
+
+/// Maps a file to run code of it, as a loader does with a library, and unmaps it.
+pub fn map_as_library(path: &str) -> Result<()> {
+    let file = FileOffset::new(File::open(path).with_context(|| format!("cannot open {path}"))?, 0);
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    MmapRegion::<()>::build(Some(file), 1, protection.bits(), MapFlags::MAP_PRIVATE.bits())?;
     Ok(())
 }

@@ -6,14 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::mman::{MapFlags, ProtFlags};
 use nix::sys::signal::Signal;
 use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
 use serde_json::{Value, json};
-use vm_memory::{FileOffset, MmapRegion};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
-use crate::guest::{Context, run, shell, status, wait};
+use crate::guest::{Context, files, run, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -222,18 +220,12 @@ fn executed(agent: &mut RunningDaemon) -> Result<String> {
 /// A process maps a tampered file to run code of it, as a loader does with a library: the record names the process. An intact file has none.
 fn loaded(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
-    let load = || -> Result<()> {
-        let file = FileOffset::new(fs::File::open(PROGRAM)?, 0);
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-        MmapRegion::<()>::build(Some(file), 1, protection.bits(), MapFlags::MAP_PRIVATE.bits())?;
-        Ok(())
-    };
-    load()?;
+    files::map_as_library(PROGRAM)?;
     shell(&format!("echo echo evil >> {PROGRAM}"))?;
     drift(agent, before)?;
     // For a minute after a change the kernel programs report each load. Later they report only those of files that differ.
     wait::pause(Duration::from_nanos(EXECUTIONS_AFTER_CHANGE_NS) + Duration::from_secs(1));
-    load()?;
+    files::map_as_library(PROGRAM)?;
     let record = agent.wait_for("the load", before, |record| record["kind"] == "exec")?;
     ensure!(record["operation"] == "load" && record["path"] == PROGRAM, "{record}");
     ensure!(record["verdict"] == "drifted" && record["actor"]["pid"] == std::process::id(), "{record}");
@@ -242,13 +234,15 @@ fn loaded(agent: &mut RunningDaemon) -> Result<String> {
 }
 
 /// A program that the image does not have is run in a directory of the image: the record names who ran it. Where the policy ignores what
-/// the image has, no execution has a record.
+/// the image has, no execution and no load has a record.
 fn executed_unknown(agent: &mut RunningDaemon) -> Result<String> {
     const LATE: &str = "/usr/libexec/os/busybox";
     let before = agent.records()?.len();
-    shell(&format!(
-        "cd /usr/libexec/os && cp /bin/busybox data/busybox && data/busybox true && cp data/busybox busybox && {LATE} true"
-    ))?;
+    shell(
+        "cd /usr/libexec/os && cp /bin/busybox data/busybox && data/busybox true && cp data/busybox busybox",
+    )?;
+    files::map_as_library("/usr/libexec/os/data/busybox")?;
+    shell(&format!("{LATE} true"))?;
     let record = agent.wait_for("the execution", before, |record| record["kind"] == "exec")?;
     ensure!(record["path"] == LATE && record["detail"]["reason"] == "unknown-executable", "{record}");
     ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");

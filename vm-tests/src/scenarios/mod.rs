@@ -157,7 +157,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "thread",
-        shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else; executions of undeclared files with their actors",
+        shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else; executions and loads of undeclared files with their actors",
         run: thread::bare,
         ..Scenario::USUAL
     },

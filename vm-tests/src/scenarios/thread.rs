@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::guest::agent::RunningDaemon;
-use crate::guest::{Context, page, shell, status};
+use crate::guest::{Context, files, page, shell, status};
 
 const CONFIG: &str = machine_config!(
     "99-worker-thread",
@@ -52,6 +52,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("all_actors", all_actors(&mut agent));
     context.check("refused_attempt", refused_attempt(&mut agent));
     context.check("unknown_executable", unknown_executable(&mut agent));
+    context.check("unknown_library", unknown_library(&mut agent));
     context.check("metrics", edit(&mut agent).and_then(|_| metrics()));
     agent.stop()?;
     Ok(())
@@ -148,11 +149,32 @@ fn unknown_executable(agent: &mut RunningDaemon) -> Result<String> {
         let record =
             agent.wait_for(path, before, |record| record["kind"] == "exec" && record["path"] == path)?;
         ensure!(record["detail"]["reason"] == "unknown-executable", "{record}");
-        ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");
+        ensure!(record["operation"] == "exec" && record["actor"]["argv"][0] == "/bin/sh", "{record}");
         records.push(record.to_string());
     }
+    // The kernel maps the program in the execution, before the record of the script.
+    let all = agent.records()?;
+    let executions = all.iter().skip(before).filter(|record| record["kind"] == "exec").count();
+    ensure!(executions == records.len(), "{executions} executions");
     status::wait_for("compliant", Duration::from_mins(1))?;
     Ok(records.join("\n"))
+}
+
+/// A process maps a file that nothing declares to run code of it: the record names the process. A loader does the same with the program
+/// that it is given (`ld.so program`). A file that the config declares has no such record, and neither has a mapping without code.
+fn unknown_library(agent: &mut RunningDaemon) -> Result<String> {
+    const LIBRARY: &str = "/etc/thread.d/unknown.so";
+    let before = agent.records()?.len();
+    files::map_as_library(FILE)?;
+    shell(&format!("cp /bin/busybox {LIBRARY}"))?;
+    files::map_as_library(LIBRARY)?;
+    let record = agent.wait_for("the load", before, |record| record["kind"] == "exec")?;
+    ensure!(record["operation"] == "load" && record["path"] == LIBRARY, "{record}");
+    ensure!(record["detail"]["reason"] == "unknown-executable", "{record}");
+    ensure!(record["actor"]["pid"] == std::process::id(), "{record}");
+    shell(&format!("rm {LIBRARY}"))?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    Ok(record.to_string())
 }
 
 fn metrics() -> Result<String> {

@@ -1,4 +1,4 @@
-//! Executions of files that nothing expects.
+//! Executions and loads of files that nothing expects.
 
 use super::*;
 use crate::event::CheckedRecord;
@@ -9,14 +9,23 @@ use zerocopy::FromZeros as _;
 
 /// A process executes a file in a directory, and the file has no entry in the kernel's map.
 fn executed(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
+    ran(node, daemon, Operation::Exec, directory, name);
+}
+
+/// The same for a load.
+fn loaded(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
+    ran(node, daemon, Operation::Load, directory, name);
+}
+
+fn ran(node: &Node, daemon: &mut Daemon, operation: Operation, directory: &str, name: &str) {
     let mut record = ChangeRecord::new_zeroed();
     record.time_ns = node.clock.boot_ns();
-    record.operation = Operation::Exec as u16;
+    record.operation = operation as u16;
     record.flags = RECORD_IN_DIRECTORY;
     record.name[..name.len()].copy_from_slice(name.as_bytes());
     record.name_length = u16::try_from(name.len()).unwrap();
     record.tgid = u32::MAX;
-    let change = CheckedRecord { record, operation: Operation::Exec };
+    let change = CheckedRecord { record, operation };
     let watch = daemon.agent.verifications.verifier.registry.find(directory.as_ref()).unwrap();
     daemon.agent.executed_without_entry(&[watch], &change);
 }
@@ -80,6 +89,56 @@ async fn a_file_that_no_index_has_is_recorded_and_one_of_the_image_is_not() {
 }
 
 #[tokio::test]
+async fn a_load_of_a_file_that_no_index_has_is_recorded_and_counted_apart_from_executions() {
+    let node = with_baseline(true);
+    let mut daemon = node.begin(None).await;
+    executed(&node, &mut daemon, "/usr/bin", "late");
+    for (directory, name) in
+        [("/usr/bin", "late"), ("/usr/bin", "shipped"), ("/usr/bin/below", "late"), ("/etc", "late")]
+    {
+        loaded(&node, &mut daemon, directory, name);
+    }
+    let page = node.metrics.page().unwrap();
+    assert!(page.contains("holdfast_unknown_executions_total 1\n"), "{page}");
+    assert!(page.contains("holdfast_unknown_loads_total 2\n"), "{page}");
+    node.end(daemon).await;
+    let operations: Vec<_> = node.recorded(RecordKind::Exec).into_iter().map(|it| it.operation).collect();
+    assert_eq!(operations, ["exec", "load", "load"].map(|it| Some(it.to_owned())));
+    assert_eq!(recorded(&node), ["/usr/bin/late", "/usr/bin/late", "/usr/bin/below/late"].map(unknown));
+}
+
+#[tokio::test]
+async fn a_load_of_a_declared_file_that_is_not_enrolled_yet_has_no_record() {
+    let node = with_baseline(true);
+    let mut daemon = node.begin(None).await;
+    let (directory, name) = FILE.rsplit_once('/').unwrap();
+    daemon.agent.verifications.verifier.registry.report_executions_in(directory.as_ref());
+    loaded(&node, &mut daemon, directory, name);
+    executed(&node, &mut daemon, directory, name);
+    node.end(daemon).await;
+    let records = node.recorded(RecordKind::Exec);
+    let of_file: Vec<_> = records.iter().map(|it| (it.path.as_deref(), it.operation.as_deref())).collect();
+    assert_eq!(of_file, [(Some(FILE), Some("exec"))], "only loads of files of the image have records");
+}
+
+#[tokio::test]
+async fn a_load_that_the_policy_ignores_has_no_record() {
+    let node = with_baseline(true);
+    let policy = json!({
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "DriftPolicy",
+        "metadata": { "name": "ignored" },
+        "spec": { "rules": [{ "path": "/usr/bin/late", "image": true, "action": "ignore" }] },
+    });
+    fs::write(node.path("policy/b.json"), policy.to_string()).unwrap();
+    let mut daemon = node.begin(None).await;
+    loaded(&node, &mut daemon, "/usr/bin", "late");
+    loaded(&node, &mut daemon, "/usr/bin/below", "late");
+    node.end(daemon).await;
+    assert_eq!(recorded(&node), [unknown("/usr/bin/below/late")]);
+}
+
+#[tokio::test]
 async fn without_an_index_no_file_is_unknown() {
     let node = with_baseline(false);
     // A config declares a file in the directory, so the directory is watched.
@@ -93,6 +152,7 @@ async fn without_an_index_no_file_is_unknown() {
     fs::write(node.path("config/a.ign"), config.to_string()).unwrap();
     let mut daemon = node.begin(None).await;
     executed(&node, &mut daemon, "/usr/bin", "late");
+    loaded(&node, &mut daemon, "/usr/bin", "late");
     node.end(daemon).await;
     assert_eq!(recorded(&node), []);
 }
@@ -106,23 +166,27 @@ async fn in_a_closed_directory_a_name_is_unknown_that_is_drift_there() {
     let mut daemon = node.begin(None).await;
     executed(&node, &mut daemon, "/etc/closed", "allowed-one");
     executed(&node, &mut daemon, "/etc/closed", "other");
+    loaded(&node, &mut daemon, "/etc/closed", "allowed-one");
+    loaded(&node, &mut daemon, "/etc/closed", "other.so");
     node.end(daemon).await;
-    assert_eq!(recorded(&node), [unknown("/etc/closed/other")]);
+    assert_eq!(recorded(&node), ["/etc/closed/other", "/etc/closed/other.so"].map(unknown));
 }
 
 #[tokio::test]
-async fn many_executions_of_one_file_are_counted_in_one_record() {
+async fn many_executions_or_loads_of_one_file_are_counted_in_one_record() {
     let node = with_baseline(true);
     let mut daemon = node.begin(None).await;
     for _ in 0..20 {
         executed(&node, &mut daemon, "/usr/bin", "late");
+        loaded(&node, &mut daemon, "/usr/bin", "late");
     }
     daemon.agent.record_counts(u64::MAX);
     node.end(daemon).await;
     let records = node.recorded(RecordKind::Exec);
-    assert_eq!(records.len(), 5);
-    let counted: Vec<_> = records.iter().filter_map(|record| record.detail.get("count")).collect();
-    assert_eq!(counted, [&json!(16)]);
+    assert_eq!(records.len(), 10);
+    let counting = records.iter().filter(|record| record.detail.contains_key("count"));
+    let counted: Vec<_> = counting.map(|it| (it.operation.as_deref(), &it.detail["count"])).collect();
+    assert_eq!(counted, [(Some("exec"), &json!(16)), (Some("load"), &json!(16))]);
     assert!(records.iter().all(|record| record.path.as_deref() == Some("/usr/bin/late")));
 }
 

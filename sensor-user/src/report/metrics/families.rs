@@ -118,6 +118,7 @@ pub(super) struct Families {
     pub(super) forensic_bytes: Counter,
     pub(super) forensic_folded: Family<KindLabels, Counter>,
     pub(super) unknown_executions: Counter,
+    pub(super) unknown_loads: Counter,
     pub(super) forensic_dropped: Counter,
     pub(super) forensic_degraded: Gauge,
     pub(super) forensic_pending: Gauge,
@@ -170,6 +171,7 @@ impl Families {
             forensic_bytes: Counter::default(),
             forensic_folded: Family::default(),
             unknown_executions: Counter::default(),
+            unknown_loads: Counter::default(),
             forensic_dropped: Counter::default(),
             forensic_degraded: Gauge::default(),
             forensic_pending: Gauge::default(),
@@ -317,6 +319,11 @@ impl Families {
             "unknown_executions",
             "Executions of files that no config, image, package or baseline has, in directories of which Holdfast knows everything that should be there",
             self.unknown_executions.clone(),
+        );
+        ours.register(
+            "unknown_loads",
+            "Loads, as of libraries, of files that no config, image, package or baseline has, in directories of which Holdfast knows everything that should be there",
+            self.unknown_loads.clone(),
         );
         ours.register(
             "forensic_dropped",

@@ -289,9 +289,13 @@ impl Metrics {
         self.families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(count);
     }
 
-    /// A process executed a file that no config, image, package or baseline has.
-    pub fn unknown_execution(&self) {
-        self.families.unknown_executions.inc();
+    /// A process executed or loaded a file that no config, image, package or baseline has.
+    pub fn unknown_execution(&self, operation: Operation) {
+        let counter = match operation {
+            Operation::Load => &self.families.unknown_loads,
+            _ => &self.families.unknown_executions,
+        };
+        counter.inc();
     }
 
     /// A checkpoint was written to the forensic log.
