@@ -61,6 +61,9 @@ pub struct NodeStatus {
     /// Why the daemon refused new configs or policies and still uses the last valid ones. Absent when it refused none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_refused: Option<String>,
+    /// The image that the host booted. Absent if the host boots no images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted_image: Option<BootedImage>,
     /// Things that differ from their expectation.
     pub drifted: Vec<DriftedThing>,
     /// Open gaps.
@@ -77,6 +80,15 @@ pub struct NodeStatus {
     /// limits.
     #[serde(default, skip_serializing_if = "LeftOut::is_nothing")]
     pub left_out: LeftOut,
+}
+
+/// The image that a host booted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BootedImage {
+    /// The image or branch of the deployment, without the transport; null if the host does not show it.
+    pub name: Option<String>,
+    /// Digest of the image's manifest, `sha256:…`; null if the host does not show it.
+    pub digest: Option<String>,
 }
 
 /// The number of elements that the lists of a status leave out.

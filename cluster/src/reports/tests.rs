@@ -21,6 +21,7 @@ fn status(verdict: VerdictKind, drifted: Vec<DriftedThing>) -> NodeStatus {
         beat_seconds: 5,
         sources: Vec::new(),
         config_refused: None,
+        booted_image: None,
         drifted,
         gaps: Vec::new(),
         node: None,

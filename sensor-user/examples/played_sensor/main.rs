@@ -2,7 +2,7 @@
 //!
 //! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
-//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 
@@ -21,6 +21,7 @@ use holdfast::report::socket::{ReporterOrders, ReporterPeer};
 use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::drift_policy::{ActionLimits, DriftAction};
 use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
+use sensor_model::status::BootedImage;
 use sensor_model::verdict::VerdictKind;
 use std::fs;
 use std::future::poll_fn;
@@ -99,13 +100,19 @@ fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
     let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);
     reporter.prepare()?;
     reporter.open(DaemonFacts { boot_id: BOOT.to_owned(), beat: BEAT, ..DaemonFacts::default() })?;
-    reporter.report(AgentReport::RunBegan(RunFacts {
+    reporter.report(run_began(None));
+    Ok(reporter)
+}
+
+/// A run begins on a host that booted this image.
+fn run_began(booted_image: Option<BootedImage>) -> AgentReport<'static> {
+    AgentReport::RunBegan(RunFacts {
         backend: BackendName::Lsm,
         sources: vec![SOURCE.to_owned()],
         waiting: Vec::new(),
         refused: None,
-    }));
-    Ok(reporter)
+        booted_image,
+    })
 }
 
 /// What a line asks for. Gives its record.
@@ -160,6 +167,11 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 verdict: Some(VerdictKind::Compliant),
                 ..record(RecordKind::Recovered)
             })
+        }
+        ["boots", image] => {
+            let digest = image.split_once('@').map(|(_, digest)| digest.to_owned());
+            reporter.report(run_began(Some(BootedImage { name: Some(image.to_owned()), digest })));
+            Ok(record(RecordKind::Start))
         }
         _ => bail!("no such line: {line}"),
     }

@@ -11,6 +11,7 @@ use sensor_model::image::ScanProgress;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
+use sensor_model::status::BootedImage;
 use sensor_model::verdict::VerdictKind;
 use sensor_model::waiting::WaitingArgument;
 use serde::Serialize;
@@ -154,6 +155,8 @@ pub struct RunFacts {
     pub waiting: Vec<WaitingArgument>,
     /// Why the configs that the daemon was given are refused; `None` if they are in force.
     pub refused: Option<String>,
+    /// The booted image; `None` on a host that boots no images.
+    pub booted_image: Option<BootedImage>,
 }
 
 /// The result of [`Reports::open`].

@@ -32,6 +32,7 @@ use super::{lock, new_root, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
+use crate::image;
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use sensor_model::expectation::{Expectation, Expected};
@@ -319,6 +320,7 @@ impl AgentRun {
             sources: desired.sources.clone(),
             waiting: desired.waiting.clone(),
             refused,
+            booted_image: image::booted_image(observer),
         }));
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());

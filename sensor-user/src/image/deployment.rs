@@ -8,6 +8,7 @@ use sensor_model::{
     expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
     observation::Observation,
     os::Deployment,
+    status::BootedImage,
 };
 use std::path::PathBuf;
 
@@ -29,7 +30,16 @@ fn deployment(observer: &Observer) -> Option<Deployment> {
 /// The digest of the booted image, if the host shows one: in the deployment's origin, or else in the booted commit, which was made from the
 /// image. An origin with a tag has no digest.
 pub fn booted_digest(observer: &Observer) -> Option<String> {
+    digest(observer, deployment(observer)?)
+}
+
+/// The name and the digest of the booted image; `None` on a host that boots no images.
+pub fn booted_image(observer: &Observer) -> Option<BootedImage> {
     let booted = deployment(observer)?;
+    Some(BootedImage { name: booted.image.clone(), digest: digest(observer, booted) })
+}
+
+fn digest(observer: &Observer, booted: Deployment) -> Option<String> {
     booted.digest.or_else(|| {
         let checksum = checksum_of(&booted.checksum?)?;
         let mut progress = |_| {};

@@ -33,7 +33,7 @@ mod zstd;
 pub use baseline::{index_baseline, take_baseline};
 pub use build::{Progress, index_image};
 pub use chosen::{choose_indexes, merged_extensions};
-pub use deployment::booted_digest;
+pub use deployment::{booted_digest, booted_image};
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
 pub(crate) use extensions::followed_state;

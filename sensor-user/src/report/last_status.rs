@@ -115,6 +115,7 @@ pub(super) fn without_daemon() -> NodeStatus {
         beat_seconds: 0,
         sources: Vec::new(),
         config_refused: None,
+        booted_image: None,
         drifted: Vec::new(),
         gaps: Vec::new(),
         node: None,

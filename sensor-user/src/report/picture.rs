@@ -43,6 +43,7 @@ impl Default for Picture {
                 sources: Vec::new(),
                 waiting: Vec::new(),
                 refused: None,
+                booted_image: None,
             },
             counts: NodeCounts {
                 verdict: VerdictKind::Unknown,
@@ -209,6 +210,7 @@ impl Picture {
             beat_seconds: self.daemon.beat.as_secs(),
             sources: self.run.sources.clone(),
             config_refused: self.run.refused.clone(),
+            booted_image: self.run.booted_image.clone(),
             drifted: drifted.collect(),
             gaps: self.gaps.values().cloned().collect(),
             node: self.node.clone(),

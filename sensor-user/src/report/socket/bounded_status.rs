@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use sensor_model::socket::STATUS_BYTES;
-use sensor_model::status::{DriftedThing, NodeStatus};
+use sensor_model::status::{BootedImage, DriftedThing, NodeStatus};
 use serde::Serialize;
 use std::cmp::Reverse;
 
@@ -38,6 +38,9 @@ pub(in crate::report) fn text(mut status: NodeStatus) -> Vec<u8> {
     left_out.waiting += shorten(&mut status.waiting, ELEMENTS, LIST_BYTES);
     if let Some(refused) = &mut status.config_refused {
         cut(refused);
+    }
+    if let Some(BootedImage { name, digest }) = &mut status.booted_image {
+        [name, digest].into_iter().flatten().for_each(cut);
     }
     if let Some(standing) = &mut status.node {
         cut(&mut standing.reason);
@@ -146,6 +149,7 @@ mod tests {
             gaps: vec![gap; 1000],
             sources: vec!["x".repeat(253); 10_000],
             config_refused: Some(long.clone()),
+            booted_image: Some(BootedImage { name: Some(long.clone()), digest: Some(long.clone()) }),
             node: Some(Standing {
                 state: NodeState::Degraded,
                 reason: long.clone(),
@@ -163,5 +167,6 @@ mod tests {
         assert_eq!(status.gaps.len() as u64 + status.left_out.gaps, 1000);
         assert_eq!(status.sources.len() as u64 + status.left_out.sources, 10_000);
         assert!(status.config_refused.unwrap().ends_with(CUT));
+        assert!(status.booted_image.unwrap().digest.unwrap().ends_with(CUT));
     }
 }
