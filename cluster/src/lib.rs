@@ -23,6 +23,7 @@
 //! | [`publish`] | the writes to the API server |
 //! | `node_watch` | the watch on the own Node |
 //! | [`policies`] | the drift policies of the cluster for the node |
+//! | [`os_image`] | what the cluster says about the node's OS image |
 //! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
 //! | [`secure`] | the pages over TLS for callers with a token |
@@ -44,6 +45,7 @@ pub mod manage;
 pub mod metrics;
 pub mod node;
 mod node_watch;
+pub mod os_image;
 #[cfg(test)]
 mod played_server;
 pub mod plugin;

@@ -117,6 +117,7 @@ pub struct ReporterMetrics {
     last_answer: Gauge,
     up: Gauge,
     updating: Gauge,
+    os_image_out_of_step: Gauge,
     reviews: Family<ReviewLabels, Counter>,
 }
 
@@ -148,6 +149,11 @@ impl ReporterMetrics {
     /// Notes whether everything that differs belongs to an update by another program.
     pub fn node_is_updating(&self, is_updating: bool) {
         self.updating.set(is_updating.into());
+    }
+
+    /// Notes whether an opinion about the booted image is out of step.
+    pub fn os_image_is_out_of_step(&self, is_out_of_step: bool) {
+        self.os_image_out_of_step.set(is_out_of_step.into());
     }
 
     /// Counts a request to the API server about a token.
@@ -193,6 +199,11 @@ impl ReporterMetrics {
             self.updating.clone(),
         );
         registry.register(
+            "os_image_out_of_step",
+            "1 while the booted image, the image that the cluster wants and the rendered config do not agree",
+            self.os_image_out_of_step.clone(),
+        );
+        registry.register(
             "token_reviews",
             "Requests to the API server about callers' tokens by kind and result",
             self.reviews.clone(),
@@ -217,6 +228,7 @@ mod tests {
         metrics.sensor_answered(true);
         metrics.sensor_answered(false);
         metrics.node_is_updating(true);
+        metrics.os_image_is_out_of_step(true);
         metrics.reviewed(ReviewKind::Token, true);
         let page = metrics.page();
         for line in [
@@ -225,6 +237,7 @@ mod tests {
             "holdfast_reporter_sensor_answers_total{result=\"failure\"} 1",
             "holdfast_reporter_sensor_up 0",
             "holdfast_reporter_node_updating 1",
+            "holdfast_reporter_os_image_out_of_step 1",
             "holdfast_reporter_token_reviews_total{kind=\"token\",result=\"answered\"} 1",
         ] {
             assert!(page.contains(line), "{line} is missing:\n{page}");

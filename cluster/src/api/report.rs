@@ -95,6 +95,36 @@ pub struct DriftReportStatus {
     /// the node has the desired config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ReportedPlan>,
+    /// The OS image that the node booted, and what the cluster says about it. Absent on a node that boots no images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_image: Option<ReportedOsImage>,
+}
+
+/// The OS image of a node, as several programs name it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedOsImage {
+    /// The image that the node booted, as the sensor found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted: Option<String>,
+    /// The digest of its manifest, if the host shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted_digest: Option<String>,
+    /// The image of the Node's annotation `machineconfiguration.openshift.io/desiredImage`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<String>,
+    /// The rendered MachineConfig of the Node's annotation `machineconfiguration.openshift.io/currentConfig`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// The `MachineOSBuild` that built the booted image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<String>,
+    /// The image that the node's `BootcNode` wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootc_node: Option<String>,
+    /// Which of these is out of step, and with what. Absent while they agree, and while an update is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_step: Option<String>,
 }
 
 /// Whether a node has taken a `DriftPolicy`.

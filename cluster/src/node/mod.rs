@@ -12,6 +12,7 @@ use crate::client::{ClientError, client};
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
 use crate::node_watch;
+use crate::os_image::OsImageFollower;
 use crate::pods::Pods;
 use crate::policies::PolicyFollower;
 use crate::probes;
@@ -31,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use writer::ManagedChannels;
+use writer::{ClusterChannels, ManagedChannels};
 
 /// Longest time to connect to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -127,11 +128,14 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
     let (policies, standing) = watch::channel(None);
+    let (opinions, os_image) = watch::channel(None);
     let socket = SensorSocket::new(&*options.socket);
     let (newest_node, node) = watch::channel(None);
     managing.spawn(node_watch::follow(reads.clone(), options.place.node.clone(), newest_node));
     let follower = PolicyFollower::new(reads.clone(), &options.place.node, node.clone(), socket, policies);
     managing.spawn(follower.run());
+    let images = OsImageFollower::new(&reads, &options.place.node, opinions);
+    managing.spawn(images.run(newest.clone(), node.clone()));
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
         Mode::Observe => {
@@ -155,7 +159,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics);
     let update = ManagedChannels { managed: wanted, written };
     let led_by_others = (options.mode == Mode::Observe).then_some(node);
-    let writer = writer::write(publisher, pods, newest, update, standing, led_by_others, stopped);
+    let cluster = ClusterChannels { policies: standing, os_image };
+    let writer = writer::write(publisher, pods, newest, update, cluster, led_by_others, stopped);
     let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");
     tokio::select! {

@@ -193,6 +193,7 @@ struct Writing {
     _managed: watch::Sender<Option<ManagedNode>>,
     /// No policy is known.
     _policies: watch::Sender<Option<PolicyStanding>>,
+    os_image: watch::Sender<Option<crate::api::ReportedOsImage>>,
     node: watch::Sender<Option<NodeMetadata>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -213,11 +214,20 @@ impl Writing {
         let reads = Reads::with(client.clone(), client);
         let publisher = Publisher::new(&publisher_client, reads.clone(), place);
         let (policies, standing) = watch::channel(None);
+        let (set_image, os_image) = watch::channel(None);
+        let cluster = ClusterChannels { policies: standing, os_image };
         let (set_node, node) = watch::channel(None);
         let pods = Pods::new(reads, "n1");
-        let task =
-            tokio::spawn(writer::write(publisher, pods, newest, update, standing, Some(node), stopped));
-        Self { findings, stop, _managed: observe, _policies: policies, node: set_node, task }
+        let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, Some(node), stopped));
+        Self {
+            findings,
+            stop,
+            _managed: observe,
+            _policies: policies,
+            os_image: set_image,
+            node: set_node,
+            task,
+        }
     }
 
     async fn end(self) {
@@ -320,5 +330,46 @@ async fn an_update_does_not_hide_the_change_of_another_pod() {
     writing.findings.send_replace(Some(finding("/etc/a")));
     sleep(Duration::from_secs(5)).await;
     assert_eq!(written(&log), ("True Drifted".to_owned(), vec!["\"ConfigDriftDetected\"".to_owned()]));
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opinion_that_is_out_of_step_is_one_drift_until_it_agrees_again() {
+    let (client, log) = api_server();
+    let writing = Writing::start(client);
+    let opinions = |out_of_step: Option<&str>| {
+        Some(crate::api::ReportedOsImage {
+            booted: Some("quay.io/os@sha256:aa".to_owned()),
+            out_of_step: out_of_step.map(str::to_owned),
+            ..Default::default()
+        })
+    };
+    let status = crate::api::DriftReportStatus {
+        state: DriftState::InSync,
+        os_image: opinions(None),
+        ..Default::default()
+    };
+    let sensor = SensorState::Answers { refuses_config: false };
+    writing.findings.send_replace(Some(NodeFinding { status, sensor, text: None }));
+    writing.os_image.send_replace(opinions(Some("the node booted X")));
+    sleep(Duration::from_secs(5)).await;
+    let asked = log.take();
+    let last =
+        |end: &str| asked.iter().rfind(|asked| asked.line().ends_with(end)).unwrap().body["status"].clone();
+    let report = last("/driftreports/n1/status");
+    assert_eq!((&report["state"], &report["count"]), (&json!("Drifted"), &json!(1)));
+    assert_eq!(report["osImage"]["outOfStep"], "the node booted X");
+    assert_eq!(report["drifts"][0]["kind"], "os-image");
+    let message = last("/nodes/n1/status")["conditions"][0]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.starts_with("OS image out of step: the node booted X; 1 managed thing drifted"),
+        "{message}"
+    );
+    let event = asked.iter().find(|asked| asked.line().starts_with("POST")).unwrap();
+    assert!(event.body["note"].as_str().unwrap().contains("the node booted X"), "{event:?}");
+
+    writing.os_image.send_replace(opinions(None));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(written(&log), ("False InSync".to_owned(), vec!["\"ConfigDriftRecovered\"".to_owned()]));
     writing.end().await;
 }

@@ -1,8 +1,9 @@
 //! The task that writes to the API server.
 
+use crate::api::ReportedOsImage;
 use crate::pods::Pods;
 use crate::publish::{ManagedNode, NodeMetadata, PolicyStanding, Publisher, WrittenNode};
-use crate::reports::{NodeFinding, mark_update, name_pods, unnamed_pods};
+use crate::reports::{NodeFinding, add_os_image, mark_update, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -14,8 +15,12 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Without a finding for this time the next one begins anew.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What the writer takes from the task that follows policies. The other side may never say anything.
-pub(super) type PolicyChannel = watch::Receiver<Option<PolicyStanding>>;
+/// What the writer takes from the tasks that read other objects of the cluster. The other sides may never say anything.
+#[derive(Debug)]
+pub(super) struct ClusterChannels {
+    pub(super) policies: watch::Receiver<Option<PolicyStanding>>,
+    pub(super) os_image: watch::Receiver<Option<ReportedOsImage>>,
+}
 
 /// The Node's newest metadata.
 pub(super) type NodeChannel = watch::Receiver<Option<NodeMetadata>>;
@@ -34,7 +39,7 @@ pub(super) async fn write(
     mut pods: Pods,
     mut findings: watch::Receiver<Option<NodeFinding>>,
     mut update: ManagedChannels,
-    mut policies: PolicyChannel,
+    mut cluster: ClusterChannels,
     mut led_by_others: Option<NodeChannel>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -53,10 +58,13 @@ pub(super) async fn write(
             if led_by_others.as_mut().is_some_and(is_updated) {
                 mark_update(&mut finding.status);
             }
+            if let Some(opinions) = &*cluster.os_image.borrow_and_update() {
+                add_os_image(&mut finding.status, &finding.sensor, opinions);
+            }
             again = pods.again_at();
         }
         let managed = update.managed.borrow_and_update().clone();
-        publisher.set_policies(policies.borrow_and_update().clone());
+        publisher.set_policies(cluster.policies.borrow_and_update().clone());
         let round = publisher.round(finding.as_ref(), managed.as_ref()).await;
         update.written.send_if_modified(|last| {
             let is_other = last != publisher.written();
@@ -74,7 +82,10 @@ pub(super) async fn write(
             changed = update.managed.changed() => if changed.is_err() {
                 return;
             },
-            changed = policies.changed() => if changed.is_err() {
+            changed = cluster.policies.changed() => if changed.is_err() {
+                return;
+            },
+            changed = cluster.os_image.changed() => if changed.is_err() {
                 return;
             },
             () = changed(&mut led_by_others) => {}

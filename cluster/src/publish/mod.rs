@@ -155,6 +155,8 @@ impl Publisher {
         }
         if let Some(finding) = finding {
             self.metrics.node_is_updating(finding.status.state == DriftState::Updating);
+            let image = finding.status.os_image.as_ref();
+            self.metrics.os_image_is_out_of_step(image.is_some_and(|image| image.out_of_step.is_some()));
             again = again.min(self.write_report(&uid, &finding.status).await);
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {

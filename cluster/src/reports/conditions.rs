@@ -2,6 +2,7 @@
 
 use super::actor::by;
 use super::finding::{NodeFinding, SensorState};
+use super::os_image::sentence;
 use crate::api::{Drift, DriftReportStatus, DriftState};
 use crate::text::{count, fit};
 use std::fmt::Write as _;
@@ -93,7 +94,12 @@ fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
         (SensorState::Answers { .. }, DriftState::Drifted) => (
             ConditionStatus::True,
             "Drifted",
-            format!("{} drifted: {}", things(status.count), named(&status.drifts, status.count)),
+            format!(
+                "{}{} drifted: {}",
+                sentence(status),
+                things(status.count),
+                named(&status.drifts, status.count)
+            ),
         ),
         (SensorState::Answers { .. }, DriftState::InSync) => {
             (ConditionStatus::False, "InSync", "the node matches its MachineConfigs".to_owned())

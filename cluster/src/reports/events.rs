@@ -1,8 +1,10 @@
 //! The Event that a change of the report needs.
 
 use super::conditions::{named, things};
+use super::os_image::sentence;
 use crate::api::{Drift, DriftReportStatus, DriftState};
 use crate::text::fit;
+use sensor_model::record::ThingKind;
 use std::collections::BTreeSet;
 
 /// Longest note that the API server accepts, in bytes.
@@ -32,7 +34,9 @@ pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Optio
             0 => String::new(),
             _ => format!(" ({} in all)", now.count),
         };
-        let note = format!("{} drifted{all}: {}", things(number), named(&new, number));
+        let is_image = |drift: &Drift| drift.kind.as_deref() == Some(ThingKind::OsImage.as_str());
+        let sentence = if new.iter().any(is_image) { sentence(now) } else { String::new() };
+        let note = format!("{sentence}{} drifted{all}: {}", things(number), named(&new, number));
         return Some(NodeEvent {
             is_warning: true,
             reason: "ConfigDriftDetected",

@@ -8,6 +8,7 @@ mod actor;
 mod conditions;
 mod events;
 mod finding;
+mod os_image;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -17,5 +18,6 @@ pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use events::{NodeEvent, event};
 pub use finding::{NodeFinding, SensorState};
+pub use os_image::add_os_image;
 pub use status::{drift_text, name_pods, status_of, unnamed_pods};
 pub use update::mark_update;

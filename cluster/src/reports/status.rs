@@ -1,19 +1,21 @@
 //! The status of a node's `DriftReport`.
 
 use super::actor::{PodNames, by, changed_by};
-use crate::api::{Drift, DriftReportStatus, DriftState, NewestDrift, ReportedGap, ReportedLogEntry};
+use crate::api::{
+    Drift, DriftReportStatus, DriftState, NewestDrift, ReportedGap, ReportedLogEntry, ReportedOsImage,
+};
 use crate::text::fit;
 use jiff::Timestamp;
 use sensor_model::{
     socket::LogCheckpoint,
-    status::{DriftedThing, NodeStatus, OpenGap},
+    status::{BootedImage, DriftedThing, NodeStatus, OpenGap},
     verdict::VerdictKind,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Most drifts in a report.
-const DRIFTS: usize = 100;
+pub(super) const DRIFTS: usize = 100;
 /// Most bytes of all drifts of a report in JSON. etcd accepts objects of up to 1.5 MiB.
 const DRIFTS_BYTES: usize = 160 << 10;
 /// Most gaps in a report.
@@ -22,6 +24,8 @@ const GAPS: usize = 20;
 const PATH_BYTES: usize = 1024;
 /// Longest name of a MachineConfig.
 const SOURCE_BYTES: usize = 253;
+/// Longest name of an image.
+const IMAGE_BYTES: usize = 512;
 /// Longest reason of a gap.
 const REASON_BYTES: usize = 256;
 /// Bytes of a SHA-256 as text.
@@ -64,6 +68,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         log: log.map(entry),
         policies: Vec::new(),
         plan: None,
+        os_image: status.booted_image.as_ref().map(booted),
     };
     let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
     report.more_gaps = sum(open - report.gaps.len(), status.left_out.gaps);
@@ -95,7 +100,7 @@ pub fn name_pods(report: &mut DriftReportStatus, names: &PodNames) {
     set_newest(report);
 }
 
-fn set_newest(report: &mut DriftReportStatus) {
+pub(super) fn set_newest(report: &mut DriftReportStatus) {
     report.newest = report.drifts.first().map(|drift| NewestDrift {
         path: drift.path.clone(),
         by: by(drift.by.as_ref()),
@@ -115,6 +120,16 @@ fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
         source: fit(&thing.source, SOURCE_BYTES),
         policy: thing.action.map(|action| action.as_str().to_owned()),
         allowed: thing.allowed,
+    }
+}
+
+/// The booted image of a sensor's status.
+fn booted(image: &BootedImage) -> ReportedOsImage {
+    let text = |text: &Option<String>| text.as_deref().map(|text| fit(text, IMAGE_BYTES));
+    ReportedOsImage {
+        booted: text(&image.name),
+        booted_digest: text(&image.digest),
+        ..ReportedOsImage::default()
     }
 }
 
