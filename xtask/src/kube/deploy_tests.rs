@@ -59,7 +59,7 @@ fn deploy(path: &str) -> PathBuf {
 }
 
 /// A kind of another product. It accepts every field: its own rules are not ours.
-fn foreign(group: &str, version: &str, kind: &str, scope: &str) -> Value {
+pub(super) fn foreign(group: &str, version: &str, kind: &str, scope: &str) -> Value {
     let singular = kind.to_lowercase();
     let plural = if singular.ends_with('s') { singular.clone() } else { format!("{singular}s") };
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });

@@ -18,6 +18,8 @@ pub(crate) mod installed;
 #[cfg(test)]
 mod manage_tests;
 #[cfg(test)]
+mod os_image_tests;
+#[cfg(test)]
 mod plugin_tests;
 #[cfg(test)]
 mod policy_tests;

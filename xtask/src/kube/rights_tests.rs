@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What the reporter may do, in each namespace.
-const REPORTER: [&str; 13] = [
+const REPORTER: [&str; 15] = [
     "impersonate:associated-node authentication.k8s.io/nodes",
     "impersonate-on:associated-node:get /nodes",
     "impersonate-on:associated-node:watch /nodes",
@@ -22,6 +22,8 @@ const REPORTER: [&str; 13] = [
     "impersonate-on:associated-node:watch /pods",
     "list holdfast.dev/driftpolicies",
     "watch holdfast.dev/driftpolicies",
+    "list machineconfiguration.openshift.io/machineosbuilds",
+    "get node.bootc.dev/bootcnodes",
     "patch /nodes/status",
     "create holdfast.dev/driftreports",
     "patch holdfast.dev/driftreports",
