@@ -83,6 +83,7 @@ impl Diff {
             "drifts": status.drifts,
             "more": status.more,
             "gaps": status.gaps,
+            "osImage": status.os_image,
         });
         if !screen.object(&answer)? {
             diff(&self.node, &status, Timestamp::now(), screen)?;
@@ -123,6 +124,10 @@ pub(super) fn diff(
     }
     if status.more > 0 {
         screen.line(&format!("and {} that the report has no room for", count(status.more, "thing")))?;
+    }
+    let image = status.os_image.as_ref();
+    if let Some(sentence) = image.and_then(|image| image.out_of_step.as_deref()) {
+        screen.line(&format!("OS image out of step: {sentence}"))?;
     }
     for gap in &status.gaps {
         let about = gap.path.as_deref().map(|path| format!(" about {path}")).unwrap_or_default();

@@ -149,6 +149,10 @@ fn a_diff_names_each_thing_with_its_actor_and_what_there_was_no_room_for() {
             ..Drift::default()
         }],
         more: 2,
+        os_image: Some(crate::api::ReportedOsImage {
+            out_of_step: Some("the node booted X".to_owned()),
+            ..Default::default()
+        }),
         ..DriftReportStatus::default()
     };
     let shown = printed(OutputFormat::Table, |screen| diff("n1", &status, now(), screen));
@@ -156,6 +160,7 @@ fn a_diff_names_each_thing_with_its_actor_and_what_there_was_no_room_for() {
 PATH               KIND   DIFFERS IN     BY                            SINCE   DECLARED BY
 /etc/chrony.conf   file   content,mode   pod team/editor via busybox   40s     99-worker
 and 2 things that the report has no room for
+OS image out of step: the node booted X
 ";
     assert_eq!(shown, expected);
 }
