@@ -1,6 +1,8 @@
 //! Which image a host booted, where bootc runs without ostree.
 
 use crate::world::World;
+use holdfast::{image::booted_image, observation::Observer};
+use sensor_model::status::BootedImage;
 use serde_json::json;
 use std::fs;
 
@@ -35,4 +37,22 @@ fn the_image_that_bootc_booted_from_a_composefs_root_is_found_by_its_manifest_an
     assert_eq!(same.code, 0, "{same:?}");
     let other = check(format!("os.example/os@sha256:{}", "ab".repeat(32)));
     assert!(other.code == 1 && other.out.contains("have \"os.example/os:1\""), "{other:?}");
+}
+
+#[test]
+fn the_booted_image_has_the_name_and_the_digest_of_the_deployment() {
+    let (world, digest) = World::in_sync();
+    let booted = || booted_image(&Observer::new(&world.at("root")).unwrap());
+    assert_eq!(booted(), None, "the host boots no images");
+    world.boot(&digest);
+    let name = Some(format!("os.example/os@{digest}"));
+    assert_eq!(booted(), Some(BootedImage { name, digest: Some(digest) }));
+}
+
+#[test]
+fn a_deployment_of_a_branch_has_no_digest() {
+    let (world, _) = World::in_sync();
+    world.boot_commit(&"0".repeat(64));
+    let booted = booted_image(&Observer::new(&world.at("root")).unwrap());
+    assert_eq!(booted, Some(BootedImage { name: Some("os/stable".to_owned()), digest: None }));
 }
