@@ -22,15 +22,12 @@ use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
 use defaults::{default_is_back, other_default};
-use node::{FILE, PINNED, manifest, report};
+use node::{CURRENT, FILE, PINNED, check, manifest, report};
 
 /// Progress of the scenario, in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
-const CURRENT: &str = "/var/lib/holdfast/apply/current";
 /// The file's content when a service read it that starts with the others.
 const READ: &str = "/run/pinned-at-start";
-/// The directory of the Machine Config Operator's daemon.
-const MCD: &str = "/etc/machine-config-daemon";
 /// The service that writes again what an update overwrote, as installed.
 const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service");
 /// A drop-in that prevents the shutdown from finishing the staged deployment.
@@ -285,13 +282,6 @@ fn first() -> Result<String> {
     let printed = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
     result(&report(&printed)?, "done")?;
     check(0, "")
-}
-
-/// `check` against the current config, and its expected output.
-fn check(code: i32, text: &str) -> Result<String> {
-    let (printed, error) = holdfast(code, &["check", "--config", CURRENT])?;
-    ensure!(printed.contains(text) && !printed.contains("not checked"), "{printed}{error}");
-    Ok(printed.trim().to_owned())
 }
 
 fn resumed(code: i32, wanted: &str) -> Result<Value> {

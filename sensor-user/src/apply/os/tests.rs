@@ -1,3 +1,4 @@
+mod cluster_image;
 mod order;
 
 use super::{change::words, *};
@@ -478,29 +479,4 @@ fn a_change_has_the_booted_image_as_its_old_one_if_no_config_declares_one() {
             ..Deployment::default()
         }
     );
-    let built = world.folder.path().join("etc/machine-config-daemon/currentimage");
-    std::fs::create_dir_all(built.parent().unwrap()).unwrap();
-    for (text, image) in
-        [("registry.local/built@sha256:2\n", Some("registry.local/built@sha256:2")), ("\n", None)]
-    {
-        std::fs::write(&built, text).unwrap();
-        assert_eq!(booted(&observer).unwrap().cluster_image.as_deref(), image);
-    }
-    std::fs::write(&built, "os/v2").unwrap();
-    let is_staged = || booted(&observer).unwrap().cluster_image_is_staged;
-    let staged = world.folder.path().join("run/ostree/staged-deployment");
-    std::fs::create_dir_all(staged.parent().unwrap()).unwrap();
-    std::fs::write(&staged, format!("merge-deployment\0{OLD}.0\0target\0{OLD}.7\0")).unwrap();
-    assert!(!is_staged(), "no such deployment is there");
-    let next = world.folder.path().join(format!("ostree/deploy/debian/deploy/{OLD}.7"));
-    std::fs::create_dir(&next).unwrap();
-    let origin = |branch: &str| {
-        std::fs::write(next.with_extension("7.origin"), format!("[origin]\nrefspec={branch}\n")).unwrap();
-    };
-    origin("os/v3");
-    assert!(!is_staged(), "another image is staged");
-    origin("os/v2");
-    assert!(is_staged());
-    std::fs::remove_file(&staged).unwrap();
-    assert!(!is_staged(), "it is there for another reason");
 }

@@ -4,9 +4,12 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
-use super::{MCD, check};
+use super::node::check;
 use crate::guest::ostree::VERSIONS;
 use crate::guest::run;
+
+/// The directory of the Machine Config Operator's daemon.
+const MCD: &str = "/etc/machine-config-daemon";
 
 /// The node booted another one, which is a difference, and then that one.
 pub(super) fn image() -> Result<String> {

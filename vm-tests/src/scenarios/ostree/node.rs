@@ -1,7 +1,12 @@
 //! The configs of the scenario, and the output of a command.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+
+use super::super::apply::holdfast;
+
+/// The config that the node has.
+pub(super) const CURRENT: &str = "/var/lib/holdfast/apply/current";
 
 /// A file that both versions ship, each with its own content.
 pub(super) const DEFAULT: &str = "/etc/issue";
@@ -27,4 +32,11 @@ pub(super) fn manifest(image: &str, arguments: &[&str], content: &str) -> String
 
 pub(super) fn report((printed, error): &(String, String)) -> Result<Value> {
     serde_json::from_str(printed).with_context(|| format!("no JSON: {printed}{error}"))
+}
+
+/// `check` against the current config, and its expected output.
+pub(super) fn check(code: i32, text: &str) -> Result<String> {
+    let (printed, error) = holdfast(code, &["check", "--config", CURRENT])?;
+    ensure!(printed.contains(text) && !printed.contains("not checked"), "{printed}{error}");
+    Ok(printed.trim().to_owned())
 }
