@@ -92,7 +92,11 @@ mod tests {
     /// What kube-state-metrics shows of objects that Holdfast writes.
     const OF_OBJECTS: [&str; 3] = ["kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
     /// What the reporter's page has besides the sensor's: its test in `cluster/src/metrics.rs` has the same names.
-    const OF_REPORTERS: [&str; 2] = ["holdfast_reporter_node_updating", "holdfast_reporter_sensor_up"];
+    const OF_REPORTERS: [&str; 3] = [
+        "holdfast_reporter_node_updating",
+        "holdfast_reporter_os_image_out_of_step",
+        "holdfast_reporter_sensor_up",
+    ];
 
     fn read(path: &str) -> String {
         fs::read_to_string(root().join(path)).expect(path)
