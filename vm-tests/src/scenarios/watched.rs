@@ -137,14 +137,28 @@ pub(super) fn held() -> Result<Child> {
     let _ = shell(&format!("fsfreeze --unfreeze {FIRST}"));
     shell(&format!("fsfreeze --freeze {FIRST}"))?;
     let apply = spawn(&["apply", CONFIG, "--no-acts"])?;
-    // The state is uninterruptible. Only the frozen file system makes the apply wait so.
-    let stat = format!("/proc/{}/stat", apply.id());
+    let journal = Path::new("/var/lib/holdfast/apply/journal");
     wait::until("the apply to stand still", LIMIT, || {
-        let text = fs::read_to_string(&stat)?;
-        let state = text.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
-        Ok((state == Some('D') && Path::new("/var/lib/holdfast/apply/journal").exists()).then_some(()))
+        Ok((journal.exists() && waits_for_frozen(apply.id())?).then_some(()))
     })?;
     Ok(apply)
+}
+
+/// Whether a process waits in a system call on the frozen file system. It may also wait for a disk, for a moment, with a file of another
+/// file system open for writing.
+fn waits_for_frozen(pid: u32) -> Result<bool> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let state = text.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+    if state != Some('D') {
+        return Ok(false);
+    }
+    // Number and arguments of the system call; `running` if it has gone on.
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall"))?;
+    let number = call.split_whitespace().nth(1).and_then(|number| number.strip_prefix("0x"));
+    let Some(number) = number.and_then(|number| u32::from_str_radix(number, 16).ok()) else {
+        return Ok(false);
+    };
+    Ok(fs::read_link(format!("/proc/{pid}/fd/{number}")).is_ok_and(|path| path.starts_with(FIRST)))
 }
 
 /// A process logged in as alice writes.
