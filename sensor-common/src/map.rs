@@ -159,6 +159,9 @@ pub struct Identity {
     pub sequence: u64,
 }
 
+/// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h), the [`Identity::magic`] of a Btrfs.
+pub const BTRFS_MAGIC: u64 = 0x9123_683e;
+
 /// The daemon's settings for the programs. One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

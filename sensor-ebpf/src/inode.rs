@@ -2,7 +2,7 @@
 
 use crate::kernel::{self, Pointer, read};
 use crate::maps::VOLUMES;
-use sensor_common::map::InodeKey;
+use sensor_common::map::{BTRFS_MAGIC, InodeKey};
 
 /// The key of an inode. `ino`: its number, which most callers have loaded before.
 #[inline(always)]
@@ -31,14 +31,11 @@ impl RecordInode {
 /// The key of no inode.
 const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
-/// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h).
-const BTRFS: u64 = 0x9123_683e;
-
 /// The subvolume of an inode with this superblock; 0 on all file systems but Btrfs.
 #[inline(always)]
 pub(crate) fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
     let magic: u64 = sb.load(kernel::super_magic());
-    if magic == BTRFS { volume(inode.0 as u64) as u32 } else { 0 }
+    if magic == BTRFS_MAGIC { volume(inode.0 as u64) as u32 } else { 0 }
 }
 
 /// The same for the address of an inode, whose type the verifier does not know.
@@ -46,7 +43,7 @@ pub(crate) fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
 pub(crate) fn volume_at(inode: u64) -> u32 {
     let sb: u64 = read(inode, kernel::inode_sb());
     let magic: u64 = read(sb, kernel::super_magic());
-    if magic == BTRFS { volume(inode) as u32 } else { 0 }
+    if magic == BTRFS_MAGIC { volume(inode) as u32 } else { 0 }
 }
 
 /// The subvolume of an inode of Btrfs. It is not inlined, so that inodes of other file systems do not pay for it.

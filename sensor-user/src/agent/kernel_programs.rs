@@ -5,9 +5,10 @@
 
 use super::foreign::shares_numbers;
 use super::registry::Inode;
-use crate::kernel::maps::Maps;
+use crate::kernel::btrfs;
+use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::Observer;
-use sensor_common::map::InodeKey;
+use sensor_common::map::{BTRFS_MAGIC, InodeKey};
 use std::path::Path;
 
 /// The maps of the kernel programs, and their answers to observations. Absent on the fanotify backend.
@@ -15,6 +16,8 @@ use std::path::Path;
 pub struct KernelPrograms {
     pub(super) maps: Maps,
     sequence: u64,
+    /// The programs have the place of a subvolume's number in an inode of Btrfs, or this kernel does not tell it.
+    are_subvolumes_settled: bool,
 }
 
 impl KernelPrograms {
@@ -22,7 +25,7 @@ impl KernelPrograms {
     pub fn new(maps: Maps) -> Self {
         // Maps of an earlier run hold the answer to its last observation.
         let sequence = maps.identity().map_or(0, |identity| identity.sequence);
-        Self { maps, sequence }
+        Self { maps, sequence, are_subvolumes_settled: false }
     }
 
     /// The maps.
@@ -62,6 +65,28 @@ impl KernelPrograms {
             return None;
         }
         self.sequence = identity.sequence;
+        if identity.magic == BTRFS_MAGIC
+            && identity.key.volume == 0
+            && let Err(error) = self.settle_subvolumes()
+        {
+            tracing::warn!(%error, "Cannot tell the kernel programs the place of a subvolume's number.");
+        }
         Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
+    }
+
+    /// Gives the programs the place of the subvolume's number in an inode of Btrfs. The caller calls this when it finds a Btrfs: the kernel
+    /// may have loaded its module after the programs. The keys of its inodes are other ones from then on, so a verification that enrolled
+    /// one without the number finds another key, and enrols that one.
+    pub(super) fn settle_subvolumes(&mut self) -> Result<(), MapsError> {
+        if self.are_subvolumes_settled {
+            return Ok(());
+        }
+        if !self.maps.has_btrfs_offsets()?
+            && let Some(offsets) = btrfs::read()
+        {
+            self.maps.set_btrfs_offsets(offsets)?;
+        }
+        self.are_subvolumes_settled = true;
+        Ok(())
     }
 }

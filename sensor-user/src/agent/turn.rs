@@ -167,8 +167,10 @@ impl Agent {
     /// some system calls that change mounts fire no hook.
     pub(super) fn compare_mounts(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         let Some(table) = self.mounts.read(&mut self.verdicts) else { return Ok(()) };
-        if table.has_btrfs() {
-            self.verifications.set_btrfs_offsets()?;
+        if table.has_btrfs()
+            && let Some(kernel) = &mut self.verifications.verifier.kernel
+        {
+            kernel.settle_subvolumes()?;
         }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {

@@ -7,7 +7,6 @@ use super::reports::{AgentReport, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use super::workers::Workers;
-use crate::kernel::btrfs;
 use crate::kernel::maps::MapsError;
 use crate::observation::Served;
 use sensor_model::protocol::{GapReason, Scope, ThingId};
@@ -136,18 +135,6 @@ impl Verifications {
             for scope in scopes {
                 verdicts.open_gap(scope, GapReason::EntryRemoved);
             }
-        }
-        Ok(())
-    }
-
-    /// Gives the programs the place of the subvolume's number in an inode of Btrfs. The caller calls this when a Btrfs is mounted,
-    /// because the kernel may have loaded its module only now.
-    pub(super) fn set_btrfs_offsets(&mut self) -> Result<(), MapsError> {
-        let Some(kernel) = self.verifier.kernel.as_mut() else { return Ok(()) };
-        if !kernel.maps().has_btrfs_offsets()?
-            && let Some(offsets) = btrfs::read()
-        {
-            kernel.maps().set_btrfs_offsets(offsets)?;
         }
         Ok(())
     }

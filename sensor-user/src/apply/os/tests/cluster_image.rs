@@ -1,13 +1,20 @@
 //! The image that a cluster built for the node, as the files of the Machine Config Operator's daemon and of ostree name it.
 
 use super::*;
+use std::path::PathBuf;
+
+/// A host that booted the old image, and the file in which the operator's daemon names the image that the cluster built.
+fn world() -> (World, PathBuf) {
+    let world = World::new(OsTool::Ostree, OLD, "rw");
+    let built = world.folder.path().join("etc/machine-config-daemon/currentimage");
+    fs::create_dir_all(built.parent().unwrap()).unwrap();
+    (world, built)
+}
 
 #[test]
 fn a_file_names_the_image_that_the_cluster_built() {
-    let world = World::new(OsTool::Ostree, OLD, "rw");
+    let (world, built) = world();
     let observer = Observer::new(world.folder.path()).unwrap();
-    let built = world.folder.path().join("etc/machine-config-daemon/currentimage");
-    fs::create_dir_all(built.parent().unwrap()).unwrap();
     for (text, image) in
         [("registry.local/built@sha256:2\n", Some("registry.local/built@sha256:2")), ("\n", None)]
     {
@@ -18,10 +25,8 @@ fn a_file_names_the_image_that_the_cluster_built() {
 
 #[test]
 fn that_image_is_staged_if_a_staged_deployment_is_of_it() {
-    let world = World::new(OsTool::Ostree, OLD, "rw");
+    let (world, built) = world();
     let observer = Observer::new(world.folder.path()).unwrap();
-    let built = world.folder.path().join("etc/machine-config-daemon/currentimage");
-    fs::create_dir_all(built.parent().unwrap()).unwrap();
     fs::write(&built, "os/v2").unwrap();
     let is_staged = || booted(&observer).unwrap().cluster_image_is_staged;
     let staged = world.folder.path().join("run/ostree/staged-deployment");
