@@ -89,6 +89,10 @@ pub struct BootedImage {
     pub name: Option<String>,
     /// Digest of the image's manifest, `sha256:…`; null if the host does not show it.
     pub digest: Option<String>,
+    /// The rendered MachineConfig from which a cluster built the image, by the image's label `machineconfig`. Absent if the host shows no
+    /// such label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
 }
 
 /// The number of elements that the lists of a status leave out.

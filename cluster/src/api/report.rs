@@ -110,6 +110,9 @@ pub struct ReportedOsImage {
     /// The digest of its manifest, if the host shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted_digest: Option<String>,
+    /// The rendered MachineConfig from which a cluster built the image, by the image's label `machineconfig`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_from: Option<String>,
     /// The image of the Node's annotation `machineconfiguration.openshift.io/desiredImage`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<String>,

@@ -18,6 +18,8 @@ pub struct Subject {
     pub booted: Option<String>,
     /// The digest of its manifest, as the sensor reports it.
     pub booted_digest: Option<String>,
+    /// The rendered config that a label of the booted image names, as the sensor reports it.
+    pub built_from: Option<String>,
     /// The rendered config that the node has.
     pub current_config: Option<String>,
     /// The rendered config that it is to have.
@@ -121,7 +123,7 @@ pub struct Opinions {
 }
 
 impl Opinions {
-    /// The builds of the booted image. One for the node's config is the first.
+    /// The builds of the booted image. One from the node's config is the first.
     pub fn builds_of<'a>(&'a self, subject: &Subject) -> Vec<&'a Build> {
         let booted = subject.image(self.bootc_node.as_ref());
         let is_booted =
@@ -131,15 +133,33 @@ impl Opinions {
         found
     }
 
+    /// What says from which config the booted image was built: its builds, and its label. One that names the node's config is the first.
+    pub(super) fn origins<'a>(&'a self, subject: &'a Subject) -> Vec<Origin<'a>> {
+        let builds = self.builds_of(subject);
+        let builds = builds.iter().map(|build| Origin { build: Some(&build.name), config: &build.config });
+        let label = subject.built_from.iter().map(|config| Origin { build: None, config });
+        let mut found: Vec<Origin<'_>> = builds.chain(label).collect();
+        found.sort_by_key(|origin| subject.current_config.as_deref() != Some(origin.config));
+        found
+    }
+
     /// The rendered configs whose fields decide whether the booted image is that of the node's config.
     pub fn configs_wanted(&self, subject: &Subject) -> BTreeSet<String> {
-        let builds = self.builds_of(subject);
+        let origins = self.origins(subject);
         let Some(config) = &subject.current_config else { return BTreeSet::new() };
-        if builds.first().is_none_or(|build| build.config == *config) {
+        if origins.first().is_none_or(|origin| origin.config == config) {
             return BTreeSet::new();
         }
-        builds.iter().map(|build| &build.config).chain([config]).cloned().collect()
+        origins.iter().map(|origin| origin.config).chain([config.as_str()]).map(str::to_owned).collect()
     }
+}
+
+/// What says from which config the booted image was built.
+pub(super) struct Origin<'a> {
+    /// The name of the `MachineOSBuild`; `None` for the label of the image.
+    pub(super) build: Option<&'a str>,
+    /// The rendered config.
+    pub(super) config: &'a str,
 }
 
 /// An image with every digest that is known of it.

@@ -1,6 +1,6 @@
 //! The sentences that say which opinion about the OS image is out of step.
 
-use super::opinions::{BootcNode, Build, Subject, digest_of};
+use super::opinions::{BootcNode, Build, Origin, Subject, digest_of};
 use crate::text::fit;
 
 /// Most bytes of one image's name in a sentence.
@@ -11,8 +11,7 @@ const NAME_BYTES: usize = 128;
 /// Compares the booted image, the annotation and the `BootcNode`; `None` if they agree, or cannot be compared.
 pub(super) fn of_images(subject: &Subject, bootc_node: Option<&BootcNode>) -> Option<String> {
     let image = subject.image(bootc_node);
-    let digest = || subject.booted_digest.as_deref().unwrap_or("an unknown image");
-    let booted = short(image.name.as_deref().unwrap_or_else(digest));
+    let booted = booted(subject);
     let bootc = format!("BootcNode {}", fit(&subject.node, NAME_BYTES));
     let desired = subject.desired_image.as_deref();
     let wanted = bootc_node.map(|bootc_node| bootc_node.desired.as_str());
@@ -53,25 +52,36 @@ pub(super) fn of_images(subject: &Subject, bootc_node: Option<&BootcNode>) -> Op
 }
 
 /// The booted image was built from a config that needs another image.
-pub(super) fn of_fields(build: &Build, config: &str, fields: &[&str]) -> String {
+pub(super) fn of_fields(subject: &Subject, origin: &Origin<'_>, config: &str, fields: &[&str]) -> String {
+    let config = object(config);
     format!(
-        "{}; the node's config is {}, which differs in {}",
-        built(build),
-        object(config),
+        "{}; the node's config is {config}, which differs in {}",
+        built(subject, origin),
         fields.join(", ")
     )
 }
 
 /// There is another image for the node's config.
-pub(super) fn of_another_build(build: &Build, own: &Build, config: &str) -> String {
+pub(super) fn of_another_build(subject: &Subject, origin: &Origin<'_>, own: &Build, config: &str) -> String {
     let image = short(own.image.as_deref().unwrap_or_default());
     let (name, config) = (object(&own.name), object(config));
-    format!("{}; the node's config is {config}, from which MachineOSBuild {name} built {image}", built(build))
+    format!(
+        "{}; the node's config is {config}, from which MachineOSBuild {name} built {image}",
+        built(subject, origin)
+    )
 }
 
-fn built(build: &Build) -> String {
-    let image = short(build.image.as_deref().unwrap_or_default());
-    format!("MachineOSBuild {} built the booted {image} from {}", object(&build.name), object(&build.config))
+fn built(subject: &Subject, origin: &Origin<'_>) -> String {
+    let (booted, config) = (booted(subject), object(origin.config));
+    match origin.build {
+        Some(build) => format!("MachineOSBuild {} built the booted {booted} from {config}", object(build)),
+        None => format!("the label of the booted {booted} says that it was built from {config}"),
+    }
+}
+
+fn booted(subject: &Subject) -> String {
+    let digest = || subject.booted_digest.as_deref().unwrap_or("an unknown image");
+    short(subject.booted.as_deref().unwrap_or_else(digest))
 }
 
 fn object(name: &str) -> String {

@@ -154,6 +154,7 @@ impl OsImageFollower {
         ReportedOsImage {
             booted: subject.booted.clone(),
             booted_digest: subject.booted_digest.clone(),
+            built_from: subject.built_from.clone(),
             desired: subject.desired_image.as_deref().map(text),
             config: subject.current_config.as_deref().map(text),
             build: self.opinions.builds_of(subject).first().map(|build| text(&build.name)),
@@ -252,6 +253,7 @@ fn subject(node: &str, image: &ReportedOsImage, metadata: &NodeMetadata) -> Subj
         node: node.to_owned(),
         booted: image.booted.clone(),
         booted_digest: image.booted_digest.clone(),
+        built_from: image.built_from.clone(),
         current_config: annotation("currentConfig"),
         desired_config: annotation("desiredConfig"),
         current_image: annotation("currentImage"),

@@ -235,6 +235,29 @@ fn without_the_configs_a_build_of_another_image_for_the_nodes_config_is_the_proo
 }
 
 #[test]
+fn the_label_of_the_booted_image_counts_like_a_build_unless_a_build_names_the_nodes_config() {
+    let built_from = |config: &str| Subject { built_from: Some(config.to_owned()), ..node(A, Some(A)) };
+    let subject = built_from("rendered-1");
+    let mut opinions = Opinions::default();
+    assert_eq!(opinions.configs_wanted(&subject), ["rendered-1".to_owned(), "rendered-2".to_owned()].into());
+    assert_eq!(verdict(&subject, &opinions), Verdict::InStep, "the configs cannot be read");
+    let label = format!(
+        "the label of the booted {A} says that it was built from rendered-1; the node's config is rendered-2"
+    );
+    opinions.builds = vec![build("new", "rendered-2", Some(B))];
+    assert_eq!(sentence(&subject, &opinions), format!("{label}, from which MachineOSBuild new built {B}"));
+    opinions.configs = [("rendered-1", ""), ("rendered-2", "realtime")]
+        .map(|(name, kernel)| (name.to_owned(), fields(kernel)))
+        .into();
+    assert_eq!(sentence(&subject, &opinions), format!("{label}, which differs in kernelType"));
+    assert_eq!(verdict(&built_from("rendered-2"), &opinions), Verdict::InStep);
+    assert!(opinions.configs_wanted(&built_from("rendered-2")).is_empty());
+    // The operator uses the image of another config also for this one.
+    opinions.builds = vec![build("new", "rendered-2", Some(A))];
+    assert_eq!(verdict(&subject, &opinions), Verdict::InStep);
+}
+
+#[test]
 fn an_image_is_compared_with_its_builds_also_by_the_digest_of_its_commit() {
     let subject = Subject { booted_digest: Some("sha256:aa".to_owned()), ..node("quay.io/os:latest", None) };
     let opinions = builds(vec![build("old", "rendered-1", Some(A))]);

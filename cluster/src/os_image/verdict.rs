@@ -26,23 +26,23 @@ pub fn verdict(subject: &Subject, opinions: &Opinions) -> Verdict {
     sentence.map_or(Verdict::InStep, Verdict::OutOfStep)
 }
 
-/// Compares the config of the booted image's builds with the config of the node.
+/// Compares the configs from which the booted image was built, by its builds and its label, with the config of the node.
 fn of_builds(subject: &Subject, opinions: &Opinions) -> Option<String> {
     let config = subject.current_config.as_deref()?;
-    let builds = opinions.builds_of(subject);
-    let first = builds.first().filter(|first| first.config != config)?;
+    let origins = opinions.origins(subject);
+    let first = origins.first().filter(|first| first.config != config)?;
     let booted = subject.image(opinions.bootc_node.as_ref());
     if let Some(own) = opinions.configs.get(config) {
         let known: Option<Vec<_>> =
-            builds.iter().map(|build| Some(own.differing(opinions.configs.get(&build.config)?))).collect();
+            origins.iter().map(|origin| Some(own.differing(opinions.configs.get(origin.config)?))).collect();
         if let Some(differing) = known {
             let fields = differing.first().filter(|_| differing.iter().all(|fields| !fields.is_empty()))?;
-            return Some(sentences::of_fields(first, config, fields));
+            return Some(sentences::of_fields(subject, first, config, fields));
         }
     }
     // Without the configs: the operator builds an image for the node's config only if that config needs another one.
     let own = opinions.builds.iter().find(|build| {
         build.config == config && build.image.as_deref().and_then(|image| booted.is(image)) == Some(false)
     })?;
-    Some(sentences::of_another_build(first, own, config))
+    Some(sentences::of_another_build(subject, first, own, config))
 }

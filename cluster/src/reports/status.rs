@@ -129,6 +129,7 @@ fn booted(image: &BootedImage) -> ReportedOsImage {
     ReportedOsImage {
         booted: text(&image.name),
         booted_digest: text(&image.digest),
+        built_from: text(&image.config),
         ..ReportedOsImage::default()
     }
 }

@@ -19,6 +19,10 @@ const HISTORY_LENGTH: usize = 1000;
 const NAME: &str = "org.opencontainers.image.ref.name";
 /// The label with the digest of the last uncompressed layer of an encapsulated ostree commit.
 const LAST_OF_COMMIT: &str = "ostree.final-diffid";
+/// The label with the rendered MachineConfig from which the Machine Config Operator built the image.
+const MACHINE_CONFIG: &str = "machineconfig";
+/// Most characters of an object's name in Kubernetes.
+const MOST_OF_NAME: usize = 253;
 /// Docker's annotation of attestations, which are manifests without a root directory.
 const ATTESTATION: &str = "vnd.docker.reference.type";
 
@@ -288,6 +292,8 @@ pub struct ImageConfig {
     /// Digest of the last uncompressed layer that is a part of the encapsulated ostree commit, by a label. The layers above it are as in
     /// other images.
     pub last_of_commit: Option<String>,
+    /// The rendered MachineConfig from which a cluster built the image, by a label.
+    pub machine_config: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -356,7 +362,14 @@ pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigErr
             .collect(),
         ostree: labels.contains_key("ostree.commit") || labels.contains_key(LAST_OF_COMMIT),
         last_of_commit: labels.remove(LAST_OF_COMMIT),
+        machine_config: labels.remove(MACHINE_CONFIG).filter(|name| is_object_name(name)),
     })
+}
+
+/// Whether a text may be the name of an object in Kubernetes. Who builds an image may give its labels any value.
+fn is_object_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    !text.is_empty() && text.len() <= MOST_OF_NAME && text.bytes().all(is_part)
 }
 
 /// The instruction of a line, in the form in which its author wrote it.

@@ -102,6 +102,9 @@ pub struct ImageMeta {
     /// When the image was made, by its own word, or the baseline was taken.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub created: Option<String>,
+    /// The rendered MachineConfig from which a cluster built the image, by the image's label `machineconfig`. Absent without that label.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub machine_config: Option<String>,
     /// The layers, the lowest first; or the packages, or the extensions. The last one of an ostree commit is the commit itself: it has no digest,
     /// and is to blame where no layer of the commit's image is.
     pub layers: Vec<LayerMeta>,

@@ -77,6 +77,8 @@ pub struct CommitImage {
     pub platform: String,
     /// When it was made, by its own word.
     pub created: Option<String>,
+    /// The rendered MachineConfig from which a cluster built it, by a label.
+    pub machine_config: Option<String>,
     /// Its layers, the lowest first.
     pub layers: Vec<CommitLayer>,
 }
@@ -134,6 +136,7 @@ impl CommitImage {
             config: manifest.config.digest,
             platform: config.platform.to_string(),
             created: config.created,
+            machine_config: config.machine_config,
             layers: layers.collect(),
         })
     }

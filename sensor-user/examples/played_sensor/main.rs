@@ -2,7 +2,7 @@
 //!
 //! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
-//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE`, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 
@@ -168,9 +168,10 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 ..record(RecordKind::Recovered)
             })
         }
-        ["boots", image] => {
+        ["boots", image] | ["boots", image, _] => {
             let digest = image.split_once('@').map(|(_, digest)| digest.to_owned());
-            reporter.report(run_began(Some(BootedImage { name: Some(image.to_owned()), digest })));
+            let config = words.get(2).map(|config| (*config).to_owned());
+            reporter.report(run_began(Some(BootedImage { name: Some(image.to_owned()), digest, config })));
             Ok(record(RecordKind::Start))
         }
         _ => bail!("no such line: {line}"),

@@ -1,56 +1,69 @@
-//! The process that compares what the image has and the daemon does not watch.
+//! The processes about the image of the OS: one makes the index of the booted commit, and one compares what the image has and the
+//! daemon does not watch.
 //!
-//! In: the policy, and the time. Out: a process of this program while a round is due. The process keeps its
-//! findings in a file. The daemon reads it with the configs, and watches what differs.
+//! In: the policy, and the time. Out: the index once in a run, and a scan while a round is due. The scan keeps its findings in a file.
+//! The daemon reads it with the configs, and watches what differs.
 
+use super::own_process::OwnProcess;
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::{Inputs, reader_process};
-use std::io;
-use std::process::{Child, Stdio};
+use crate::desired::Inputs;
 use std::time::Duration;
 
-/// The subcommand of this program that scans.
-const SUBCOMMAND: &str = "scan";
-/// From one process to the next. A process ends at once if no round is due.
+/// From one process of the scan to the next. A process ends at once if no round is due.
 const PAUSE: Duration = Duration::from_hours(1);
 
-/// The process of the scan, and when the next one is due.
-#[derive(Debug, Default)]
+/// The process that makes the index of the booted commit. It ends at once if there is one.
+#[derive(Debug)]
+pub(super) struct ImageIndexing(OwnProcess);
+
+impl Default for ImageIndexing {
+    fn default() -> Self {
+        Self(OwnProcess::of("make-index"))
+    }
+}
+
+impl ImageIndexing {
+    /// Whether a process runs or is due.
+    pub(super) fn has_work(&self, now: u64) -> bool {
+        self.0.has_work(now)
+    }
+
+    /// Whether a process runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.0.is_running()
+    }
+
+    /// Starts the process once in a run. The booted commit stays the same in it.
+    pub(super) fn follow(&mut self, inputs: &Inputs, now: u64) {
+        self.0.follow(inputs, now, None);
+    }
+
+    /// For the next run. It does not matter to the process that configs or policies changed.
+    pub(super) fn carry(self) -> Self {
+        Self(self.0.carry())
+    }
+}
+
+/// The process of the scan.
+#[derive(Debug)]
 pub(super) struct ImageScan {
-    child: Option<Child>,
-    /// Killed processes that may still exist.
-    ending: Vec<Child>,
-    /// Boot-time nanoseconds; 0 at the beginning of a run.
-    due: u64,
+    process: OwnProcess,
     /// Seconds since 1970 at which the daemon found that a policy asks for a scan; `None` if none does.
     asked: Option<i64>,
     /// A policy of this daemon asked for none before.
     was_off: bool,
 }
 
+impl Default for ImageScan {
+    fn default() -> Self {
+        Self { process: OwnProcess::of("scan"), asked: None, was_off: false }
+    }
+}
+
 impl ImageScan {
     /// Starts the process if it is due, and takes its result.
     pub(super) fn follow(&mut self, inputs: &Inputs, now: u64) {
-        self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let after = |pause: Duration| now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX));
-        if let Some(child) = &mut self.child {
-            let Ok(Some(status)) = child.try_wait() else { return };
-            if !status.success() {
-                tracing::warn!(%status, "A scan of what the image has ended early; the daemon tries again in an hour.");
-            }
-            self.child = None;
-            self.due = after(PAUSE);
-        }
-        if now < self.due {
-            return;
-        }
-        match start(inputs) {
-            Ok(child) => self.child = Some(child),
-            Err(error) => {
-                tracing::warn!(%error, "Cannot start the scan of what the image has.");
-                self.due = after(PAUSE);
-            }
-        }
+        self.process.follow(inputs, now, Some(PAUSE));
     }
 
     /// The time from which on a scan gets stale, in seconds since 1970: the end of the last round. If there is none, or if a policy asks for a
@@ -71,22 +84,11 @@ impl ImageScan {
 
     /// Whether a process runs.
     pub(super) fn is_running(&self) -> bool {
-        self.child.is_some()
+        self.process.is_running()
     }
 
     /// Ends the process, for the next run. The next process goes on where it was.
-    pub(super) fn end(mut self) -> Self {
-        if let Some(mut child) = self.child.take() {
-            if let Err(error) = child.kill() {
-                tracing::warn!(%error, "Cannot end the scan of what the image has.");
-            }
-            self.ending.push(child);
-        }
-        self.ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        Self { child: None, ending: self.ending, due: 0, asked: self.asked, was_off: self.was_off }
+    pub(super) fn end(self) -> Self {
+        Self { process: self.process.end(), ..self }
     }
-}
-
-fn start(inputs: &Inputs) -> io::Result<Child> {
-    reader_process::command(SUBCOMMAND, inputs).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
 }

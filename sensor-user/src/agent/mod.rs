@@ -26,6 +26,7 @@
 //! | `verdicts` | `Detector` of `sensor_model::protocol`, episodes | changes, verifications, gaps | records, reports |
 //! | `holdfast_writers` | connections of other Holdfast processes | announcements | their processes |
 //! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which states belong to an open apply |
+//! | `image_indexing` | the process that makes the index of the booted commit | the time | a process once in a run |
 //! | `image_scan` | the process of the scan of the image | the time | a process while a round is due |
 //! | `write_back` | an implementation of [`write_back::WriteBack`] | a drifted thing | the declared state |
 //! | `revert_orders` | in `manage`: an implementation of [`ordered_reverts::RevertOrders`] | drifted things | what another process wrote back |
@@ -83,6 +84,7 @@ pub mod open_drift;
 mod options;
 pub mod ordered_reverts;
 mod overwritten;
+mod own_process;
 pub mod privileges;
 mod receive;
 pub mod registry;

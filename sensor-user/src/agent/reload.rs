@@ -7,7 +7,7 @@ use super::budgets::Budgets;
 use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
-use super::image_scan::ImageScan;
+use super::image_scan::{ImageIndexing, ImageScan};
 use super::new_root;
 use super::reports::AgentReport;
 use super::run_end::RunEnd;
@@ -39,6 +39,8 @@ pub(super) struct CarriedState {
     pub(super) is_new_root: bool,
     /// When an event last had the closed directories compared, in boot-time nanoseconds.
     pub(super) directories_followed: u64,
+    /// The process that makes the index of the booted commit, if it still runs.
+    pub(super) image_indexing: ImageIndexing,
     /// The process of the scan of the image that still exists.
     pub(super) image_scan: ImageScan,
     /// The worker processes that still exist.
@@ -161,6 +163,7 @@ impl Agent {
             log_is_cut: false,
             is_new_root: false,
             directories_followed: self.directories_followed,
+            image_indexing: std::mem::take(&mut self.image_indexing).carry(),
             image_scan: std::mem::take(&mut self.image_scan).end(),
             workers: None,
         }

@@ -167,6 +167,7 @@ impl Agent {
         self.follow_applies(changes)?;
         self.follow_files();
         self.follow_directories();
+        self.follow_image_indexing();
         self.follow_image_scan();
         self.compare_mounts(changes)?;
         self.verdicts.recheck_covered();
@@ -184,6 +185,20 @@ impl Agent {
             CanaryBeat::ProgramsStopped => self.run_end = Some(RunEnd::ProgramsStopped),
         }
         Ok(())
+    }
+
+    /// Has the index of the booted commit made, if a rule needs it. The name of the booted deployment proves what is in it, so nobody has to
+    /// decide about it. What packages and extensions have is no such proof.
+    fn follow_image_indexing(&mut self) {
+        let policy = &self.verdicts.desired.policy;
+        let is_wanted = policy.expects_image() || policy.closed().next().is_some();
+        let now = self.verdicts.now();
+        // The first verification has the disk for itself.
+        let is_free = self.image_indexing.is_running() || !self.verifications.is_verifying();
+        let has_work = is_wanted && is_free && self.image_indexing.has_work(now);
+        if has_work && self.verifications.verifier.observer.boots_images() {
+            self.image_indexing.follow(&self.options.inputs, now);
+        }
     }
 
     /// Has the scan of the image go on, and reports its progress.

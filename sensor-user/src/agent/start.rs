@@ -32,7 +32,7 @@ use super::{lock, new_root, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
-use crate::image;
+use crate::image::{self, Images};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use sensor_model::expectation::{Expectation, Expected};
@@ -320,7 +320,7 @@ impl AgentRun {
             sources: desired.sources.clone(),
             waiting: desired.waiting.clone(),
             refused,
-            booted_image: image::booted_image(observer),
+            booted_image: image::booted_image(observer, &Images::of(&options.inputs.state)),
         }));
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());
@@ -353,6 +353,7 @@ impl AgentRun {
             apply_tracker,
             write_back,
             revert_orders,
+            image_indexing: std::mem::take(&mut carried.image_indexing),
             image_scan: std::mem::take(&mut carried.image_scan),
             directories_followed,
             run_end: None,

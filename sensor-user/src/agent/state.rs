@@ -8,7 +8,7 @@ use super::blindness::Blindness;
 use super::denials::DenialRecorder;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
-use super::image_scan::ImageScan;
+use super::image_scan::{ImageIndexing, ImageScan};
 use super::intake::Intake;
 use super::mounts::MountTracker;
 use super::options::AgentOptions;
@@ -39,6 +39,8 @@ pub(super) struct Agent {
     pub(super) holdfast_writers: HoldfastWriters,
     /// The applies of configs on this host.
     pub(super) apply_tracker: ApplyTracker,
+    /// The process that makes the index of the booted commit.
+    pub(super) image_indexing: ImageIndexing,
     /// The process that compares what the image has and the daemon does not watch.
     pub(super) image_scan: ImageScan,
     /// Writes declared state back.

@@ -7,6 +7,7 @@
 pub mod adopt;
 pub mod agent;
 pub mod apply;
+mod background;
 pub mod baseline;
 pub mod check;
 pub mod completions;
@@ -22,6 +23,7 @@ pub mod image;
 pub mod log;
 mod log_errors;
 pub mod look;
+pub mod make_index;
 pub mod order;
 pub mod output;
 pub mod plan;
@@ -97,6 +99,9 @@ pub enum Command {
     /// Read configs and policies for the daemon.
     #[command(hide = true)]
     Desired(desired::Read),
+    /// Make the index of the booted ostree commit, for the daemon.
+    #[command(hide = true)]
+    MakeIndex(make_index::MakeIndex),
     /// Compare what the image has and the daemon does not watch, for the daemon.
     #[command(hide = true)]
     Scan(scan::ScanCommand),
@@ -151,6 +156,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Detach(detach) => detach.run(screen),
         Command::Completions(completions) => completions.run(&mut self::command(), screen),
         Command::Desired(read) => read.run(screen),
+        Command::MakeIndex(make_index) => make_index.run(),
         Command::Scan(scan) => scan.run(),
         Command::Look(look) => look.run(),
         Command::Order(order) => order.run(screen),

@@ -1,6 +1,6 @@
 //! `holdfast scan`: compares what the image has and the daemon does not watch, in a process of its own.
 
-use super::{desired::Read, exit::IN_SYNC};
+use super::{background::give_way, desired::Read, exit::IN_SYNC};
 use crate::{
     apply::waits_or_none,
     bounded,
@@ -9,7 +9,6 @@ use crate::{
     labels::Labels,
     observation::Observer,
 };
-use rustix::process::{Signal, set_parent_process_death_signal};
 use sensor_model::{
     expectation::{Expectation, ExpectationSource},
     host::processor_quota::processor_quota,
@@ -20,10 +19,6 @@ use std::{
     path::{Path, PathBuf},
     thread,
     time::Duration,
-};
-use thread_priority::{
-    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
-    thread_native_id,
 };
 
 /// The control group of this process.
@@ -98,17 +93,6 @@ impl ScanCommand {
 fn pause(pause: Duration) -> ControlFlow<()> {
     thread::sleep(pause);
     ControlFlow::Continue(())
-}
-
-/// Ends with the daemon, and runs only when nothing else wants the processor. The kernel gives such a process idle I/O, too.
-fn give_way() {
-    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
-        tracing::warn!(%error, "The scan may outlive the daemon by the rest of its round.");
-    }
-    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    if let Err(error) = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
-        tracing::warn!(?error, "The scan runs with the usual priority.");
-    }
 }
 
 /// How much of a processor the control group of this process may use; `None` without a limit.

@@ -186,6 +186,7 @@ pub fn index_baseline(file: &Path, text: &[u8], images: &Images) -> Result<Index
         platform: String::new(),
         names: Vec::new(),
         created: Some(baseline.taken),
+        machine_config: None,
         layers: vec![layer],
         entries: 0,
         bytes: 0,

@@ -75,6 +75,7 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
         platform: config.platform.to_string(),
         names,
         created: config.created,
+        machine_config: config.machine_config,
         layers: layers.collect(),
         entries: 0,
         bytes: tree.bytes(),

@@ -8,12 +8,12 @@ use sensor_model::{
     expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
     observation::Observation,
     os::Deployment,
-    status::BootedImage,
+    ostree::Commit,
 };
 use std::path::PathBuf;
 
 /// The booted deployment; `None` on a host that boots no images.
-fn deployment(observer: &Observer) -> Option<Deployment> {
+pub(super) fn deployment(observer: &Observer) -> Option<Deployment> {
     let expectation = Expectation {
         thing: Thing::OsImage,
         expected: Expected::OsImage(OsImageExpectation { image: String::new() }),
@@ -30,24 +30,23 @@ fn deployment(observer: &Observer) -> Option<Deployment> {
 /// The digest of the booted image, if the host shows one: in the deployment's origin, or else in the booted commit, which was made from the
 /// image. An origin with a tag has no digest.
 pub fn booted_digest(observer: &Observer) -> Option<String> {
-    digest(observer, deployment(observer)?)
-}
-
-/// The name and the digest of the booted image; `None` on a host that boots no images.
-pub fn booted_image(observer: &Observer) -> Option<BootedImage> {
     let booted = deployment(observer)?;
-    Some(BootedImage { name: booted.image.clone(), digest: digest(observer, booted) })
+    match booted.digest {
+        Some(digest) => Some(digest),
+        None => image_digest(&commit(observer, &booted)?),
+    }
 }
 
-fn digest(observer: &Observer, booted: Deployment) -> Option<String> {
-    booted.digest.or_else(|| {
-        let checksum = checksum_of(&booted.checksum?)?;
-        let mut progress = |_| {};
-        // A commit that cannot be read shows no digest.
-        let commit =
-            Repository::of(observer, &mut progress).and_then(|repository| repository.commit(checksum));
-        commit.ok()?.image_digest().map(str::to_owned)
-    })
+/// The digest of the image that a commit was made from.
+pub(super) fn image_digest(commit: &Commit) -> Option<String> {
+    commit.image_digest().map(str::to_owned)
+}
+
+/// The booted commit. One that cannot be read shows nothing.
+pub(super) fn commit(observer: &Observer, booted: &Deployment) -> Option<Commit> {
+    let checksum = checksum_of(booted.checksum.as_deref()?)?;
+    let mut progress = |_| {};
+    Repository::of(observer, &mut progress).and_then(|repository| repository.commit(checksum)).ok()
 }
 
 /// The checksum of the booted ostree commit; `None` on a host that is no ostree host.

@@ -1,10 +1,11 @@
 //! An index of what the merged extensions of a host have at their paths.
 //!
-//! In: the lists of merged extensions, and the directories of extensions. Out: the index file. The "layer" of a path is the extension that
-//! is visible there. Extensions that are disk images are left out.
+//! In: the lists of merged extensions, and their directories and disk images. Out: the index file. The "layer" of a path is the extension that
+//! is visible there.
 
 use super::{
     baseline::Walk,
+    disk_extensions::{OwnMounts, is_own_root},
     error::ImageError,
     images::Images,
     merged_extensions::{merged, state},
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{
     observation::{Observer, resolve::HANDLE},
-    sys::CallError,
+    sys::{self, CallError},
 };
 use nix::{errno::Errno, fcntl::OFlag};
 use sensor_model::{
@@ -49,7 +50,7 @@ pub(crate) fn followed_state(observer: &Observer, policy: &DriftPolicy, state_di
     }
 }
 
-/// Indexes the directories of the merged extensions. Gives those that are left out, too. Without a merged extension the index is empty, and
+/// Indexes the merged extensions. Gives those that are left out, too. Without a merged extension the index is empty, and
 /// says that none is expected.
 ///
 /// # Errors
@@ -58,57 +59,135 @@ pub fn index_extensions(
     observer: &Observer,
     images: &Images,
 ) -> Result<(Indexed, Vec<LeftOutExtension>), ImageError> {
-    // Before the directories are read: an extension that is merged meanwhile makes the index old.
+    // Before the extensions are read: one that is merged meanwhile makes the index old.
     let merged = merged(observer)?;
-    let mut contents = Contents { observer, entries: BTreeMap::new(), layers: Vec::new() };
-    let mut left_out = Vec::new();
-    for class in ExtensionClass::ALL {
-        for name in merged.names(*class) {
-            match place(observer, *class, name) {
-                Ok(directory) => contents.add(&merged, *class, name, &directory)?,
-                Err(reason) => {
-                    left_out.push(LeftOutExtension { name: name.to_owned(), class: *class, reason });
-                }
-            }
-        }
-    }
-    let Contents { entries, layers, .. } = contents;
+    let found = ExtensionClass::ALL.iter().flat_map(|class| {
+        merged.names(*class).into_iter().map(|name| (*class, name, Place::of(observer, *class, name)))
+    });
+    let found: Vec<_> = found.collect();
+    let is_disk = |place: &Result<Place, String>| matches!(place, Ok(Place::Disk(_)));
+    let contents = if is_own_root(observer) && found.iter().any(|(.., place)| is_disk(place)) {
+        OwnMounts::with(images, |mounts| Contents::of(&mounts.observer, &merged, found, Some(mounts)))??
+    } else {
+        Contents::of(observer, &merged, found, None)?
+    };
+    let Contents { entries, layers, left_out } = contents;
     let entries: Vec<(Vec<u8>, ImageEntry)> = entries.into_iter().collect();
     Ok((write::write(images, meta(&entries, layers, merged.text()), &entries)?, left_out))
 }
 
-/// The directory of an extension, without links, or why it has none.
-fn place(observer: &Observer, class: ExtensionClass, name: &str) -> Result<PathBuf, String> {
-    for directory in class.directories() {
-        let path = Path::new(directory).join(name);
-        // A link to a directory is an extension, too.
-        if observer.root().open_at(&path, HANDLE | OFlag::O_DIRECTORY).is_ok()
-            && let Ok((_, real)) = observer.root().walk(&path).end
-        {
-            return Ok(real);
-        }
-        let image = Path::new(directory).join(format!("{name}.raw"));
-        if observer.root().open_at(&image, HANDLE).is_ok() {
-            return Err(format!(
-                "it is a disk image ({}), and Holdfast reads only extensions that are directories",
-                image.display()
-            ));
-        }
-    }
-    Err(format!("it is not in {}", class.directories().join(", ")))
+/// Where an extension is, without links.
+enum Place {
+    /// A directory with its files.
+    Directory(PathBuf),
+    /// A disk image.
+    Disk(PathBuf),
 }
 
-struct Contents<'a> {
-    observer: &'a Observer,
+impl Place {
+    /// The place of an extension, or why it has none.
+    fn of(observer: &Observer, class: ExtensionClass, name: &str) -> Result<Self, String> {
+        for directory in class.directories() {
+            let path = Path::new(directory).join(name);
+            if let Some(place) = directory_at(observer, &path) {
+                return Ok(Self::Directory(place));
+            }
+            let image = Path::new(directory).join(format!("{name}.raw"));
+            if let Some(place) = file_at(observer, &image) {
+                return Ok(Self::Disk(place));
+            }
+            for (versions, ending) in [(format!("{name}.v"), ""), (format!("{name}.raw.v"), ".raw")] {
+                let versions = Path::new(directory).join(versions);
+                if let Some(version) = only_version(observer, &versions, name, ending)? {
+                    let place = if ending.is_empty() {
+                        directory_at(observer, &version).map(Self::Directory)
+                    } else {
+                        file_at(observer, &version).map(Self::Disk)
+                    };
+                    return place.ok_or_else(|| format!("{} is no extension", version.display()));
+                }
+            }
+        }
+        Err(format!("it is not in {}", class.directories().join(", ")))
+    }
+}
+
+/// The directory at a path, or to which a link there leads.
+fn directory_at(observer: &Observer, path: &Path) -> Option<PathBuf> {
+    observer.root().open_at(path, HANDLE | OFlag::O_DIRECTORY).ok()?;
+    observer.root().walk(path).end.ok().map(|(_, real)| real)
+}
+
+/// The file at a path, or to which a link there leads.
+fn file_at(observer: &Observer, path: &Path) -> Option<PathBuf> {
+    observer.root().open_at(path, HANDLE).ok()?;
+    observer.root().walk(path).end.ok().map(|(_, real)| real)
+}
+
+/// The version in a directory of versions, or why it is not known which one is merged. `None` without the directory or a version in it.
+fn only_version(
+    observer: &Observer,
+    versions: &Path,
+    name: &str,
+    ending: &str,
+) -> Result<Option<PathBuf>, String> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let Ok(names) = observer.root().open_at(versions, flags).and_then(sys::names) else { return Ok(None) };
+    let start = format!("{name}_");
+    let is_version = |found: &str| found.starts_with(&start) && found.ends_with(ending);
+    let mut found = names.iter().filter(|found| found.to_str().is_some_and(is_version));
+    match (found.next(), found.next()) {
+        (Some(_), Some(_)) => {
+            Err(format!("{} has several versions, and nothing shows which one is merged", versions.display()))
+        }
+        (one, _) => Ok(one.map(|one| versions.join(one))),
+    }
+}
+
+#[derive(Default)]
+struct Contents {
     /// By path: what the last extension with it has there.
     entries: BTreeMap<Vec<u8>, ImageEntry>,
     layers: Vec<LayerMeta>,
+    left_out: Vec<LeftOutExtension>,
 }
 
-impl Contents<'_> {
+impl Contents {
+    /// What the extensions have, in their order. Without `mounts` disk images are left out.
+    fn of(
+        observer: &Observer,
+        merged: &MergedExtensions,
+        found: Vec<(ExtensionClass, &str, Result<Place, String>)>,
+        mounts: Option<&OwnMounts>,
+    ) -> Result<Self, ImageError> {
+        let mut contents = Self::default();
+        for (class, name, place) in found {
+            let directory = place.and_then(|place| match (place, mounts) {
+                (Place::Directory(directory), _) => Ok(directory),
+                (Place::Disk(image), Some(mounts)) => mounts
+                    .of_image(&image)
+                    .map(Path::to_owned)
+                    .map_err(|reason| format!("the disk image {} cannot be read: {reason}", image.display())),
+                (Place::Disk(image), None) => Err(format!(
+                    "the disk image {} can be read only on the running host, without --root",
+                    image.display()
+                )),
+            });
+            match directory {
+                Ok(directory) => contents.add(observer, merged, class, name, &directory)?,
+                Err(reason) => {
+                    let left_out = LeftOutExtension { name: name.to_owned(), class, reason };
+                    contents.left_out.push(left_out);
+                }
+            }
+        }
+        Ok(contents)
+    }
+
     /// Adds what an extension has below the hierarchies that it is merged over.
     fn add(
         &mut self,
+        observer: &Observer,
         merged: &MergedExtensions,
         class: ExtensionClass,
         name: &str,
@@ -143,7 +222,7 @@ impl Contents<'_> {
                 }
                 entries.insert(path, entry);
             };
-            match Walk::new(self.observer, &mut take).all(&top) {
+            match Walk::new(observer, &mut take).all(&top) {
                 Err(ImageError::Call(error)) if is_missing(&error) => {}
                 walked => walked?,
             }
@@ -175,6 +254,7 @@ fn meta(entries: &[(Vec<u8>, ImageEntry)], layers: Vec<LayerMeta>, state: String
         platform: String::new(),
         names: Vec::new(),
         created: None,
+        machine_config: None,
         layers,
         entries: 0,
         bytes: 0,

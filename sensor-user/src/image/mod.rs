@@ -7,11 +7,13 @@
 
 mod baseline;
 mod blob;
+mod booted_image;
 mod build;
 mod chosen;
 mod content;
 mod deployment;
 mod diff;
+mod disk_extensions;
 mod error;
 mod extensions;
 mod hierarchies;
@@ -31,9 +33,10 @@ mod write;
 mod zstd;
 
 pub use baseline::{index_baseline, take_baseline};
+pub use booted_image::booted_image;
 pub use build::{Progress, index_image};
 pub use chosen::{choose_indexes, merged_extensions};
-pub use deployment::{booted_digest, booted_image};
+pub use deployment::booted_digest;
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};
 pub(crate) use extensions::followed_state;
@@ -44,7 +47,7 @@ pub use index::ImageIndex;
 pub use layout::Layout;
 pub(crate) use live::{expected, expected_at, has, names_below, version};
 pub use merged_extensions::ExtensionFault;
-pub use ostree::index_ostree;
+pub use ostree::{index_ostree, renew_ostree};
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
 pub(crate) use scan_files::ScanFiles;

@@ -57,6 +57,7 @@ fn meta(contents: &PackageContents, state: String) -> ImageMeta {
         platform: contents.managers.join(" and "),
         names: Vec::new(),
         created: None,
+        machine_config: None,
         layers: contents.packages.iter().map(layer).collect(),
         entries: 0,
         bytes: 0,

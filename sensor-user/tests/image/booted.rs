@@ -1,7 +1,10 @@
 //! Which image a host booted, where bootc runs without ostree.
 
 use crate::world::World;
-use holdfast::{image::booted_image, observation::Observer};
+use holdfast::{
+    image::{Images, booted_image},
+    observation::Observer,
+};
 use sensor_model::status::BootedImage;
 use serde_json::json;
 use std::fs;
@@ -42,17 +45,22 @@ fn the_image_that_bootc_booted_from_a_composefs_root_is_found_by_its_manifest_an
 #[test]
 fn the_booted_image_has_the_name_and_the_digest_of_the_deployment() {
     let (world, digest) = World::in_sync();
-    let booted = || booted_image(&Observer::new(&world.at("root")).unwrap());
+    let images = Images::of(&world.at("state"));
+    let booted = || booted_image(&Observer::new(&world.at("root")).unwrap(), &images);
     assert_eq!(booted(), None, "the host boots no images");
     world.boot(&digest);
     let name = Some(format!("os.example/os@{digest}"));
-    assert_eq!(booted(), Some(BootedImage { name, digest: Some(digest) }));
+    assert_eq!(
+        booted(),
+        Some(BootedImage { name, digest: Some(digest), config: Some("rendered-0".to_owned()) })
+    );
 }
 
 #[test]
 fn a_deployment_of_a_branch_has_no_digest() {
     let (world, _) = World::in_sync();
     world.boot_commit(&"0".repeat(64));
-    let booted = booted_image(&Observer::new(&world.at("root")).unwrap());
-    assert_eq!(booted, Some(BootedImage { name: Some("os/stable".to_owned()), digest: None }));
+    let images = Images::of(&world.at("state"));
+    let booted = booted_image(&Observer::new(&world.at("root")).unwrap(), &images);
+    assert_eq!(booted, Some(BootedImage { name: Some("os/stable".to_owned()), digest: None, config: None }));
 }

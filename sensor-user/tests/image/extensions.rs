@@ -194,7 +194,7 @@ fn a_disk_image_is_left_out_and_a_link_and_a_later_extension_are_not() {
     let indexed = world.run(&["image", "index", "--extensions", "ROOT", "STATE"]);
     assert_eq!(indexed.code, 0, "{indexed:?}");
     for part in [
-        "left out extension c (sysext): it is a disk image (/var/lib/extensions/c.raw), and Holdfast reads only",
+        "left out extension c (sysext): the disk image /var/lib/extensions/c.raw can be read only on the running host",
         "left out extension d (sysext): it is not in /etc/extensions, /run/extensions",
     ] {
         assert!(indexed.out.contains(part), "{part}: {indexed:?}");
@@ -212,6 +212,24 @@ fn a_disk_image_is_left_out_and_a_link_and_a_later_extension_are_not() {
         (report["left_out"].as_array().unwrap().len(), &report["image"]["source"]),
         (2, &"extensions".into())
     );
+}
+
+#[test]
+fn the_only_version_of_an_extension_is_read_and_several_are_left_out() {
+    let (world, _) = booted();
+    for extension in ["one.v/one_1", "two.v/two_1", "two.v/two_2"] {
+        world.write_host(&format!("var/lib/extensions/{extension}/usr/bin/tool"), extension, 0o755);
+    }
+    world.write_host("var/lib/extensions/disk.raw.v/disk_1.raw", "a disk", 0o644);
+    merge(&world, "one\ntwo\ndisk\n");
+    let indexed = world.run(&["image", "index", "--extensions", "ROOT", "STATE"]);
+    for part in [
+        "indexed 1 merged extension: 2 paths\n  extension one (sysext)\n",
+        "left out extension two (sysext): /var/lib/extensions/two.v has several versions",
+        "left out extension disk (sysext): the disk image /var/lib/extensions/disk.raw.v/disk_1.raw can",
+    ] {
+        assert!(indexed.out.contains(part), "{part}: {indexed:?}");
+    }
 }
 
 #[test]

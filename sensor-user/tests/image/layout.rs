@@ -86,7 +86,8 @@ impl LayoutMaker {
         let diff_ids: Vec<_> = layers.iter().map(|layer| &layer.diff_id).collect();
         let config = json!({
             "architecture": architecture, "os": "linux", "created": "2026-01-02T03:04:05Z",
-            "rootfs": { "type": "layers", "diff_ids": diff_ids }, "history": history, "config": {},
+            "rootfs": { "type": "layers", "diff_ids": diff_ids }, "history": history,
+            "config": { "Labels": { "machineconfig": "rendered-0" } },
         });
         let config = self.blob(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
         let layers: Vec<_> = layers.iter().map(|layer| self.blob(&layer.bytes, layer.media_type)).collect();

@@ -1,13 +1,14 @@
 //! The commit that an ostree host booted.
 
 use crate::{
+    layout::LayoutMaker,
     repository::Repository,
-    world::{CONFIG, World},
+    world::{CONFIG, World, two_layers},
 };
 use serde_json::Value;
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
 };
 
 pub(crate) const FILES: [(&str, &str, u32); 5] = [
@@ -167,4 +168,28 @@ fn the_index_of_another_commit_says_nothing() {
     let text = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG"]);
     // No index is left, and no config.
     assert!(text.code == 2 && text.err.contains("is not used"), "{text:?}");
+}
+
+#[test]
+fn the_daemon_makes_the_index_of_the_booted_commit_unless_there_is_one() {
+    let (world, repository) = booted_with(|repository| repository.commit("version 1", &FILES));
+    let index = world.at("state/images/ostree.index");
+    let inode = || fs::metadata(&index).ok().map(|file| file.ino());
+    let renew = || {
+        let made = world.run(&["make-index", "HOST", "STATE"]);
+        assert_eq!(made.code, 0, "{made:?}");
+        inode().expect("no index")
+    };
+    let first = renew();
+    assert_eq!(renew(), first, "it is of the booted commit");
+    fs::write(&index, "damaged").unwrap();
+    renew();
+    assert_eq!(verify(&world).0, 0, "the damaged one was made anew");
+    world.boot_commit(&repository.commit("version 2", &FILES));
+    renew();
+    assert_eq!(verify(&world).0, 0, "it is of the commit that was booted then");
+    fs::remove_file(&index).unwrap();
+    world.boot(&LayoutMaker::one(&world.at("layout"), &two_layers()));
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    assert_eq!((world.run(&["make-index", "HOST", "STATE"]).code, inode()), (0, None), "its image has one");
 }

@@ -7,6 +7,10 @@ use crate::{
     watched::{check, policy},
     world::{CONFIG, RunResult, World, two_layers},
 };
+use holdfast::{
+    image::{Images, booted_image},
+    observation::Observer,
+};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 
@@ -25,7 +29,7 @@ fn texts() -> [(&'static str, String); 3] {
     let config = json!({
         "os": "linux",
         "architecture": "amd64",
-        "config": {"Labels": {"ostree.final-diffid": digest('2')}},
+        "config": {"Labels": {"ostree.final-diffid": digest('2'), "machineconfig": "rendered-1"}},
         "rootfs": {"diff_ids": (['1', '2', '3'].map(digest))},
         "history": [
             {"created_by": "base"},
@@ -129,9 +133,18 @@ fn the_index_of_a_commit_lists_the_layers_and_then_the_commit() {
     let text = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]).out;
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("(version 2): 13 paths") && lines[1].contains(&digest(IMAGE)), "{text}");
-    assert!(lines[4].contains("layer 3 of 3, sha256:cc") && lines[5].starts_with("index file"), "{text}");
+    assert_eq!(lines[2], "  built from the MachineConfig rendered-1");
+    assert!(lines[5].contains("layer 3 of 3, sha256:cc") && lines[6].starts_with("index file"), "{text}");
     let list = world.run(&["image", "list", "STATE"]).out;
     assert!(list.contains("3 layers"), "{list}");
+}
+
+#[test]
+fn the_booted_image_names_the_config_of_the_commits_label() {
+    let (world, ..) = booted(&texts());
+    let observer = Observer::new(&world.at("root")).unwrap();
+    let found = booted_image(&observer, &Images::of(&world.at("state"))).unwrap();
+    assert_eq!((found.digest, found.config), (Some(digest(IMAGE)), Some("rendered-1".to_owned())));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! In: a guest with systemd and `systemd-sysext`. Out: a check for each step.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -34,6 +35,8 @@ spec:
 const PROGRAMS: usize = 50;
 /// One that the extension has, too.
 const PROGRAM: &str = "/usr/libexec/os/01";
+/// One that the disk image has, too.
+const PROGRAM_OF_DISK: &str = "/usr/libexec/os/02";
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
@@ -59,6 +62,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("an_index_of_the_extension", indexed(&mut agent));
     context.check("explained", explained());
     context.check("unmerged", unmerged(&mut agent));
+    context.check("a_disk_image", disk_image(&mut agent));
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(())
 }
@@ -170,4 +174,44 @@ fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
     agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
     status::wait_for("compliant", LIMIT)?;
     Ok(record["differences"].to_string())
+}
+
+/// An extension that is a disk image is indexed like a directory. Nothing of its mount is left, and other processes never see it.
+fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
+    load_module("loop")?;
+    shell(
+        "rm -r /var/lib/extensions/demo && mkdir -p /run/disk/usr/lib/extension-release.d /run/disk/usr/libexec/os && cd /run/disk/usr && \
+         echo ID=_any > lib/extension-release.d/extension-release.gpu && echo of the disk > libexec/os/02 && \
+         mke2fs -q -t ext4 -O ^has_journal -d /run/disk /var/lib/extensions/gpu.raw 4M",
+    )?;
+    let before = agent.records()?.len();
+    run("systemd-sysext", &["merge"])?;
+    drift(agent, before, "system extensions are merged over /usr: \"gpu\"")?;
+    agent.wait_for("the drift of the program", before, |record| {
+        record["kind"] == "drift" && record["path"] == PROGRAM_OF_DISK
+    })?;
+    let mounts = || -> Result<(String, String)> {
+        Ok((fs::read_to_string("/proc/self/mountinfo")?, shell("losetup --list --noheadings --output NAME")?))
+    };
+    let (before, mounted) = (agent.records()?.len(), mounts()?);
+    let printed = run(HOLDFAST, &["image", "index", "--extensions"])?;
+    ensure!(
+        printed.contains("indexed 1 merged extension") && printed.contains("extension gpu (sysext)"),
+        "{printed}"
+    );
+    let left = mounts()?;
+    ensure!(left == mounted, "{mounted:?}, then {left:?}");
+    ensure!(!Path::new("/var/lib/holdfast/images/extension").exists(), "the directory for mounts is left");
+    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    status::wait_for("compliant", LIMIT)?;
+    let new = agent.records()?.split_off(before);
+    let mount = new.iter().find(|record| record["path"] == "/var/lib/holdfast/images/extension");
+    ensure!(mount.is_none(), "{mount:?}");
+    let arguments = "--config /run/extensions.yaml --policy /run/extensions-policy.yaml";
+    let explained = shell(&format!("{HOLDFAST} explain {PROGRAM_OF_DISK} {arguments}"))?;
+    for part in ["as declared", "extension gpu (sysext)", "sha256 of an extension"] {
+        ensure!(explained.contains(part), "no {part}: {explained}");
+    }
+    run("systemd-sysext", &["unmerge"])?;
+    Ok(printed)
 }

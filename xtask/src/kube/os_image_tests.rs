@@ -69,6 +69,21 @@ fn an_opinion_about_the_os_image_that_is_out_of_step_is_in_the_report_until_it_a
     assert!(text.starts_with("MachineOSBuild old built the booted"), "{text}");
     assert!(text.ends_with(&format!("from which MachineOSBuild newer built {B}")), "{text}");
 
+    // The build of the booted image is gone, and a label of the image has its config.
+    let delete = ["delete", "machineosbuild", "old"];
+    output(cluster.plane.kubectl().args(delete)).unwrap();
+    sensor.turn(&format!("boots {A} rendered-1"));
+    reporter
+        .until(LIMIT, || {
+            let found = cluster.state("n1", "Drifted", "True")?.0["osImage"].clone();
+            ensure!(found["builtFrom"] == "rendered-1", "{found}");
+            let text = found["outOfStep"].as_str().context("in step")?;
+            ensure!(text.starts_with("the label of the booted"), "{text}");
+            ensure!(text.ends_with(&format!("from which MachineOSBuild newer built {B}")), "{text}");
+            Ok(())
+        })
+        .unwrap();
+
     only_these_objects(&cluster, &config);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();
@@ -80,7 +95,7 @@ fn only_these_objects(cluster: &Cluster, config: &Path) {
     read(cluster, config, None, &format!("{operator}/machineosbuilds")).unwrap();
     read(cluster, config, None, "/apis/node.bootc.dev/v1alpha1/bootcnodes/n1").unwrap();
     for path in [
-        format!("{operator}/machineosbuilds/old"),
+        format!("{operator}/machineosbuilds/newer"),
         format!("{operator}/machineconfigs"),
         format!("{operator}/machineconfigs/rendered-1"),
         "/apis/node.bootc.dev/v1alpha1/bootcnodes".to_owned(),
@@ -88,7 +103,7 @@ fn only_these_objects(cluster: &Cluster, config: &Path) {
         let error = format!("{:#}", read(cluster, config, None, &path).unwrap_err());
         assert!(error.contains("(Forbidden)"), "{path}: {error}");
     }
-    for kind in ["machineosbuild/old", "bootcnode/n1"] {
+    for kind in ["machineosbuild/newer", "bootcnode/n1"] {
         let annotate = ["annotate", kind, "x=y"];
         let error = format!("{:#}", cluster.kubectl_as(config, &annotate).unwrap_err());
         assert!(error.contains("is forbidden"), "{kind}: {error}");

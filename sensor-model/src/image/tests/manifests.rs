@@ -88,6 +88,21 @@ fn a_history_that_does_not_fit_the_layers_blames_none() {
 }
 
 #[test]
+fn the_label_with_a_rendered_config_counts_if_an_object_may_have_that_name() {
+    let labelled = |name: &str| {
+        let config = json!({
+            "architecture": "amd64", "os": "linux", "rootfs": { "diff_ids": [digest('1')] },
+            "config": { "Labels": { "machineconfig": name } },
+        });
+        parse_config(config.to_string().as_bytes(), 1).unwrap().machine_config
+    };
+    assert_eq!(labelled("rendered-worker-0a").as_deref(), Some("rendered-worker-0a"));
+    for other in ["", "rendered\n2", "Rendered", "a b", &"a".repeat(254)] {
+        assert_eq!(labelled(other), None, "{other}");
+    }
+}
+
+#[test]
 fn a_platform_without_a_variant_is_that_of_any_variant() {
     let platform = |text: &str| text.parse::<Platform>().unwrap();
     assert!(platform("linux/arm64/v8").is(&platform("linux/arm64")));

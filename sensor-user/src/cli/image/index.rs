@@ -182,6 +182,9 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     for index in &meta.indexes {
         screen.line(&format!("  of the image index {index}"))?;
     }
+    if let Some(config) = &meta.machine_config {
+        screen.line(&format!("  built from the MachineConfig {}", clean(config)))?;
+    }
     for number in 0..if meta.has_digests() { meta.layer_count() } else { 0 } {
         screen.line(&format!("  {}", blame(number)))?;
     }

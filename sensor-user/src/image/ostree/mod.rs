@@ -9,9 +9,9 @@ mod layers;
 pub(super) mod repository;
 
 use super::{
-    deployment::booted_commit,
+    deployment::{booted_commit, booted_digest},
     error::{ImageError, OstreeFault},
-    images::Images,
+    images::{Images, OSTREE},
     write::{self, Indexed},
 };
 use crate::{clock::rfc3339, observation::Observer, sys::CallError};
@@ -63,6 +63,30 @@ pub fn index_ostree(
     write::write(images, meta(checksum, &commit, image, repository.read()), &entries)
 }
 
+/// The same, unless that commit or the image that it was made from has an index already. Gives the new index.
+///
+/// # Errors
+/// As [`index_ostree`].
+pub fn renew_ostree(
+    observer: &Observer,
+    images: &Images,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Option<Indexed>, ImageError> {
+    let Some(commit) = booted_commit(observer) else { return Ok(None) };
+    let of_image = booted_digest(observer).and_then(|digest| images.open(&digest).ok());
+    if of_image.is_some() {
+        return Ok(None);
+    }
+    match images.named(OSTREE) {
+        Ok(Some(index)) if index.meta().state.as_ref() == Some(&commit) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!(%error, "The index of the booted ostree commit cannot be used, so it is made anew.");
+        }
+    }
+    index_ostree(observer, images, progress).map(Some)
+}
+
 /// What the index says about a commit.
 fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u64) -> ImageMeta {
     let itself = LayerMeta {
@@ -82,6 +106,7 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
         platform: String::new(),
         names: Vec::new(),
         created: created.map(rfc3339),
+        machine_config: None,
         layers: Vec::new(),
         entries: 0,
         bytes,
@@ -92,6 +117,7 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
         meta.manifest = Some(image.digest);
         meta.config = image.config;
         meta.platform = image.platform;
+        meta.machine_config = image.machine_config;
         meta.layers = image.layers.into_iter().map(|layer| layer.meta).collect();
     }
     meta.layers.push(itself);

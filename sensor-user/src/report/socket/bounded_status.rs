@@ -39,8 +39,8 @@ pub(in crate::report) fn text(mut status: NodeStatus) -> Vec<u8> {
     if let Some(refused) = &mut status.config_refused {
         cut(refused);
     }
-    if let Some(BootedImage { name, digest }) = &mut status.booted_image {
-        [name, digest].into_iter().flatten().for_each(cut);
+    if let Some(BootedImage { name, digest, config }) = &mut status.booted_image {
+        [name, digest, config].into_iter().flatten().for_each(cut);
     }
     if let Some(standing) = &mut status.node {
         cut(&mut standing.reason);
@@ -149,7 +149,11 @@ mod tests {
             gaps: vec![gap; 1000],
             sources: vec!["x".repeat(253); 10_000],
             config_refused: Some(long.clone()),
-            booted_image: Some(BootedImage { name: Some(long.clone()), digest: Some(long.clone()) }),
+            booted_image: Some(BootedImage {
+                name: Some(long.clone()),
+                digest: Some(long.clone()),
+                config: Some(long.clone()),
+            }),
             node: Some(Standing {
                 state: NodeState::Degraded,
                 reason: long.clone(),
@@ -167,6 +171,7 @@ mod tests {
         assert_eq!(status.gaps.len() as u64 + status.left_out.gaps, 1000);
         assert_eq!(status.sources.len() as u64 + status.left_out.sources, 10_000);
         assert!(status.config_refused.unwrap().ends_with(CUT));
-        assert!(status.booted_image.unwrap().digest.unwrap().ends_with(CUT));
+        let booted = status.booted_image.unwrap();
+        assert!(booted.digest.unwrap().ends_with(CUT) && booted.config.unwrap().ends_with(CUT));
     }
 }

@@ -18,6 +18,9 @@ const SHIPPED: &str = "/etc/demo-shipped/pinned";
 /// Another one, which no config of the scenario declares.
 const UNDECLARED: &str = "/etc/debian_version";
 
+/// The index of the booted commit.
+const INDEX: &str = "/var/lib/holdfast/images/ostree.index";
+
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy
 metadata: {name: commit}
@@ -66,13 +69,18 @@ pub(super) fn verified() -> Result<String> {
     Ok(format!("{differing:?}"))
 }
 
-/// The same, as the daemon sees them.
+/// The same, as the daemon sees them. It makes the index itself.
 pub(super) fn watched() -> Result<String> {
+    fs::remove_file(INDEX)?;
     fs::write("/root/commit-policy.yaml", POLICY)?;
     // The config is the one that was applied last.
     let arguments = ["--standalone", "--policy", "/root/commit-policy.yaml"];
     let mut agent = RunningDaemon::start(&arguments)?;
-    status::wait_for("compliant", Duration::from_mins(1))?;
+    agent.wait_for("the gap", 0, |record| {
+        record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
+    })?;
+    status::wait_for("compliant", Duration::from_mins(3))?;
+    ensure!(fs::exists(INDEX)?, "the daemon made no index");
     let before = agent.records()?.len();
     let record = opened(|| {
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)

@@ -1,0 +1,35 @@
+//! `holdfast make-index`: makes the index of the booted ostree commit, in a process of its own.
+
+use super::{background::give_way, desired::Read, exit::IN_SYNC};
+use crate::{
+    image::{Images, renew_ostree},
+    observation::Observer,
+};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct MakeIndex {
+    #[command(flatten)]
+    read: Read,
+}
+
+impl MakeIndex {
+    /// Makes the index, unless there is one.
+    ///
+    /// # Errors
+    /// The commit cannot be read, or the index cannot be written.
+    pub fn run(self) -> anyhow::Result<u8> {
+        give_way();
+        let observer = Observer::guarded(&self.read.host_root)?;
+        let images = Images::of(&self.read.state);
+        if let Some(indexed) = renew_ostree(&observer, &images, &mut |_| {})? {
+            tracing::info!(
+                paths = indexed.meta.entries,
+                image = indexed.meta.manifest.unwrap_or_default(),
+                commit = indexed.meta.digest,
+                "The index of the booted ostree commit is made."
+            );
+        }
+        Ok(IN_SYNC)
+    }
+}

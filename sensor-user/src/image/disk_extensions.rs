@@ -1,0 +1,100 @@
+//! The extensions of a host that are disk images.
+//!
+//! In: the files of the images. Out: the directory in which this thread alone sees what an image has. The program `mount` reads the
+//! image: a file system without a table of partitions. systemd has mounted the same file already, so the kernel reads nothing new.
+
+use super::images::Images;
+use crate::{
+    observation::{Observer, resolve::HANDLE},
+    sys::{self, CallError},
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    sys::stat::{fstat, stat},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+};
+
+/// The program that mounts.
+const MOUNT: &str = "mount";
+/// The name of the directory for mounts, beside the indexes.
+const PLACE: &str = "extension";
+/// Most bytes of the program's words in a reason.
+const REASON: usize = 300;
+
+/// Mounts that only one thread sees. They end with the thread, whatever happens to it.
+pub(super) struct OwnMounts {
+    /// The host, as the thread sees it.
+    pub(super) observer: Observer,
+    place: PathBuf,
+}
+
+impl OwnMounts {
+    /// Runs `work` in a thread with mounts of its own.
+    ///
+    /// # Errors
+    /// The kernel gives the thread no mounts of its own.
+    pub(super) fn with<T: Send>(
+        images: &Images,
+        work: impl FnOnce(&Self) -> T + Send,
+    ) -> Result<T, CallError> {
+        let place = images.path().join(PLACE);
+        sys::make_directory(&place).map_err(|errno| CallError::new(&place, "make the directory", errno))?;
+        let run = || {
+            let mounts = Self::new(&place)?;
+            Ok(work(&mounts))
+        };
+        let done = thread::scope(|scope| match scope.spawn(run).join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        // It is empty, and another index makes it again.
+        let _ = fs::remove_dir(&place);
+        done
+    }
+
+    fn new(place: &Path) -> Result<Self, CallError> {
+        let failed = |errno| {
+            CallError::new(Path::new("/"), "keep the mounts of extensions from other processes", errno)
+        };
+        unshare(CloneFlags::CLONE_NEWNS).map_err(failed)?;
+        let (none, slave) = (None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE);
+        mount(none, Path::new("/"), none, slave, none).map_err(failed)?;
+        // Another observer would see the mounts of the process.
+        let observer = Observer::new(Path::new("/"))
+            .map_err(|error| CallError::new(Path::new("/"), "open", std::io::Error::other(error)))?;
+        Ok(Self { observer, place: place.to_owned() })
+    }
+
+    /// Mounts an image read-only and gives the directory with its files. An earlier image there is hidden.
+    ///
+    /// # Errors
+    /// Why `mount` did not do it, in its own words.
+    pub(super) fn of_image(&self, image: &Path) -> Result<&Path, String> {
+        let run = Command::new(MOUNT)
+            .args(["-o", "ro,loop,nodev,nosuid", "--"])
+            .args([image, &self.place])
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output();
+        let output = run.map_err(|error| format!("the program {MOUNT} does not start: {error}"))?;
+        if output.status.success() {
+            return Ok(&self.place);
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        let words: String = words.lines().next().unwrap_or_default().chars().take(REASON).collect();
+        Err(if words.is_empty() { format!("{MOUNT}: {}", output.status) } else { words })
+    }
+}
+
+/// Whether an observer reads this process's own root directory, so that mounts of this process are those of the host.
+pub(super) fn is_own_root(observer: &Observer) -> bool {
+    let root = observer.root().open_at(Path::new("/"), HANDLE).and_then(|handle| fstat(&handle));
+    let id = |stat: nix::sys::stat::FileStat| (stat.st_dev, stat.st_ino);
+    root.map(id).ok().is_some_and(|root| stat("/").map(id) == Ok(root))
+}
