@@ -41,6 +41,9 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
         parts.run("virtual machines", || selection.run());
     }
+    if profile == Profile::Release {
+        parts.run("virtual machine with the older kubelet", older_kubelet);
+    }
     parts.finish()
 }
 
@@ -158,6 +161,16 @@ fn control_plane(release: &str) -> Result<()> {
             ])
             .args(left_out)
             .env(kube::RELEASE, release)
+            .current_dir(dist::root()),
+    )
+}
+
+/// The pod on a kubelet of the older release. The release is in a variable, so another process runs it.
+fn older_kubelet() -> Result<()> {
+    show(
+        cargo()
+            .args(["run", "--quiet", "--package", "xtask", "--", "vm", "--scenario", "daemonset"])
+            .env(kube::RELEASE, kube::OLDER)
             .current_dir(dist::root()),
     )
 }

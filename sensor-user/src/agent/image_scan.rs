@@ -23,9 +23,9 @@ impl Default for ImageIndexing {
 }
 
 impl ImageIndexing {
-    /// Whether a process runs or is due.
-    pub(super) fn has_work(&self, now: u64) -> bool {
-        self.0.has_work(now)
+    /// Whether a process is due.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.0.is_due(now)
     }
 
     /// Whether a process runs.

@@ -28,9 +28,9 @@ impl OwnProcess {
         Self { subcommand, child: None, ending: Vec::new(), due: 0 }
     }
 
-    /// Whether a process runs or is due.
-    pub(super) fn has_work(&self, now: u64) -> bool {
-        self.is_running() || now >= self.due
+    /// Whether a process is due.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        now >= self.due
     }
 
     /// Whether a process runs.

@@ -190,13 +190,13 @@ impl Agent {
     /// Has the index of the booted commit made, if a rule needs it. The name of the booted deployment proves what is in it, so nobody has to
     /// decide about it. What packages and extensions have is no such proof.
     fn follow_image_indexing(&mut self) {
-        let policy = &self.verdicts.desired.policy;
-        let is_wanted = policy.expects_image() || policy.closed().next().is_some();
         let now = self.verdicts.now();
+        let policy = &self.verdicts.desired.policy;
+        let is_wanted = || policy.expects_image() || policy.closed().next().is_some();
         // The first verification has the disk for itself.
-        let is_free = self.image_indexing.is_running() || !self.verifications.is_verifying();
-        let has_work = is_wanted && is_free && self.image_indexing.has_work(now);
-        if has_work && self.verifications.verifier.observer.boots_images() {
+        let is_due = self.image_indexing.is_due(now) && !self.verifications.is_verifying() && is_wanted();
+        let starts = is_due && self.verifications.verifier.observer.boots_images();
+        if starts || self.image_indexing.is_running() {
             self.image_indexing.follow(&self.options.inputs, now);
         }
     }

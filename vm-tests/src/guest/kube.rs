@@ -35,6 +35,8 @@ pub const NODE: &str = "node-1";
 pub const ADDRESS: &str = "10.0.2.15";
 /// The address of the service `kubernetes`: the first one of the range of services.
 const SERVICE: &str = "10.96.0.1";
+/// The first minor release of Kubernetes in which a token may read in the name of its node.
+const IMPERSONATION: u32 = 36;
 /// How long each step may take in an emulated guest. The host ends a guest that reports nothing for two minutes.
 const LIMIT: Duration = Duration::from_secs(110);
 
@@ -168,7 +170,7 @@ pub fn restarts(container: &str) -> Result<u64> {
 /// Applies the manifests of the product from a folder of `deploy/kustomize`, with a patch for images that are on the node already,
 /// and waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
 pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
-    apply(&kustomization(from))?;
+    apply(&kustomization(from)?)?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
         let pods = daemonset_pods()?;
@@ -180,9 +182,19 @@ pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
     ready.with_context(pods)
 }
 
-/// The kustomization of the tests for a folder of `deploy/kustomize`.
-pub fn kustomization(from: &str) -> String {
-    include_str!("../../kube/kustomization.yaml").replace("../base", &format!("../{from}"))
+/// The kustomization of the tests for a folder of `deploy/kustomize`, for the release of the control plane.
+///
+/// # Errors
+/// The API server does not name its release.
+pub fn kustomization(from: &str) -> Result<String> {
+    const COMPONENTS: &str = "components: [";
+    let kustomization =
+        include_str!("../../kube/kustomization.yaml").replace("../base", &format!("../{from}"));
+    let version = api::get("/version")?;
+    let minor = version["minor"].as_str().context("the API server names no release")?;
+    let is_impersonated = minor.trim_end_matches('+').parse::<u32>()? >= IMPERSONATION;
+    let with_reads = format!("{COMPONENTS}../components/plain-reads, ");
+    Ok(if is_impersonated { kustomization } else { kustomization.replace(COMPONENTS, &with_reads) })
 }
 
 /// Applies a kustomization in the folder [`OVERLAY`].

@@ -101,7 +101,7 @@ fn taken_back() -> Result<String> {
 /// The service runs; the pod's sensor ends with an error that names it, and `kubectl describe pod` shows the error.
 fn pod_beside_service() -> Result<String> {
     run("systemctl", &["start", SERVICE])?;
-    kube::apply(&kube::kustomization("base"))?;
+    kube::apply(&kube::kustomization("base")?)?;
     let message = wait::until("the pod's sensor to end", LIMIT, || {
         let pods = kube::daemonset_pods()?;
         let statuses = pods["items"].as_array().into_iter().flatten();

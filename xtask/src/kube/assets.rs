@@ -20,7 +20,7 @@ pub(crate) const NEWEST: &str = "1.37";
 /// An older release that Holdfast supports, for `cargo xtask test --full` alone.
 pub(crate) const OLDER: &str = "1.33";
 
-/// The variable with the release on which the tests of the control plane run.
+/// The variable with the release on which the tests of the control plane run, and the guests with a kubelet.
 pub(crate) const RELEASE: &str = "HOLDFAST_KUBE_RELEASE";
 
 /// Tests of the control plane that need more than every release has: the test, the first release that passes it by default, and what
@@ -58,9 +58,8 @@ pub(super) fn is_tested_before(first: [u32; 2]) -> bool {
     is_before(&tested(), first)
 }
 
-/// The release on which a test of the control plane runs: that of the variable, or the newest.
-#[cfg(test)]
-pub(super) fn tested() -> String {
+/// The release on which a test of the control plane or a guest with a kubelet runs: that of the variable, or the newest.
+pub(crate) fn tested() -> String {
     std::env::var(RELEASE).unwrap_or_else(|_| NEWEST.to_owned())
 }
 

@@ -30,6 +30,6 @@ mod reporter_tests;
 mod rights_tests;
 pub(crate) mod tar;
 
-pub(crate) use assets::{KubeAssets, NEWEST, OLDER, RELEASE, beyond};
+pub(crate) use assets::{KubeAssets, NEWEST, OLDER, RELEASE, beyond, tested};
 pub(crate) use control_plane::{ClientPlace, ControlPlane, User, Wanted, free_ports};
 pub(crate) use process::LoggedProcess;

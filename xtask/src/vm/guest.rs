@@ -71,8 +71,9 @@ impl GuestParts {
         }
         let mut kube = None;
         if guests.contains(&Guest::Kube) {
-            let assets = KubeAssets::ensure(&cache, kube::NEWEST)?;
-            roots.push((Guest::Kube, kube_root::root(&cache, &assets)?));
+            let release = kube::tested();
+            let assets = KubeAssets::ensure(&cache, &release)?;
+            roots.push((Guest::Kube, kube_root::root(&cache, &assets, &release)?));
             kube = Some((assets, alerts::tree(&cache)?));
         }
         drop(cache);

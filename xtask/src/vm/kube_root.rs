@@ -23,12 +23,12 @@ const RECIPE: &str = "1";
 /// The image is sparse.
 const SIZE: u64 = 4 << 30;
 
-/// The disk's image.
-pub(crate) fn root(cache: &Cache, assets: &KubeAssets) -> Result<PathBuf> {
-    const FOLDER: &str = "guest-kube";
-    let image = cache.path(FOLDER).join("root.ext4");
-    let version = format!("{RECIPE} {} {} {NEWEST}", images::recipe(), PACKAGES.join(" "));
-    if cache.stamp(FOLDER).is_some_and(|stamp| stamp.version == version) {
+/// The disk's image, with the programs of a release of Kubernetes.
+pub(crate) fn root(cache: &Cache, assets: &KubeAssets, release: &str) -> Result<PathBuf> {
+    let name = if release == NEWEST { "guest-kube".to_owned() } else { format!("guest-kube-{release}") };
+    let image = cache.path(&name).join("root.ext4");
+    let version = format!("{RECIPE} {} {} {release}", images::recipe(), PACKAGES.join(" "));
+    if cache.stamp(&name).is_some_and(|stamp| stamp.version == version) {
         return Ok(image);
     }
     if !is_root()? {
@@ -36,7 +36,7 @@ pub(crate) fn root(cache: &Cache, assets: &KubeAssets) -> Result<PathBuf> {
     }
     let tools = images::tools(cache)?;
     say("images", "Debian with containerd and kubelet (about two minutes)");
-    cache.make(FOLDER, |folder| {
+    cache.make(&name, |folder| {
         let root = folder.join("root");
         images::debootstrap(&tools, &root, PACKAGES)?;
         images::prepare(&root)?;
