@@ -26,6 +26,8 @@ pub struct HostDirectories {
     pub packaged: Vec<PackagedPath>,
     /// A database of packages could not be read.
     pub packages_unread: bool,
+    /// The booted image has no index, or one that is old or cannot be read.
+    pub image_unindexed: bool,
 }
 
 /// A path that a package owns.
@@ -78,6 +80,7 @@ pub fn closed_directories(
                 rule: root.rule.path.as_str().into(),
                 policy: root.origin.into(),
                 packages_unread: host.packages_unread,
+                image_unindexed: host.image_unindexed,
             }),
         })
     });

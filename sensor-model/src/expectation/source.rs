@@ -49,6 +49,9 @@ pub struct ClosedBy {
     /// A database of packages could not be read, so files of packages may look undeclared; absent if all were read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub packages_unread: bool,
+    /// The booted image has no index, or one that is old or cannot be read, so files of the image may look undeclared; absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub image_unindexed: bool,
 }
 
 /// A layer of an OS image, or a package of the host.

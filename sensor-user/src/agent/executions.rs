@@ -42,8 +42,8 @@ pub(super) fn set_reported(registry: &mut WatchRegistry, desired: &Desired) {
     for one in &desired.expectations {
         let path = one.thing.path();
         match &one.source {
-            // Without a database of packages their files look undeclared.
-            ExpectationSource::ClosedBy(rule) if !rule.packages_unread => {
+            // Without a database of packages or the index of the booted image their files look undeclared.
+            ExpectationSource::ClosedBy(rule) if !rule.packages_unread && !rule.image_unindexed => {
                 directories.insert(path.to_path_buf());
             }
             ExpectationSource::ImageLayer(_) if is_indexed && one.thing.is_object() => {

@@ -16,7 +16,7 @@ use super::{
 use crate::{desired::ImagesVersion, observation::Observer, sys::version_of};
 use nix::sys::stat::lstat;
 use sensor_model::{
-    closed::PackagedPath,
+    closed::{HostDirectories, PackagedPath},
     drift_policy::DriftPolicy,
     expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs, ImageLayer, Thing},
     image::{ImageEntry, ImageMeta, ImageSource, is_of_each_host},
@@ -44,26 +44,41 @@ pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
     ImagesVersion { indexes, findings }
 }
 
-/// What the booted image puts below closed directories.
-pub(crate) fn names_below(observer: &Observer, state: &Path, roots: &BTreeSet<PathBuf>) -> Vec<PackagedPath> {
-    let mut found = Vec::new();
+/// Adds what the booted image puts below closed directories. If it has no index, or an old one, its files look undeclared.
+pub(crate) fn add_names_below(
+    observer: &Observer,
+    state: &Path,
+    roots: &BTreeSet<PathBuf>,
+    found: &mut HostDirectories,
+) {
     if roots.is_empty() {
-        return found;
+        return;
     }
     let mut add = |path: &[u8], entry: ImageEntry| {
         let path = Path::new(OsStr::from_bytes(path));
         if path.ancestors().skip(1).any(|above| roots.contains(above)) {
             let is_directory = entry.file_type == FileType::Directory;
-            found.push(PackagedPath { path: path.to_owned(), is_directory });
+            found.packaged.push(PackagedPath { path: path.to_owned(), is_directory });
         }
         Ok::<(), ImageError>(())
     };
-    let read = booted(&Images::of(state), observer)
-        .and_then(|chosen| chosen.indexes.iter().try_for_each(|index| index.each(&mut add)));
-    if let Err(error) = read {
-        tracing::warn!(%error, "Cannot read the index of the booted image; Holdfast takes its files in closed directories for undeclared ones.");
+    let read = booted(&Images::of(state), observer).and_then(|chosen| {
+        chosen.indexes.iter().try_for_each(|index| index.each(&mut add))?;
+        Ok(chosen)
+    });
+    match read {
+        Ok(chosen) if chosen.is_whole(observer) || !observer.boots_images() => return,
+        Ok(_) => tracing::warn!(
+            "The booted image has no index, or an old one; Holdfast takes its files in closed directories for undeclared ones, and moves \
+             nothing to the quarantine."
+        ),
+        Err(error) => tracing::warn!(
+            %error,
+            "Cannot read the index of the booted image; Holdfast takes its files in closed directories for undeclared ones, and moves \
+             nothing to the quarantine."
+        ),
     }
-    found
+    found.image_unindexed = true;
 }
 
 /// What the host's image, commit, packages and baseline expect at the paths of the policy's rules. Paths are unknown without an index, with

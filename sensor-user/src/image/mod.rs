@@ -45,7 +45,7 @@ pub use hierarchies::{CoveredHierarchy, covered};
 pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
-pub(crate) use live::{expected, expected_at, has, names_below, version};
+pub(crate) use live::{add_names_below, expected, expected_at, has, version};
 pub use merged_extensions::ExtensionFault;
 pub use ostree::{index_ostree, renew_ostree};
 pub use packages::index_packages;

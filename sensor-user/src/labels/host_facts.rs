@@ -35,7 +35,7 @@ impl HostFacts for Observer {
         let mut found = packages::directories(self, policy);
         let named = policy.closed().filter_map(|(rule, _)| rule.directory()).map(Path::to_owned);
         let roots = named.chain(found.matching.values().flatten().cloned()).collect();
-        found.packaged.extend(image::names_below(self, state, &roots));
+        image::add_names_below(self, state, &roots, &mut found);
         found
     }
 

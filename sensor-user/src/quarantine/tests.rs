@@ -65,8 +65,12 @@ impl Case {
         let path = Path::new("/etc/closed").join(name.as_ref());
         let place = Place::find(self.observer.root(), &path).unwrap().unwrap();
         let actors = [Actor { pid: 7, argv: vec!["touch".to_owned()], ..Actor::default() }];
-        let rule =
-            ClosedBy { rule: "/etc/closed/".into(), policy: "closed.yaml".into(), packages_unread: false };
+        let rule = ClosedBy {
+            rule: "/etc/closed/".into(),
+            policy: "closed.yaml".into(),
+            packages_unread: false,
+            image_unindexed: false,
+        };
         let cause = Cause { time: TIME, actors: &actors, rule: &rule };
         self.quarantine.begin_moves(&self.observer)?.take(&place, own, cause)
     }

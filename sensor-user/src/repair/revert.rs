@@ -42,6 +42,12 @@ enum LeftError {
          reason"
     )]
     PackagesUnread,
+    /// A file of the image may look undeclared.
+    #[error(
+        "the booted image has no index, or one that is old or cannot be read, so its files look undeclared, and nothing is moved; the \
+         daemon's log has the reason"
+    )]
+    ImageUnindexed,
     /// More than one attempt moves.
     #[error("more undeclared names are left; they are moved with the next attempts")]
     More,
@@ -72,6 +78,9 @@ impl Reverter {
     ) -> Result<WrittenBack, WriteBackError> {
         if rule.packages_unread {
             return Err(WriteBackError::new(LeftError::PackagesUnread));
+        }
+        if rule.image_unindexed {
+            return Err(WriteBackError::new(LeftError::ImageUnindexed));
         }
         let quarantine = Quarantine::open(&self.state).map_err(WriteBackError::new)?;
         let own = self.own.iter().map(PathBuf::as_path).chain([self.state.as_path(), quarantine.path()]);

@@ -178,6 +178,26 @@ fn a_file_of_the_booted_image_is_no_undeclared_name_in_a_closed_directory() {
 }
 
 #[test]
+fn without_the_index_of_the_booted_image_no_name_in_a_closed_directory_is_surely_undeclared() {
+    let world = booted();
+    policy(&world, "  - {path: /etc/, closed: true, action: observe, except: [passwd]}\n");
+    let is_sure = || {
+        let arguments = ["explain", "/etc", "CONFIG", "POLICY", "HOST", "STATE", "LOG", "-o", "json"];
+        let things = world.run(&arguments).json("explain")["things"].clone();
+        let closed =
+            things.as_array().unwrap().iter().find(|thing| thing["thing"]["type"] == "closed-directory");
+        closed.unwrap_or_else(|| panic!("{things:#}"))["source"].get("image_unindexed").is_none()
+    };
+    assert!(is_sure());
+    fs::remove_dir_all(world.at("state/images")).unwrap();
+    assert!(!is_sure(), "a file of the image looks undeclared");
+    for of_image in ["run/ostree-booted", "proc/cmdline"] {
+        fs::remove_file(world.at("root").join(of_image)).unwrap();
+    }
+    assert!(is_sure(), "a host of packages has none");
+}
+
+#[test]
 fn an_index_that_is_missing_is_unknown_also_for_globs_and_for_directories_that_a_config_declares() {
     let world = booted();
     fs::remove_dir_all(world.at("state/images")).unwrap();

@@ -71,14 +71,17 @@ async fn what_is_written_again_and_again_is_moved_a_few_times_a_minute_and_is_dr
 }
 
 #[tokio::test]
-async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_packages() {
-    for is_unread in [false, true] {
+async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_packages_and_image() {
+    // The format of RHEL 8, and an ostree host without an index.
+    let packages = ("root/var/lib/rpm/Packages", "a database of packages could not be read");
+    let image = ("root/run/ostree-booted", "the booted image has no index");
+    for unread in [None, Some(packages), Some(image)] {
         let node = node("revert");
-        node.observes.set(!is_unread);
-        if is_unread {
-            // The format of RHEL 8.
-            fs::create_dir_all(node.path("root/var/lib/rpm")).unwrap();
-            fs::write(node.path("root/var/lib/rpm/Packages"), "").unwrap();
+        node.observes.set(unread.is_none());
+        if let Some((path, _)) = unread {
+            let path = node.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
         }
         let mut daemon = node.begin(None).await;
         fs::write(node.path("root/etc/closed/x"), "").unwrap();
@@ -89,8 +92,9 @@ async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_pack
         node.end(daemon).await;
         let reverted = node.recorded(RecordKind::Reverted);
         let errors: Vec<_> = reverted.iter().map(|record| record.detail["error"].to_string()).collect();
-        assert_eq!(!errors.is_empty(), is_unread);
-        assert!(errors.iter().all(|error| error.contains("database of packages")), "{errors:?}");
+        assert_eq!(errors.is_empty(), unread.is_none());
+        let reason = unread.unwrap_or_default().1;
+        assert!(errors.iter().all(|error| error.contains(reason)), "{errors:?}");
     }
 }
 
