@@ -133,7 +133,7 @@ impl Opinions {
         found
     }
 
-    /// What says from which config the booted image was built: its builds, and its label. One that names the node's config is the first.
+    /// The sources that name the config from which the booted image was built: its builds, and its label. One with the node's config is first.
     pub(super) fn origins<'a>(&'a self, subject: &'a Subject) -> Vec<Origin<'a>> {
         let builds = self.builds_of(subject);
         let builds = builds.iter().map(|build| Origin { build: Some(&build.name), config: &build.config });
@@ -154,7 +154,7 @@ impl Opinions {
     }
 }
 
-/// What says from which config the booted image was built.
+/// A source that names the config from which the booted image was built.
 pub(super) struct Origin<'a> {
     /// The name of the `MachineOSBuild`; `None` for the label of the image.
     pub(super) build: Option<&'a str>,

@@ -366,7 +366,7 @@ pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigErr
     })
 }
 
-/// Whether a text may be the name of an object in Kubernetes. Who builds an image may give its labels any value.
+/// Whether a text may be the name of an object in Kubernetes. The builder of an image may give its labels any value.
 fn is_object_name(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     !text.is_empty() && text.len() <= MOST_OF_NAME && text.bytes().all(is_part)

@@ -187,8 +187,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the index of the booted commit made, if a rule needs it. The name of the booted deployment proves what is in it, so nobody has to
-    /// decide about it. What packages and extensions have is no such proof.
+    /// Starts the process that makes the index of the booted commit, if a rule needs that index. The name of the booted deployment proves
+    /// each entry of it, so no admin has to approve it. No name proves the entries of packages and extensions.
     fn follow_image_indexing(&mut self) {
         let now = self.verdicts.now();
         let policy = &self.verdicts.desired.policy;

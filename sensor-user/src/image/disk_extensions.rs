@@ -27,7 +27,7 @@ const PLACE: &str = "extension";
 /// Most bytes of the program's words in a reason.
 const REASON: usize = 300;
 
-/// Mounts that only one thread sees. They end with the thread, whatever happens to it.
+/// Mounts that only one thread sees. The kernel removes them when the thread ends, also when it is killed.
 pub(super) struct OwnMounts {
     /// The host, as the thread sees it.
     pub(super) observer: Observer,
