@@ -22,7 +22,7 @@ impl MakeIndex {
         give_way();
         let observer = Observer::guarded(&self.read.host_root)?;
         let images = Images::of(&self.read.state);
-        if let Some(indexed) = renew_ostree(&observer, &images, &mut |_| {})? {
+        if let Some(indexed) = renew_ostree(&observer, &images)? {
             tracing::info!(
                 paths = indexed.meta.entries,
                 image = indexed.meta.manifest.unwrap_or_default(),

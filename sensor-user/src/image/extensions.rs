@@ -112,15 +112,19 @@ impl Place {
     }
 }
 
-/// The directory at a path, or to which a link there leads.
+/// The path of a directory without links. A link to one is an extension, too.
 fn directory_at(observer: &Observer, path: &Path) -> Option<PathBuf> {
-    observer.root().open_at(path, HANDLE | OFlag::O_DIRECTORY).ok()?;
-    observer.root().walk(path).end.ok().map(|(_, real)| real)
+    real(observer, path, HANDLE | OFlag::O_DIRECTORY)
 }
 
-/// The file at a path, or to which a link there leads.
+/// The path of a file without links.
 fn file_at(observer: &Observer, path: &Path) -> Option<PathBuf> {
-    observer.root().open_at(path, HANDLE).ok()?;
+    real(observer, path, HANDLE)
+}
+
+/// The path without links of what these flags open; `None` if they open nothing.
+fn real(observer: &Observer, path: &Path, flags: OFlag) -> Option<PathBuf> {
+    observer.root().open_at(path, flags).ok()?;
     observer.root().walk(path).end.ok().map(|(_, real)| real)
 }
 

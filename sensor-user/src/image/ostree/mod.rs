@@ -67,11 +67,7 @@ pub fn index_ostree(
 ///
 /// # Errors
 /// As [`index_ostree`].
-pub fn renew_ostree(
-    observer: &Observer,
-    images: &Images,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Option<Indexed>, ImageError> {
+pub fn renew_ostree(observer: &Observer, images: &Images) -> Result<Option<Indexed>, ImageError> {
     let Some(commit) = booted_commit(observer) else { return Ok(None) };
     let of_image = booted_digest(observer).and_then(|digest| images.open(&digest).ok());
     if of_image.is_some() {
@@ -84,7 +80,7 @@ pub fn renew_ostree(
             tracing::warn!(%error, "The index of the booted ostree commit cannot be used, so it is made anew.");
         }
     }
-    index_ostree(observer, images, progress).map(Some)
+    index_ostree(observer, images, &mut |_| {}).map(Some)
 }
 
 /// What the index says about a commit.
