@@ -14,6 +14,7 @@ use crate::sys::temporary;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::{Finding, ThingId};
+use sensor_model::verdict::VerdictKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -74,11 +75,14 @@ impl Agent {
         self.tell_mounts_apart(thing, &mut verified);
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
-        if verified.differences.is_empty() || self.mounts.announced.are_shown() {
-            self.follow_mounts(changes)?;
-        } else {
-            // The verification may have observed a mount whose record arrived before the mount took effect.
+        // The verification may have observed a mount or unmount whose record arrived before it took effect. So the table is read
+        // although it is not due, if the verdict tells of a drift or of its end.
+        let tells = !verified.differences.is_empty()
+            || self.verdicts.last_verdict(thing) == Some(VerdictKind::Drifted);
+        if tells && !self.mounts.announced.are_shown() {
             self.compare_mounts(changes)?;
+        } else {
+            self.follow_mounts(changes)?;
         }
         self.verifications.file_system_answers(thing, &mut self.verdicts);
         self.verdicts.conclude(thing, &verified, now, &mut self.verifications.verifier);

@@ -206,30 +206,22 @@ async fn everything_is_unknown_while_the_mount_table_cannot_be_read() {
     assert_eq!(recorded.len(), 2, "its begin and its end: {recorded:?}");
 }
 
-#[tokio::test]
-async fn a_mount_that_a_verification_finds_before_the_table_is_read_has_the_records_actor() {
-    let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
-    let mut daemon = node.begin(None).await;
-    daemon.agent.mounts.file = node.path("table");
-    fs::write(node.path("table"), "").unwrap();
-    daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
-    node.settle(&mut daemon).await;
-    // The record arrives before the mount takes effect.
+/// An actor changes the mounts at the file's directory, and writes the file as it is then. The record arrives before the mount
+/// takes effect, and a verification observes the file before the table is due again.
+async fn mounted_late(node: &Node, daemon: &mut Daemon, operation: Operation, table: &str, content: &str) {
     daemon.agent.mounts.announced.push(AnnouncedMount {
         key: InodeKey::default(),
         actor: mallory(),
-        operation: Operation::MoveMount,
+        operation,
         at_ns: node.clock.boot_ns(),
     });
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     let due = daemon.agent.mounts.due.as_mut().unwrap();
     assert!(*due > node.clock.boot_ns(), "it is read again later");
-    // This is later than any verification of the mounted file.
+    // This is later than any verification of the file.
     *due = u64::MAX;
-
-    let point = node.file().parent().unwrap().canonicalize().unwrap();
-    fs::write(node.path("table"), format!("30 22 0:20 / {} rw - tmpfs tmpfs rw\n", point.display())).unwrap();
-    node.write("mounted over\n");
+    fs::write(node.path("table"), table).unwrap();
+    node.write(content);
     let things = &daemon.agent.verdicts.desired.expectations;
     let thing = things.iter().position(|expectation| expectation.thing == file()).unwrap();
     let seen = ThingChange { own: false, outside_evidence: true };
@@ -239,14 +231,29 @@ async fn a_mount_that_a_verification_finds_before_the_table_is_read_has_the_reco
         seen,
     );
     daemon.agent.turn(&mut daemon.changes).await.unwrap();
+    node.settle(daemon).await;
+}
+
+#[tokio::test]
+async fn a_mount_and_its_unmount_that_a_verification_finds_before_the_table_is_read_have_the_records_actor() {
+    let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
+    let declared = fs::read_to_string(node.file()).unwrap();
+    let mut daemon = node.begin(None).await;
+    daemon.agent.mounts.file = node.path("table");
+    fs::write(node.path("table"), "").unwrap();
+    daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     node.settle(&mut daemon).await;
+    let point = node.file().parent().unwrap().canonicalize().unwrap();
+    let mounted = format!("30 22 0:20 / {} rw - tmpfs tmpfs rw\n", point.display());
+    mounted_late(&node, &mut daemon, Operation::MoveMount, &mounted, "mounted over\n").await;
+    mounted_late(&node, &mut daemon, Operation::Unmount, "", &declared).await;
     node.end(daemon).await;
-    let recorded = of_file(node.recorded(RecordKind::Drift));
-    assert_eq!(recorded.len(), 1);
-    assert_eq!(
-        (&recorded[0].actor, recorded[0].operation.as_deref()),
-        (&Some(mallory()), Some("move-mount"))
-    );
+    for (kind, operation) in [(RecordKind::Drift, "move-mount"), (RecordKind::Recovered, "unmount")] {
+        let recorded = of_file(node.recorded(kind));
+        assert_eq!(recorded.len(), 1, "{kind:?}");
+        let (actor, named) = (&recorded[0].actor, recorded[0].operation.as_deref());
+        assert_eq!((actor, named), (&Some(mallory()), Some(operation)));
+    }
 }
 
 #[tokio::test]
