@@ -28,6 +28,8 @@ pub struct HostDirectories {
     pub packages_unread: bool,
     /// The booted image has no index, or one that is old or cannot be read.
     pub image_unindexed: bool,
+    /// Without that index: `packaged` has all that the booted deployment ships in `/etc`, by its own copy.
+    pub shipped_etc_known: bool,
 }
 
 /// A path that a package owns.
@@ -66,6 +68,7 @@ pub fn closed_directories(
     let found = names.into_iter().filter_map(|(path, names)| {
         // The longest root decides. Of two rules for one directory the glob does, as elsewhere in the policy.
         let root = roots.iter().rev().find(|root| path.starts_with(&root.path))?;
+        let is_shipped_known = host.shipped_etc_known && path.starts_with("/etc");
         Some(Expectation {
             thing: Thing::closed_directory(path),
             expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
@@ -80,7 +83,7 @@ pub fn closed_directories(
                 rule: root.rule.path.as_str().into(),
                 policy: root.origin.into(),
                 packages_unread: host.packages_unread,
-                image_unindexed: host.image_unindexed,
+                image_unindexed: host.image_unindexed && !is_shipped_known,
             }),
         })
     });
@@ -216,6 +219,23 @@ mod tests {
                 "/etc/cron.d/site/deep [] /etc/cron.d/",
             ]
         );
+    }
+
+    #[test]
+    fn without_an_index_only_directories_whose_shipped_names_are_known_tell_what_is_undeclared() {
+        let rules = "
+    - {path: /etc/cron.d/, closed: true, action: observe}
+    - {path: /usr/lib/x/, closed: true, action: observe}
+";
+        let uncertain = |shipped_etc_known| {
+            let host =
+                HostDirectories { image_unindexed: true, shipped_etc_known, ..HostDirectories::default() };
+            let found = closed_directories(&[], &policy(rules), &host).into_iter();
+            let is_uncertain = |expectation: &Expectation| matches!(&expectation.source, ExpectationSource::ClosedBy(by) if by.image_unindexed);
+            found.filter(is_uncertain).map(|one| one.thing.path().display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(uncertain(true), ["/usr/lib/x"]);
+        assert_eq!(uncertain(false), ["/etc/cron.d", "/usr/lib/x"]);
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct ObjectObservation {
     /// SHA-256 of a regular file's whole content; `None` if it was not read to its end.
     #[serde(serialize_with = "serialize_digest", deserialize_with = "deserialize_digest")]
     pub sha256: Option<[u8; 32]>,
+    /// The content was not read: the kernel proves by fs-verity that it is one that was read before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
     /// A symbolic link's target.
     pub target: Option<PathBuf>,
     /// For a declared hard link: whether it is the same inode as its target.
@@ -83,6 +86,7 @@ impl ObjectObservation {
             group: None,
             size: 0,
             sha256: None,
+            sealed: false,
             target: None,
             same_inode_as_target: None,
             label: None,

@@ -49,7 +49,7 @@ pub struct ClosedBy {
     /// A database of packages could not be read, so files of packages may look undeclared; absent if all were read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub packages_unread: bool,
-    /// The booted image has no index, or one that is old or cannot be read, so files of the image may look undeclared; absent otherwise.
+    /// The booted image has no index, or one that is old or cannot be read, so an undeclared name may be the image's; absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub image_unindexed: bool,
 }
@@ -73,6 +73,11 @@ impl ExpectationSource {
             Self::ImageLayer(layer) => &layer.layer,
             Self::ClosedBy(closed) => &closed.rule,
         }
+    }
+
+    /// Whether an undeclared name may be one of the image, because the booted image has no index.
+    pub fn is_uncertain(&self) -> bool {
+        matches!(self, Self::ClosedBy(closed) if closed.image_unindexed)
     }
 
     /// Its origin: the manifest file, the image, or the file of the drift policy.

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 names! {
     /// What a verdict rests on.
     pub enum Strength {
+        /// The fs-verity digest of the file, which the kernel enforces. The scan read the content once, and it was that of the index.
+        Sealed = "sealed by fs-verity",
         /// The SHA-256 of the content in a layer whose own digest was verified.
         Layer = "sha256 of a layer",
         /// The SHA-256 of the content of an object whose checksum the booted commit leads to.

@@ -42,6 +42,9 @@ pub struct ScanRound {
     pub compared: u64,
     /// Paths that could not be read.
     pub unreadable: u64,
+    /// Files that were not read, because the kernel proves their content.
+    #[serde(default)]
+    pub sealed: u64,
     /// Paths that differ or cannot be read; at most [`MOST_FINDINGS`], and those that are watched already.
     pub differing: BTreeSet<String>,
     /// Paths that differ besides.
@@ -62,6 +65,9 @@ pub struct EndedRound {
     pub compared: u64,
     /// Paths that could not be read.
     pub unreadable: u64,
+    /// Files that were not read, because the kernel proves their content.
+    #[serde(default)]
+    pub sealed: u64,
     /// Paths that differ.
     pub differing: u64,
 }
@@ -86,6 +92,7 @@ impl ScanProgress {
             passed: 0,
             compared: 0,
             unreadable: 0,
+            sealed: 0,
             differing: BTreeSet::new(),
             more: 0,
             findings_kept: None,
@@ -100,6 +107,7 @@ impl ScanProgress {
             ended: now,
             compared: round.compared,
             unreadable: round.unreadable,
+            sealed: round.sealed,
             differing: round.found(),
         });
     }
@@ -116,6 +124,12 @@ impl ScanProgress {
     pub fn unreadable(&self) -> u64 {
         let now = self.round.as_ref().map_or(0, |round| round.unreadable);
         now.max(self.last.as_ref().map_or(0, |last| last.unreadable))
+    }
+
+    /// Files that were not read, because the kernel proves their content, by the present round and the last one.
+    pub fn sealed(&self) -> u64 {
+        let now = self.round.as_ref().map_or(0, |round| round.sealed);
+        now.max(self.last.as_ref().map_or(0, |last| last.sealed))
     }
 
     /// Paths that differ, by the present round and the last one.

@@ -253,7 +253,7 @@ impl Agent {
         {
             for thing in things {
                 // The process that closes a file last may not be the process that wrote to it.
-                let has_episode = self.verdicts.episodes.contains_key(&thing);
+                let has_episode = self.verdicts.has_changed(thing);
                 if change.operation != Operation::Release || !has_episode {
                     let made = AttributedChange {
                         actor: Some(actor.clone()),

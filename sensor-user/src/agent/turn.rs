@@ -11,9 +11,9 @@ use super::verdicts::Verdicts;
 use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerResult;
 use crate::sys::temporary;
-use sensor_model::difference::Difference;
+use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::{Finding, ThingId};
+use sensor_model::protocol::{Finding, GapReason, ThingId};
 use sensor_model::verdict::VerdictKind;
 use std::path::Path;
 use std::time::Duration;
@@ -72,6 +72,7 @@ impl Agent {
             return Ok(());
         }
         self.excuse_temporary_names(thing, &mut verified);
+        self.leave_open_what_the_image_may_have(thing, &mut verified);
         self.tell_mounts_apart(thing, &mut verified);
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
@@ -112,6 +113,20 @@ impl Agent {
         if verified.differences.iter().any(is_temporary) {
             verified.retain(|difference| !is_temporary(difference));
             self.holdfast_writers.excused.insert(thing);
+        }
+    }
+
+    /// Without an index of the booted image, an undeclared name in a closed directory may be the image's: it is unknown. That it is a drift
+    /// already, or that a process changed the directory since, shows that it is not.
+    fn leave_open_what_the_image_may_have(&self, thing: ThingId, verified: &mut VerifiedThing) {
+        let is_uncertain = self.verdicts.expectation(thing).source.is_uncertain();
+        let is_certain = || self.verdicts.open_drift(thing).is_some() || self.verdicts.has_changed(thing);
+        if !is_uncertain || verified.differences.is_empty() || is_certain() {
+            return;
+        }
+        verified.retain(|difference| difference.kind != DifferenceKind::Unexpected);
+        if verified.differences.is_empty() {
+            verified.unseen_because.get_or_insert(GapReason::ImageNotIndexed);
         }
     }
 

@@ -185,6 +185,11 @@ impl Verdicts {
         }
     }
 
+    /// Whether something changed the thing since the verdict was decided.
+    pub(super) fn has_changed(&self, thing: ThingId) -> bool {
+        self.episodes.contains_key(&thing)
+    }
+
     /// Adds a change of a thing to its episode whose record was lost, and with it the actor.
     pub(super) fn add_unnamed_change(&mut self, thing: ThingId) {
         let now = self.now();

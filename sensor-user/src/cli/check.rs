@@ -62,7 +62,10 @@ fn text(report: &CheckReport, screen: &mut Screen) -> std::io::Result<()> {
     }
     if !report.unreadable.is_empty() {
         let hint = if nix::unistd::geteuid().is_root() { "" } else { "; only root can read everything" };
-        screen.line(&format!("{} of {things} could not be read{hint}", report.unreadable.len()))?;
+        screen.line(&format!("{} of {things} are unknown{hint}", report.unreadable.len()))?;
+        if report.unreadable.iter().any(|thing| thing.may_be_of_image) {
+            screen.line("an undeclared name may be one of the booted image, which has no index: run `holdfast image index`")?;
+        }
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;

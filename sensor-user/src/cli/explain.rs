@@ -67,7 +67,8 @@ impl Explain {
             host
         } else {
             let root = &self.sources.host_root;
-            let observer = Observer::new(root).map_err(BadInput::wrap)?;
+            let sealed = image::sealed_contents(&self.sources.named().state());
+            let observer = Observer::new(root).map_err(BadInput::wrap)?.with_sealed(sealed);
             let indexes = choose(&observer)?;
             if !indexes.is_empty() {
                 let mut explained =

@@ -5,7 +5,7 @@ use crate::{
     apply::waits_or_none,
     bounded,
     desired::Overruled,
-    image::{Scan, ScanEnd, pauses_in_a_file},
+    image::{Scan, ScanEnd, pauses_in_a_file, sealed_contents},
     labels::Labels,
     observation::Observer,
 };
@@ -61,7 +61,8 @@ impl ScanCommand {
             // The daemon ends this process with a signal, also during a pause.
             let _ = pause(time);
         });
-        let observer = Observer::guarded(&root)?.with_pauses(in_a_file);
+        let sealed = sealed_contents(&state);
+        let observer = Observer::guarded(&root)?.with_pauses(in_a_file).with_sealed(sealed);
         let desired = self.read.arguments().load(&observer, waits_or_none)?;
         let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
         let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));
@@ -82,6 +83,7 @@ impl ScanCommand {
                 compared = round.compared,
                 differing = round.found(),
                 unreadable = round.unreadable,
+                sealed = round.sealed,
                 "A scan of what the image has is complete."
             );
         }

@@ -11,6 +11,7 @@ use super::{
     hierarchies,
     images::Images,
     index::ImageIndex,
+    pristine,
     scan_files::ScanFiles,
 };
 use crate::{desired::ImagesVersion, observation::Observer, sys::version_of};
@@ -44,7 +45,8 @@ pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
     ImagesVersion { indexes, findings }
 }
 
-/// Adds what the booted image puts below closed directories. If it has no index, or an old one, its files look undeclared.
+/// Adds what the booted image puts below closed directories. Without an index, or with an old one, these are the names in the deployment's own
+/// copy of `/etc`, and the image's other files look undeclared.
 pub(crate) fn add_names_below(
     observer: &Observer,
     state: &Path,
@@ -69,16 +71,20 @@ pub(crate) fn add_names_below(
     match read {
         Ok(chosen) if chosen.is_whole(observer) || !observer.boots_images() => return,
         Ok(_) => tracing::warn!(
-            "The booted image has no index, or an old one; Holdfast takes its files in closed directories for undeclared ones, and moves \
-             nothing to the quarantine."
+            "The booted image has no index, or an old one, so an undeclared name in a closed directory may be the image's: Holdfast moves none to \
+             the quarantine."
         ),
         Err(error) => tracing::warn!(
             %error,
-            "Cannot read the index of the booted image; Holdfast takes its files in closed directories for undeclared ones, and moves \
-             nothing to the quarantine."
+            "Cannot read the index of the booted image, so an undeclared name in a closed directory may be the image's: Holdfast moves none to the \
+             quarantine."
         ),
     }
     found.image_unindexed = true;
+    if let Some(names) = pristine::names_below(observer, roots) {
+        found.packaged.extend(names);
+        found.shipped_etc_known = true;
+    }
 }
 
 /// What the host's image, commit, packages and baseline expect at the paths of the policy's rules. Paths are unknown without an index, with

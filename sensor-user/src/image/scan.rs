@@ -24,7 +24,7 @@ use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::Expectation,
     image::{ImageEntry, ScanPace, ScanProgress, ScanRound},
-    observation::FileType,
+    observation::{FileType, Observation},
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -41,7 +41,7 @@ const KEEP: Duration = Duration::from_secs(10);
 
 /// What a scan compares, and how fast.
 pub struct Scan<'a> {
-    /// The host.
+    /// The host. The scan keeps the contents of sealed files that it reads.
     pub observer: &'a Observer,
     /// The rules.
     pub policy: &'a DriftPolicy,
@@ -117,6 +117,7 @@ impl Scan<'_> {
             known: files.findings(),
             files,
             progress,
+            is_whole: round.passed == 0,
             round,
             spent: Spending::now(),
             kept: Instant::now(),
@@ -150,6 +151,8 @@ struct Walk<'a> {
     files: ScanFiles,
     progress: ScanProgress,
     round: ScanRound,
+    /// The round began in this process.
+    is_whole: bool,
     /// The findings in the file.
     known: BTreeSet<String>,
     spent: Spending,
@@ -188,11 +191,8 @@ impl Walk<'_> {
         if self.scan.observer.is_served(path) {
             return Ok(());
         }
-        if entry.file_type == FileType::Regular {
-            self.spent.bytes += entry.size;
-        }
         self.round.compared += 1;
-        let compared = self.compare(&expectation);
+        let compared = self.compare(&expectation, entry);
         self.round.unreadable += u64::from(compared == Compared::Unreadable);
         if let (true, Some(path)) = (compared != Compared::Equal, path.to_str()) {
             self.round.note(path, self.known.contains(path));
@@ -218,8 +218,13 @@ impl Walk<'_> {
     }
 
     /// Compares a path as the daemon does.
-    fn compare(&self, expectation: &Expectation) -> Compared {
+    fn compare(&mut self, expectation: &Expectation, entry: &ImageEntry) -> Compared {
         let found = self.scan.observer.observe(expectation).observation;
+        match &found {
+            Observation::Object(object) if object.sealed => self.round.sealed += 1,
+            _ if entry.file_type == FileType::Regular => self.spent.bytes += entry.size,
+            _ => {}
+        }
         let differences = compare(expectation, &found, self.scan.ids);
         if differences.is_empty() {
             Compared::Equal
@@ -255,6 +260,7 @@ impl Walk<'_> {
         let is_new = watched != self.known && self.round.keeps_findings(now());
         self.progress.round = Some(self.round.clone());
         self.files.keep_progress(&self.progress)?;
+        self.keep_sealed(false)?;
         self.kept = Instant::now();
         if is_new {
             self.known = watched;
@@ -262,6 +268,15 @@ impl Walk<'_> {
             self.files.keep_findings(&self.known)?;
         }
         Ok(())
+    }
+
+    /// Keeps the contents of sealed files that were read. After a whole round it forgets those that no file has any more.
+    fn keep_sealed(&self, is_whole: bool) -> Result<(), CallError> {
+        match self.scan.observer.sealed() {
+            Some(contents) if is_whole => self.files.keep_sealed(&contents.used()),
+            Some(contents) => self.files.add_sealed(&contents.take_new()),
+            None => Ok(()),
+        }
     }
 
     /// Ends the round. It compares each earlier finding that the round did not find once more, because the path may have changed since the
@@ -275,8 +290,7 @@ impl Walk<'_> {
             }
             let Some((index, entry)) = strongest(indexes, path.as_bytes())? else { continue };
             let Some(expectation) = self.expectation(index, place, &entry) else { continue };
-            self.spent.bytes += entry.size;
-            if self.compare(&expectation) != Compared::Equal {
+            if self.compare(&expectation, &entry) != Compared::Equal {
                 self.round.note(path, true);
             }
             self.rest()?;
@@ -285,6 +299,7 @@ impl Walk<'_> {
         if self.known != self.round.differing {
             self.files.keep_findings(&self.round.differing)?;
         }
+        self.keep_sealed(self.is_whole)?;
         self.progress.end(&self.round, now());
         self.files.keep_progress(&self.progress)?;
         if self.round.compared == 0 {

@@ -60,6 +60,8 @@ pub struct Found {
 pub struct Verified {
     /// How many paths were compared.
     pub compared: u64,
+    /// How many of them were not read, because the kernel proves their content.
+    pub sealed: u64,
     /// Paths that differ.
     pub differing: Vec<Found>,
     /// Paths that exist on the host alone, if they are asked for.
@@ -132,6 +134,7 @@ impl<'a> Verifier<'a> {
             }
             let found = self.compare(path.to_owned(), entry);
             verified.compared += 1;
+            verified.sealed += u64::from(found.is_sealed());
             let lists = unexpected
                 && found.is_directory()
                 && !verified.left_out.iter().any(|above| path == Path::new(above));
@@ -277,6 +280,11 @@ impl Found {
     /// Whether the host has a directory there.
     pub fn is_directory(&self) -> bool {
         matches!(&self.observation, Observation::Object(object) if object.file_type == FileType::Directory)
+    }
+
+    /// Whether the kernel proves the content, so that it was not read.
+    pub fn is_sealed(&self) -> bool {
+        matches!(&self.observation, Observation::Object(object) if object.sealed)
     }
 
     /// Whether nothing could be read of the path, so that nothing is known.

@@ -2,7 +2,7 @@
 
 use super::DeclaredHost;
 use sensor_model::{
-    difference::{Difference, all_unreadable},
+    difference::{Difference, DifferenceKind, all_unreadable},
     verdict::VerdictKind,
     waiting::WaitingOutput,
 };
@@ -24,7 +24,7 @@ pub struct CheckReport {
     pub checked: usize,
     /// Things that differ from their expectation.
     pub drifted: Vec<DifferingThing>,
-    /// Things that could not be read, so their verdict is unknown.
+    /// Things whose verdict is unknown: they could not be read, or only an index of the booted image would tell which names are the image's.
     pub unreadable: Vec<DifferingThing>,
     /// What the configuration declares and Holdfast does not compare.
     pub not_checked: Vec<&'static str>,
@@ -45,12 +45,9 @@ pub struct DifferingThing {
     pub source: String,
     /// The file of that MachineConfig.
     pub origin: String,
-}
-
-impl DifferingThing {
-    fn is_unreadable(&self) -> bool {
-        all_unreadable(&self.differences)
-    }
+    /// Undeclared names in a closed directory, which may be those of the booted image, because that has no index.
+    #[serde(skip)]
+    pub may_be_of_image: bool,
 }
 
 /// Compares the host with every expectation, and waits a few seconds for each network file system.
@@ -62,7 +59,10 @@ pub async fn check(host: &DeclaredHost) -> CheckReport {
     for expectation in &desired.expectations {
         let (_, differences) = restorer.observe_and_compare(expectation, &desired.ids).await;
         if !differences.is_empty() {
+            let may_be_of_image = expectation.source.is_uncertain()
+                && differences.iter().all(|difference| difference.kind == DifferenceKind::Unexpected);
             differing.push(DifferingThing {
+                may_be_of_image,
                 path: expectation.thing.path().to_string_lossy().into_owned(),
                 differences,
                 source: expectation.source.name().to_owned(),
@@ -71,7 +71,7 @@ pub async fn check(host: &DeclaredHost) -> CheckReport {
         }
     }
     let (unreadable, drifted): (Vec<_>, Vec<_>) =
-        differing.into_iter().partition(DifferingThing::is_unreadable);
+        differing.into_iter().partition(|thing| thing.may_be_of_image || all_unreadable(&thing.differences));
     let not_checked = host.not_checked();
     CheckReport {
         schema: SCHEMA,

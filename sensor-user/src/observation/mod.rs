@@ -17,6 +17,7 @@ mod object;
 mod opened;
 mod os;
 pub(crate) mod resolve;
+pub(crate) mod sealed;
 pub(crate) mod served;
 mod unit;
 pub mod worker;
@@ -31,6 +32,7 @@ use object::{FailedOperation, Found, KEYS_BYTES, Reader, Want, device, stat_hand
 use opened::open_directory;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
+use sealed::SealedContents;
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
@@ -143,6 +145,18 @@ impl Observer {
     pub fn with_pauses(mut self, after_part: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.reader.after_part = Some(Box::new(after_part));
         self
+    }
+
+    /// The same observer, which does not read a file again if the kernel proves that it still has a content that was read before.
+    #[must_use]
+    pub(crate) fn with_sealed(mut self, contents: SealedContents) -> Self {
+        self.reader.sealed = Some(Box::new(contents));
+        self
+    }
+
+    /// The contents of sealed files that were read.
+    pub(crate) fn sealed(&self) -> Option<&SealedContents> {
+        self.reader.sealed.as_deref()
     }
 
     /// Observes the expectation's thing.
@@ -347,13 +361,14 @@ impl Observer {
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Result<Observation, FailedOperation> {
         let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
-        let size = match &expectation.expected {
-            Expected::File(file) => file.content.map(|content| content.size),
+        let declared = match &expectation.expected {
+            Expected::File(file) => file.content,
             _ => None,
         };
+        let (size, sha256) = (declared.map(|content| content.size), declared.map(|content| content.sha256));
         // The owner of a file of keys may give it any length.
         let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
-        let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys, most })?;
+        let mut object = self.reader.read(&found, Want { size, sha256, keys: expectation.ssh_keys, most })?;
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
             object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
@@ -434,7 +449,7 @@ impl Observer {
                 let Ok(Some(file)) = self.reader.find(directory, name) else { continue };
                 if file.file_type == FileType::Regular {
                     let most = Some(KEYS_BYTES as u64 - bytes);
-                    let object = self.reader.read(&file, Want { size: None, keys: true, most })?;
+                    let object = self.reader.read(&file, Want { keys: true, most, ..Want::default() })?;
                     let Some(found) = object.ssh_keys else { continue };
                     bytes += object.size;
                     entries += found.keys.len() + found.invalid.len();

@@ -6,6 +6,7 @@
 
 use super::{
     resolve::{HANDLE, link_target},
+    sealed::{Seal, SealedContents},
     served::MountGuard,
 };
 use nix::{
@@ -81,6 +82,8 @@ pub(crate) struct Reader {
     guard: Option<Arc<MountGuard>>,
     /// Runs after each part of a content, for a reader that keeps a pace.
     pub(super) after_part: Option<AfterPart>,
+    /// The contents of sealed files that need not be read again; without it, all files are read.
+    pub(super) sealed: Option<Box<SealedContents>>,
 }
 
 impl fmt::Debug for Reader {
@@ -103,6 +106,8 @@ pub(crate) struct Found {
 pub(crate) struct Want {
     /// The declared size; `None` if no content is declared.
     pub(crate) size: Option<u64>,
+    /// The declared SHA-256; `None` if no content is declared.
+    pub(crate) sha256: Option<[u8; 32]>,
     /// Whether to read the ssh keys, too.
     pub(crate) keys: bool,
     /// The most bytes to read of a file whose owner is not trusted; `None` for no limit.
@@ -129,7 +134,7 @@ pub(crate) fn device(stat: &Statx) -> u64 {
 impl Reader {
     pub(crate) fn new(selinux: bool, guard: Option<Arc<MountGuard>>) -> Self {
         let descriptors = nix::fcntl::open("/proc/self/fd", HANDLE | OFlag::O_DIRECTORY, Mode::empty()).ok();
-        Self { descriptors, selinux, guard, after_part: None }
+        Self { descriptors, selinux, guard, after_part: None, sealed: None }
     }
 
     /// Finds `name` in `parent` without following it. It opens a regular file or directory with the flags of an observation, and reads
@@ -220,13 +225,42 @@ impl Reader {
             // A file of the declared size is read to its end, however long it is. Any other size shows the difference already.
             let differs = want.size != Some(stat.stx_size) && want.most.is_none();
             if !(differs && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
-                let content = self.content(file.as_fd(), stat.stx_size, want)?;
-                object.size = content.size;
-                object.sha256 = content.sha256;
-                object.ssh_keys = content.keys;
+                self.add_content(file.as_fd(), stat, want, &mut object)?;
             }
         }
         Ok(object)
+    }
+
+    /// Adds the content of a file. A file that the kernel proves to have the declared content is not read.
+    fn add_content(
+        &self,
+        file: BorrowedFd<'_>,
+        stat: &Statx,
+        want: Want,
+        object: &mut ObjectObservation,
+    ) -> Result<(), FailedOperation> {
+        let sealed = match self.sealed.as_ref().filter(|_| !want.keys) {
+            Some(contents) => {
+                let seal = Seal::of(file, stat).map_err(FailedOperation::at("measure fs-verity"))?;
+                seal.map(|seal| (contents, seal))
+            }
+            None => None,
+        };
+        if let (Some((contents, seal)), Some(sha256)) = (&sealed, want.sha256)
+            && contents.proves(seal, &sha256)
+        {
+            object.sha256 = Some(sha256);
+            object.sealed = true;
+            return Ok(());
+        }
+        let content = self.content(file, stat.stx_size, want)?;
+        if let (Some((contents, seal)), Some(sha256)) = (&sealed, &content.sha256) {
+            contents.learn(seal, sha256);
+        }
+        object.size = content.size;
+        object.sha256 = content.sha256;
+        object.ssh_keys = content.keys;
+        Ok(())
     }
 
     /// Reads label and extended attributes. A file system without them is no error.

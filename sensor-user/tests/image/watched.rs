@@ -285,3 +285,16 @@ fn repair_of_everything_leaves_what_only_the_image_has() {
     assert_eq!(result.code, 0, "{result:?}");
     assert_eq!(fs::read_to_string(world.at("root/usr/bin/tool")).unwrap(), "local");
 }
+
+#[test]
+fn check_calls_an_undeclared_name_unknown_while_the_booted_image_has_no_index() {
+    let world = booted();
+    policy(&world, "  - {path: /etc/, closed: true, action: observe, except: [passwd]}\n");
+    fs::remove_dir_all(world.at("state/images")).unwrap();
+    let result = world.run(&["check", "CONFIG", "POLICY", "HOST", "STATE"]);
+    assert_eq!(result.code, 3, "{result:?}");
+    assert!(
+        result.out.contains("unknown /etc ") && result.out.contains("`holdfast image index`"),
+        "{result:?}"
+    );
+}

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use composefs_ioctls::fsverity::fs_ioc_enable_verity;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::mman::{MapFlags, ProtFlags};
@@ -64,4 +65,10 @@ pub fn map_as_library(path: &str) -> Result<()> {
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     MmapRegion::<()>::build(Some(file), 1, protection.bits(), MapFlags::MAP_PRIVATE.bits())?;
     Ok(())
+}
+
+/// Seals a file with fs-verity, with SHA-256 and blocks of 4096 bytes: from then on the kernel refuses each change of its content.
+pub fn seal(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    fs_ioc_enable_verity(&file, 1, 4096).with_context(|| format!("cannot seal {}", path.display()))
 }

@@ -71,6 +71,8 @@ const NO_UNITS: &[&str] = &[
 ];
 /// Size of the root disk; the image is sparse.
 const ROOT_SIZE: u64 = 1 << 30;
+/// The version of the recipe of the empty file systems.
+const FILE_SYSTEMS_RECIPE: &str = "2";
 /// File systems with a disk of their own, and a size that the making of each accepts; the images are sparse.
 const FILE_SYSTEMS: &[(&str, &str, u64)] =
     &[("ext4", "mkfs.ext4", 64 << 20), ("xfs", "mkfs.xfs", 320 << 20), ("btrfs", "mkfs.btrfs", 256 << 20)];
@@ -92,7 +94,7 @@ pub(crate) fn busybox(cache: &Cache) -> Result<PathBuf> {
 /// One image with an empty file system of each kind: its name, which is also its disk's serial, and its path.
 pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>> {
     let folder = cache.path("file-systems");
-    if cache.stamp("file-systems").is_none() {
+    if cache.stamp("file-systems").is_none_or(|stamp| stamp.version != FILE_SYSTEMS_RECIPE) {
         say("images", "empty file systems");
         let tools = tools(cache)?;
         cache.make("file-systems", |folder| {
@@ -100,11 +102,12 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
                 let image = folder.join(name);
                 File::create(&image)?.set_len(*size)?;
                 let program = tools.program(maker).with_context(|| format!("no {maker} in the cache"))?;
-                // Old kernels do not know the newest features.
-                let features: &[&str] = if *name == "ext4" { &["-q", "-O", "^orphan_file"] } else { &["-q"] };
+                // Old kernels do not know the newest features, and have fs-verity only with blocks of the size of a page.
+                let ext4 = ["-q", "-b", "4096", "-O", "^orphan_file,verity"];
+                let features: &[&str] = if *name == "ext4" { &ext4 } else { &["-q"] };
                 output(tools.command(&program).args(features).arg(&image))?;
             }
-            Ok(CacheStamp::of_version("1"))
+            Ok(CacheStamp::of_version(FILE_SYSTEMS_RECIPE))
         })?;
     }
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())

@@ -134,3 +134,49 @@ async fn a_directory_that_begins_to_match_a_glob_is_closed_without_a_reload() {
     assert!(desired.expectations.iter().any(|expectation| expectation.thing == new));
     node.end(daemon).await;
 }
+
+/// What the daemon finds in a directory of an image-based host without an index: the open drifts, and the gaps of the directory.
+fn uncertain(node: &Node) -> (Vec<String>, Vec<String>) {
+    let status = node.status();
+    let is_it = |path: &str| path == DIRECTORY;
+    let drifted = status.drifted.iter().filter(|one| is_it(&one.path));
+    let gaps = status.gaps.iter().map(|gap| gap.reason.as_str().to_owned());
+    (drifted.map(|one| one.path.clone()).collect(), gaps.collect())
+}
+
+#[tokio::test]
+async fn without_an_index_a_name_that_the_image_may_have_is_unknown_and_one_that_a_process_made_is_drift() {
+    let node = node("observe");
+    fs::create_dir_all(node.path("root/run")).unwrap();
+    fs::write(node.path("root/run/ostree-booted"), "").unwrap();
+    fs::write(node.path("root/etc/closed/x"), "").unwrap();
+    let mut daemon = node.begin(None).await;
+    assert_eq!(uncertain(&node), (vec![], vec!["image-not-indexed".to_owned()]));
+    fs::write(node.path("root/etc/closed/y"), "").unwrap();
+    node.changed(&mut daemon, &closed(), Some(mallory())).await;
+    assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
+    node.end(daemon).await;
+    // Another run knows from the first one that the name is not the image's.
+    let daemon = node.begin(None).await;
+    assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
+    node.end(daemon).await;
+    assert_eq!(node.recorded(RecordKind::Recovered).len(), 0);
+}
+
+#[tokio::test]
+async fn what_the_deployment_ships_in_its_copy_of_etc_is_declared_without_an_index_and_nothing_else_is() {
+    let node = node("observe");
+    for path in ["root/run/ostree-booted", "root/usr/etc/closed/x", "root/etc/closed/x"] {
+        let path = node.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    let daemon = node.begin(None).await;
+    assert_eq!(uncertain(&node), (vec![], vec![]));
+    node.end(daemon).await;
+    fs::write(node.path("root/etc/closed/y"), "").unwrap();
+    let daemon = node.begin(None).await;
+    assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
+    node.end(daemon).await;
+    assert_eq!(found(&node), [["/etc/closed/y"]]);
+}

@@ -19,7 +19,12 @@ pub(super) struct Place {
 impl Place {
     /// The indexes.
     pub(super) fn images(&self) -> Images {
-        Images::of(&state_directory(self.state.as_deref(), Path::new("/")))
+        Images::of(&self.state())
+    }
+
+    /// The state directory.
+    pub(super) fn state(&self) -> PathBuf {
+        state_directory(self.state.as_deref(), Path::new("/"))
     }
 }
 

@@ -8,7 +8,9 @@ use crate::{
         output::{Output, Screen, Tone, clean},
         sources::host_path,
     },
-    image::{CoveredHierarchy, Found, ImageIndex, Verified, Verifier, covered, merged_extensions},
+    image::{
+        CoveredHierarchy, Found, ImageIndex, Verified, Verifier, covered, merged_extensions, sealed_contents,
+    },
     inspection::BlamedLayer,
     observation::Observer,
 };
@@ -64,6 +66,9 @@ pub struct ImageVerifyReport {
     pub strength: Strength,
     /// How many paths were compared.
     pub compared: u64,
+    /// How many of them the kernel proves by fs-verity to have a content that the scan has read, so that they were not read again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sealed: u64,
     /// Hierarchies over which something is mounted that is not expected: an overlay, or extensions without an index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<CoveredHierarchy>,
@@ -111,7 +116,8 @@ pub struct DifferingPath {
 
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
+        let sealed = sealed_contents(&self.place.state());
+        let observer = Observer::new(&self.root).map_err(BadInput::wrap)?.with_sealed(sealed);
         let images = self.place.images();
         let index = self.image.open(&images, &observer)?;
         let extensions = merged_extensions(&images, &observer).map_err(input)?;
@@ -172,6 +178,7 @@ fn report(index: &ImageIndex, verified: Verified, over: Vec<CoveredHierarchy>) -
         source: index.meta().source,
         strength: index.meta().strength_of_contents(),
         compared: verified.compared,
+        sealed: verified.sealed,
         over,
         of_extensions: verified.of_extensions,
         differing: differing.into_iter().map(shown).collect(),
@@ -250,6 +257,12 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         screen.line(&format!("{word}: {paths} ({})", report.strength.as_str()))?;
     } else {
         screen.line(&format!("{differing} differ, {} unknown: {paths}", report.unreadable.len()))?;
+    }
+    if report.sealed > 0 {
+        screen.line(&format!(
+            "sealed: {} of these files were not read, because the kernel proves their content (fs-verity)",
+            report.sealed
+        ))?;
     }
     if report.of_extensions > 0 {
         screen.line(&format!(

@@ -110,6 +110,7 @@ pub(super) struct Families {
     pub(super) image_scan_progress: Gauge<f64, AtomicU64>,
     pub(super) image_scan_differing: Gauge,
     pub(super) image_scan_unreadable: Gauge,
+    pub(super) image_scan_sealed: Gauge,
     pub(super) image_scan_ended: Gauge,
     pub(super) gaps: Family<ReasonLabels, Counter>,
     pub(super) gaps_open: Gauge,
@@ -163,6 +164,7 @@ impl Families {
             image_scan_progress: Gauge::default(),
             image_scan_differing: Gauge::default(),
             image_scan_unreadable: Gauge::default(),
+            image_scan_sealed: Gauge::default(),
             image_scan_ended: Gauge::default(),
             gaps: Family::default(),
             gaps_open: Gauge::default(),
@@ -287,6 +289,11 @@ impl Families {
             "image_scan_unreadable",
             "Paths that the scan of the image could not read",
             self.image_scan_unreadable.clone(),
+        );
+        ours.register(
+            "image_scan_sealed",
+            "Files that the scan of the image did not read again, because the kernel proves their content",
+            self.image_scan_sealed.clone(),
         );
         ours.register_with_unit(
             "image_scan_ended_timestamp",

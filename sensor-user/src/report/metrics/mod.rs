@@ -246,6 +246,7 @@ impl Metrics {
         self.families.image_scan_progress.set(progress.done().unwrap_or(0.0));
         self.families.image_scan_differing.set(i64::try_from(progress.differing()).unwrap_or(i64::MAX));
         self.families.image_scan_unreadable.set(i64::try_from(progress.unreadable()).unwrap_or(i64::MAX));
+        self.families.image_scan_sealed.set(i64::try_from(progress.sealed()).unwrap_or(i64::MAX));
         self.families.image_scan_ended.set(stale_from);
     }
 
