@@ -5,14 +5,14 @@
 
 use super::{
     error::ApplyError,
+    os_update::has_image,
     target_finder::{TargetFinder, WantedState},
 };
 use crate::disk::Place;
-use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected},
     journal::PathState,
-    os::{PRISTINE, pristine},
+    os::pristine,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +44,7 @@ impl TargetFinder<'_> {
         }
         if let Some(kept) = kept.filter(|kept| kept.state != PathState::Absent) {
             // An object of an older image that the present one does not ship is not the host's own.
-            if !kept.shipped || !self.has_pristine() {
+            if !kept.shipped || !has_image(self.observer) {
                 return Ok(kept.state);
             }
         }
@@ -76,11 +76,6 @@ impl TargetFinder<'_> {
             }
             _ => false,
         })
-    }
-
-    fn has_pristine(&self) -> bool {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
-        self.observer.root().open_at(Path::new(PRISTINE), flags).is_ok()
     }
 
     /// Adds the originals in closed directories. They are not restored while a config closes the directory, and are restored

@@ -10,12 +10,10 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected, Owner},
     journal::{FileState, Metadata, OsChange, OverwrittenPath, PathState, Target},
+    os::{PRISTINE, pristine},
     xattr,
 };
 use std::path::{Path, PathBuf};
-
-/// The directory in which an image ships its `/etc`.
-const SHIPPED: &str = "/usr/etc";
 
 impl TargetFinder<'_> {
     /// The declared paths that a change of the OS would replace, with their states after the apply. A change of kernel arguments
@@ -70,14 +68,13 @@ pub fn foreseen(observer: &Observer, expectations: &[Expectation]) -> Vec<PathBu
 }
 
 /// Whether the host has `/usr/etc`.
-fn has_image(observer: &Observer) -> bool {
-    observer.root().open_at(Path::new(SHIPPED), OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok()
+pub(super) fn has_image(observer: &Observer) -> bool {
+    observer.root().open_at(Path::new(PRISTINE), OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok()
 }
 
 /// The object that the booted image ships for a path; `None` if there is none, or it cannot be read.
 fn shipped(observer: &Observer, path: &Path) -> Option<PathState> {
-    let below = path.strip_prefix("/etc").ok()?;
-    let place = Place::find(observer.root(), &Path::new(SHIPPED).join(below)).ok()??;
+    let place = Place::find(observer.root(), &pristine(path)?).ok()??;
     place.see().ok()?.state.filter(|state| *state != PathState::Absent)
 }
 

@@ -60,12 +60,16 @@ fn text(report: &CheckReport, screen: &mut Screen) -> std::io::Result<()> {
     } else {
         screen.line(&format!("{} of {things} drifted", report.drifted.len()))?;
     }
-    if !report.unreadable.is_empty() {
+    let undecided = report.unreadable.iter().filter(|thing| thing.may_be_of_image).count();
+    let unreadable = report.unreadable.len() - undecided;
+    if unreadable > 0 {
         let hint = if nix::unistd::geteuid().is_root() { "" } else { "; only root can read everything" };
-        screen.line(&format!("{} of {things} are unknown{hint}", report.unreadable.len()))?;
-        if report.unreadable.iter().any(|thing| thing.may_be_of_image) {
-            screen.line("an undeclared name may be one of the booted image, which has no index: run `holdfast image index`")?;
-        }
+        screen.line(&format!("{unreadable} of {things} could not be read{hint}"))?;
+    }
+    if undecided > 0 {
+        screen.line(&format!(
+            "{undecided} of {things} are unknown: an undeclared name may be one of the booted image, which has no index; run `holdfast image index`"
+        ))?;
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;

@@ -16,7 +16,10 @@ use crate::{
 };
 use anyhow::Context as _;
 use sensor_model::{image::ImageSource, verdict::VerdictKind};
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -63,12 +66,15 @@ impl Explain {
             let chosen = image::choose_indexes(&images, self.image.as_deref(), observer);
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
-        let host = if let Some(host) = self.sources.load_if_any()? {
+        let observe = |root: &Path| {
+            let sealed = image::sealed_contents(&self.sources.named().state());
+            Ok(Observer::new(root)?.with_sealed(sealed))
+        };
+        let host = if let Some(host) = self.sources.load_if_any(observe)? {
             host
         } else {
             let root = &self.sources.host_root;
-            let sealed = image::sealed_contents(&self.sources.named().state());
-            let observer = Observer::new(root).map_err(BadInput::wrap)?.with_sealed(sealed);
+            let observer = observe(root).map_err(BadInput::wrap)?;
             let indexes = choose(&observer)?;
             if !indexes.is_empty() {
                 let mut explained =

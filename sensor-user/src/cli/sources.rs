@@ -46,8 +46,11 @@ impl Sources {
     ///
     /// # Errors
     /// As [`Sources::load`].
-    pub(super) fn load_if_any(&self) -> anyhow::Result<Option<DeclaredHost>> {
-        match DeclaredHost::load(self.named(), waits_or_none, Observer::new) {
+    pub(super) fn load_if_any(
+        &self,
+        observer: impl FnOnce(&Path) -> Result<Observer, RootError>,
+    ) -> anyhow::Result<Option<DeclaredHost>> {
+        match DeclaredHost::load(self.named(), waits_or_none, observer) {
             Ok(host) => Ok(Some(host)),
             Err(DeclaredHostError::Desired(DesiredError::NoneOfService(_))) => Ok(None),
             Err(error) => Err(BadInput::wrap_if(error.is_input(), error)),

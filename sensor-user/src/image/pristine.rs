@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Where the names are on the host.
-pub(super) const ETC: &str = "/etc";
+const ETC: &str = "/etc";
 /// Most names. An `/etc` has some thousands.
 const MOST: usize = 200_000;
 const DIRECTORY: OFlag = sys::DIRECTORY.union(OFlag::O_NOFOLLOW);

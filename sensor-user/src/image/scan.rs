@@ -192,7 +192,8 @@ impl Walk<'_> {
             return Ok(());
         }
         self.round.compared += 1;
-        let compared = self.compare(&expectation, entry);
+        let (compared, is_sealed) = self.compare(&expectation, entry);
+        self.round.sealed += u64::from(is_sealed);
         self.round.unreadable += u64::from(compared == Compared::Unreadable);
         if let (true, Some(path)) = (compared != Compared::Equal, path.to_str()) {
             self.round.note(path, self.known.contains(path));
@@ -217,22 +218,22 @@ impl Walk<'_> {
         Some(expectation)
     }
 
-    /// Compares a path as the daemon does.
-    fn compare(&mut self, expectation: &Expectation, entry: &ImageEntry) -> Compared {
+    /// Compares a path as the daemon does. The second value: the file was not read, because the kernel proves its content.
+    fn compare(&mut self, expectation: &Expectation, entry: &ImageEntry) -> (Compared, bool) {
         let found = self.scan.observer.observe(expectation).observation;
-        match &found {
-            Observation::Object(object) if object.sealed => self.round.sealed += 1,
-            _ if entry.file_type == FileType::Regular => self.spent.bytes += entry.size,
-            _ => {}
+        let is_sealed = matches!(&found, Observation::Object(object) if object.sealed);
+        if entry.file_type == FileType::Regular && !is_sealed {
+            self.spent.bytes += entry.size;
         }
         let differences = compare(expectation, &found, self.scan.ids);
-        if differences.is_empty() {
+        let compared = if differences.is_empty() {
             Compared::Equal
         } else if all_unreadable(&differences) {
             Compared::Unreadable
         } else {
             Compared::Differing
-        }
+        };
+        (compared, is_sealed)
     }
 
     /// Pauses if the pace asks for it, and keeps the progress now and then.
@@ -290,7 +291,7 @@ impl Walk<'_> {
             }
             let Some((index, entry)) = strongest(indexes, path.as_bytes())? else { continue };
             let Some(expectation) = self.expectation(index, place, &entry) else { continue };
-            if self.compare(&expectation, &entry) != Compared::Equal {
+            if self.compare(&expectation, &entry).0 != Compared::Equal {
                 self.round.note(path, true);
             }
             self.rest()?;

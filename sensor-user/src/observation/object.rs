@@ -239,13 +239,8 @@ impl Reader {
         want: Want,
         object: &mut ObjectObservation,
     ) -> Result<(), FailedOperation> {
-        let sealed = match self.sealed.as_ref().filter(|_| !want.keys) {
-            Some(contents) => {
-                let seal = Seal::of(file, stat).map_err(FailedOperation::at("measure fs-verity"))?;
-                seal.map(|seal| (contents, seal))
-            }
-            None => None,
-        };
+        let contents = self.sealed.as_ref().filter(|_| !want.keys);
+        let sealed = contents.and_then(|contents| Some((contents, Seal::of(file, stat)?)));
         if let (Some((contents, seal)), Some(sha256)) = (&sealed, want.sha256)
             && contents.proves(seal, &sha256)
         {

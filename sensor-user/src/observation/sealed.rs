@@ -1,11 +1,10 @@
-//! Files whose content the kernel proves, so that nobody has to read it again.
+//! Files whose content the kernel proves, so that it need not be read again.
 //!
 //! In: an open file, and the SHA-256 that its content should have. Out: whether the kernel refuses any other content. A file with fs-verity
 //! has a digest of its own that covers the whole content. The kernel compares each block with it, and gives no other bytes. So a file with the
 //! same fs-verity digest as one that was read before has the same content.
 
-use composefs_ioctls::fsverity::{MeasureVerityError, fs_ioc_measure_verity};
-use nix::errno::Errno;
+use composefs_ioctls::fsverity::fs_ioc_measure_verity;
 use rustix::fs::{Statx, StatxAttributes, fstatfs};
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -34,30 +33,17 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// The seal of an open file; `None` if the kernel proves nothing about its content.
-    ///
-    /// # Errors
-    /// The kernel refuses the call.
-    pub(super) fn of(file: BorrowedFd<'_>, stat: &Statx) -> Result<Option<Self>, Errno> {
-        if !stat.stx_attributes.contains(StatxAttributes::VERITY) {
-            return Ok(None);
+    /// The seal of an open file; `None` if the kernel proves nothing about its content, or does not say so. Then the file has to be read.
+    pub(super) fn of(file: BorrowedFd<'_>, stat: &Statx) -> Option<Self> {
+        let is_sealed = stat.stx_attributes.contains(StatxAttributes::VERITY);
+        if !is_sealed || !PROVING.contains(&fstatfs(file).ok()?.f_type) {
+            return None;
         }
-        let magic = fstatfs(file).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?.f_type;
-        if !PROVING.contains(&magic) {
-            return Ok(None);
+        if let Ok(digest) = fs_ioc_measure_verity::<32>(file, SHA256) {
+            return Some(Self { algorithm: SHA256, digest: digest.into() });
         }
-        let sha256 = fs_ioc_measure_verity::<32>(file, SHA256);
-        if let Ok(digest) = sha256 {
-            return Ok(Some(Self { algorithm: SHA256, digest: digest.into() }));
-        }
-        match fs_ioc_measure_verity::<64>(file, SHA512) {
-            Ok(digest) => Ok(Some(Self { algorithm: SHA512, digest: digest.into() })),
-            Err(MeasureVerityError::Io(error)) => {
-                Err(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
-            }
-            // Another algorithm, or none.
-            Err(_) => Ok(None),
-        }
+        let digest = fs_ioc_measure_verity::<64>(file, SHA512).ok()?;
+        Some(Self { algorithm: SHA512, digest: digest.into() })
     }
 
     /// That a file with this seal has this content.
@@ -166,6 +152,6 @@ mod tests {
     fn a_file_without_fs_verity_has_no_seal() {
         let file = tempfile::tempfile().unwrap();
         let stat = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
-        assert_eq!(Seal::of(file.as_fd(), &stat), Ok(None));
+        assert_eq!(Seal::of(file.as_fd(), &stat), None);
     }
 }

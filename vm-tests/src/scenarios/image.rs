@@ -351,7 +351,7 @@ fn sealed() -> Result<String> {
     }
     let verified = shell(&format!("{HOLDFAST} image verify --image baseline /mnt/sealed"))?;
     ensure!(verified.contains("sealed: 2 of these files"), "{verified}");
-    let explained = shell(&format!("{HOLDFAST} explain /mnt/sealed/large"))?;
+    let explained = shell(&format!("{HOLDFAST} explain /mnt/sealed/large --config /run/image.yaml"))?;
     ensure!(explained.contains("sealed by fs-verity"), "{explained}");
     // Another content with a seal of its own.
     shell("cp /mnt/sealed/large /mnt/sealed/other && printf x | dd of=/mnt/sealed/other conv=notrunc")?;
