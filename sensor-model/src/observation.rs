@@ -241,6 +241,11 @@ impl Observation {
         !matches!(self.kind(), None | Some(ObservedKind::Missing))
     }
 
+    /// Whether a file's content was not read, because the kernel proves it.
+    pub fn is_sealed(&self) -> bool {
+        matches!(self, Self::Object(object) if object.sealed)
+    }
+
     /// Why a MachineConfig cannot declare the observed state; `None` for an object and a unit, which it can.
     pub fn not_declarable(&self) -> Option<NotDeclarable> {
         match self {

@@ -72,10 +72,10 @@ impl Agent {
             return Ok(());
         }
         self.excuse_temporary_names(thing, &mut verified);
-        self.leave_open_what_the_image_may_have(thing, &mut verified);
         self.tell_mounts_apart(thing, &mut verified);
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
+        self.leave_open_what_the_image_may_have(thing, &mut verified);
         // The verification may have observed a mount or unmount whose record arrived before it took effect. So the table is read
         // although it is not due, if the verdict tells of a drift or of its end.
         let tells = !verified.differences.is_empty()
@@ -116,8 +116,8 @@ impl Agent {
         }
     }
 
-    /// Without an index of the booted image, an undeclared name in a closed directory may be the image's: it is unknown. That it is a drift
-    /// already, or that a process changed the directory since, shows that it is not.
+    /// Without an index of the booted image, an undeclared name in a closed directory may be the image's: it is unknown. An open drift shows
+    /// that it is not, and so does the record of a change. The caller has read the records of all changes that the verification observed.
     fn leave_open_what_the_image_may_have(&self, thing: ThingId, verified: &mut VerifiedThing) {
         let is_uncertain = self.verdicts.expectation(thing).source.is_uncertain();
         let is_certain = || self.verdicts.open_drift(thing).is_some() || self.verdicts.has_changed(thing);

@@ -9,7 +9,7 @@ use super::{
     who,
 };
 use crate::{
-    image::{self, CoveredHierarchy, Images},
+    image::{self, CoveredHierarchy, Images, ScanFiles},
     inspection::{self, ExplainReport, ExplainedImage, ExplainedThing, Explanation, PathPolicy},
     observation::Observer,
     report::forensic::{self, LogPlace},
@@ -67,7 +67,7 @@ impl Explain {
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
         let observe = |root: &Path| {
-            let sealed = image::sealed_contents(&self.sources.named().state());
+            let sealed = ScanFiles::of(&self.sources.named().state()).sealed();
             Ok(Observer::new(root)?.with_sealed(sealed))
         };
         let host = if let Some(host) = self.sources.load_if_any(observe)? {

@@ -5,7 +5,7 @@ use crate::{
     apply::waits_or_none,
     bounded,
     desired::Overruled,
-    image::{Scan, ScanEnd, pauses_in_a_file, sealed_contents},
+    image::{Scan, ScanEnd, ScanFiles, pauses_in_a_file},
     labels::Labels,
     observation::Observer,
 };
@@ -61,7 +61,7 @@ impl ScanCommand {
             // The daemon ends this process with a signal, also during a pause.
             let _ = pause(time);
         });
-        let sealed = sealed_contents(&state);
+        let sealed = ScanFiles::of(&state).sealed();
         let observer = Observer::guarded(&root)?.with_pauses(in_a_file).with_sealed(sealed);
         let desired = self.read.arguments().load(&observer, waits_or_none)?;
         let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));

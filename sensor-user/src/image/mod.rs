@@ -51,7 +51,7 @@ pub use merged_extensions::ExtensionFault;
 pub use ostree::{index_ostree, renew_ostree};
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
-pub(crate) use scan_files::{ScanFiles, sealed_contents};
+pub(crate) use scan_files::ScanFiles;
 pub use scan_spending::pauses_in_a_file;
 pub use update::{
     ChangedLayer, ChangedUnit, ImageChanges, ImageUpdate, UnitPrograms, image_update, unit_programs,

@@ -4,36 +4,42 @@
 //! the booted image has an index.
 
 use crate::{observation::Observer, sys};
-use nix::fcntl::OFlag;
-use sensor_model::{closed::PackagedPath, os::PRISTINE};
+use nix::{errno::Errno, fcntl::OFlag};
+use sensor_model::{
+    closed::PackagedPath,
+    os::{PRISTINE, pristine},
+};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
 };
 
-/// Where the names are on the host.
-const ETC: &str = "/etc";
 /// Most names. An `/etc` has some thousands.
 const MOST: usize = 200_000;
 const DIRECTORY: OFlag = sys::DIRECTORY.union(OFlag::O_NOFOLLOW);
 
-/// What `/usr/etc` has for what is below `roots`. `None` on a host without `/usr/etc`, and if it cannot be read as a whole.
+/// The names that `/usr/etc` has below `roots`. `None` on a host without `/usr/etc`, and if it cannot be read as a whole.
 pub(super) fn names_below(observer: &Observer, roots: &BTreeSet<PathBuf>) -> Option<Vec<PackagedPath>> {
+    let root = observer.root();
+    root.open_at(Path::new(PRISTINE), DIRECTORY).ok()?;
+    let is_below_another = |path: &Path| path.ancestors().skip(1).any(|above| roots.contains(above));
+    let mut pending: Vec<PathBuf> = roots.iter().filter(|path| !is_below_another(path)).cloned().collect();
     let mut found = Vec::new();
-    let mut pending = vec![PathBuf::from(PRISTINE)];
     while let Some(directory) = pending.pop() {
-        let handle = observer.root().open_at(&directory, DIRECTORY).ok()?;
+        let Some(shipped) = pristine(&directory) else { continue };
+        let handle = match root.open_at(&shipped, DIRECTORY) {
+            // The deployment ships no such directory.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
+            opened => opened.ok()?,
+        };
         for name in sys::names(handle).ok()? {
-            let shipped = directory.join(name);
-            let path = Path::new(ETC).join(shipped.strip_prefix(PRISTINE).ok()?);
-            let is_directory = observer.root().open_at(&shipped, DIRECTORY).is_ok();
+            let path = directory.join(&name);
+            let is_directory = root.open_at(&shipped.join(name), DIRECTORY).is_ok();
             if is_directory {
-                pending.push(shipped);
+                pending.push(path.clone());
             }
-            if path.ancestors().skip(1).any(|above| roots.contains(above)) {
-                found.push(PackagedPath { path, is_directory });
-            }
-            if found.len() + pending.len() > MOST {
+            found.push(PackagedPath { path, is_directory });
+            if found.len() > MOST {
                 return None;
             }
         }

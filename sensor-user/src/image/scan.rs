@@ -24,7 +24,7 @@ use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::Expectation,
     image::{ImageEntry, ScanPace, ScanProgress, ScanRound},
-    observation::{FileType, Observation},
+    observation::FileType,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -221,7 +221,7 @@ impl Walk<'_> {
     /// Compares a path as the daemon does. The second value: the file was not read, because the kernel proves its content.
     fn compare(&mut self, expectation: &Expectation, entry: &ImageEntry) -> (Compared, bool) {
         let found = self.scan.observer.observe(expectation).observation;
-        let is_sealed = matches!(&found, Observation::Object(object) if object.sealed);
+        let is_sealed = found.is_sealed();
         if entry.file_type == FileType::Regular && !is_sealed {
             self.spent.bytes += entry.size;
         }

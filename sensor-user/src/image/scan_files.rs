@@ -25,11 +25,6 @@ const SEALED: &str = "sealed";
 /// Most bytes of the file of sealed contents. The scan keeps fewer.
 const SEALED_BYTES: u64 = 32 << 20;
 
-/// The contents of sealed files that the scan of a state directory has read.
-pub(crate) fn sealed_contents(state: &Path) -> SealedContents {
-    ScanFiles::of(state).sealed()
-}
-
 /// The directory `scan` of the state directory.
 #[derive(Debug)]
 pub(crate) struct ScanFiles {
@@ -74,7 +69,7 @@ impl ScanFiles {
     }
 
     /// The contents of sealed files that were read.
-    fn sealed(&self) -> SealedContents {
+    pub(crate) fn sealed(&self) -> SealedContents {
         let path = self.path(SEALED);
         let contents = match bounded::read(&path, SEALED_BYTES) {
             Ok(bytes) => bytes.as_chunks().0.to_vec(),

@@ -134,7 +134,7 @@ impl<'a> Verifier<'a> {
             }
             let found = self.compare(path.to_owned(), entry);
             verified.compared += 1;
-            verified.sealed += u64::from(found.is_sealed());
+            verified.sealed += u64::from(found.observation.is_sealed());
             let lists = unexpected
                 && found.is_directory()
                 && !verified.left_out.iter().any(|above| path == Path::new(above));
@@ -280,11 +280,6 @@ impl Found {
     /// Whether the host has a directory there.
     pub fn is_directory(&self) -> bool {
         matches!(&self.observation, Observation::Object(object) if object.file_type == FileType::Directory)
-    }
-
-    /// Whether the kernel proves the content, so that it was not read.
-    pub fn is_sealed(&self) -> bool {
-        matches!(&self.observation, Observation::Object(object) if object.sealed)
     }
 
     /// Whether nothing could be read of the path, so that nothing is known.

@@ -225,7 +225,7 @@ fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
         path: found.path.to_string_lossy().into_owned(),
         layer: BlamedLayer::of(meta, &found.entry),
         expected: ImageState::from(&found.entry),
-        strength: if found.is_sealed() { Strength::Sealed } else { meta.strength(&found.entry) },
+        strength: if found.observation.is_sealed() { Strength::Sealed } else { meta.strength(&found.entry) },
         verdict,
         differences: found.differences,
         other_content_in: found.other_content_in,

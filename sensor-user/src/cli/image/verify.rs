@@ -8,9 +8,7 @@ use crate::{
         output::{Output, Screen, Tone, clean},
         sources::host_path,
     },
-    image::{
-        CoveredHierarchy, Found, ImageIndex, Verified, Verifier, covered, merged_extensions, sealed_contents,
-    },
+    image::{CoveredHierarchy, Found, ImageIndex, ScanFiles, Verified, Verifier, covered, merged_extensions},
     inspection::BlamedLayer,
     observation::Observer,
 };
@@ -116,7 +114,7 @@ pub struct DifferingPath {
 
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let sealed = sealed_contents(&self.place.state());
+        let sealed = ScanFiles::of(&self.place.state()).sealed();
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?.with_sealed(sealed);
         let images = self.place.images();
         let index = self.image.open(&images, &observer)?;
