@@ -131,7 +131,7 @@ enum Command {
         /// Measure only what comparing two configs costs; no virtual machine is needed.
         #[arg(long)]
         compare: bool,
-        /// Measure only what the index of an OS image costs; no virtual machine is needed.
+        /// Measure only what the index of an OS image costs.
         #[arg(long, conflicts_with_all = ["compare", "cluster", "only_many"])]
         images: bool,
         /// Measure only what the cluster side costs, with a real API server: half an hour.

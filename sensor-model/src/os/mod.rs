@@ -8,25 +8,18 @@ mod composefs;
 pub mod extensions;
 pub mod hierarchy;
 mod origin;
+mod pristine;
 mod status;
 
 #[cfg(test)]
 mod tests;
 
-pub use composefs::origin_of_root;
+pub use composefs::{has_root_image, origin_of_root};
 pub use origin::of_origin;
+pub use pristine::PristineEtc;
 pub use status::{DeploymentStatus, StatusError};
 
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-
-/// The directory in which a deployment of ostree ships its `/etc`.
-pub const PRISTINE: &str = "/usr/etc";
-
-/// Where a deployment of ostree ships a path of `/etc`; `None` for other paths.
-pub fn pristine(path: &Path) -> Option<PathBuf> {
-    Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
-}
 
 /// One bootable version of the OS on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

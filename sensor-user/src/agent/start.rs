@@ -87,6 +87,8 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
+    // The processes that read the configs have fewer capabilities than this one has now.
+    options.inputs.root_image = observer.root_image_handle();
     let runtime = self::runtime()?;
     let Services { mut reports, applies, mut write_back, mut revert_orders } = services;
     let apply_tracker = ApplyTracker::new(applies);

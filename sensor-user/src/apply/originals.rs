@@ -5,14 +5,12 @@
 
 use super::{
     error::ApplyError,
-    os_update::has_image,
     target_finder::{TargetFinder, WantedState},
 };
 use crate::disk::Place;
 use sensor_model::{
     expectation::{Expectation, Expected},
     journal::PathState,
-    os::pristine,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +26,9 @@ impl TargetFinder<'_> {
     /// since.
     pub(super) fn original(&self, path: &Path) -> Result<PathState, ApplyError> {
         let kept = self.store.original(path)?;
-        let shipped = match pristine(path) {
-            Some(pristine) => self.state(&pristine)?,
+        let pristine = self.observer.pristine();
+        let shipped = match pristine.and_then(|pristine| Some((pristine.root(), pristine.place(path)?))) {
+            Some((root, place)) => self.state_in(root, &place)?,
             None => PathState::Absent,
         };
         if shipped != PathState::Absent {
@@ -44,7 +43,7 @@ impl TargetFinder<'_> {
         }
         if let Some(kept) = kept.filter(|kept| kept.state != PathState::Absent) {
             // An object of an older image that the present one does not ship is not the host's own.
-            if !kept.shipped || !has_image(self.observer) {
+            if !kept.shipped || pristine.is_none() {
                 return Ok(kept.state);
             }
         }
@@ -61,8 +60,9 @@ impl TargetFinder<'_> {
 
     /// Whether the booted OS image ships exactly this for a path. Attributes do not count, as in ostree's merge.
     pub(super) fn is_shipped(&self, path: &Path, state: &PathState) -> Result<bool, ApplyError> {
-        let Some(pristine) = pristine(path) else { return Ok(false) };
-        let Some(place) = Place::find(self.observer.root(), &pristine)? else { return Ok(false) };
+        let Some(pristine) = self.observer.pristine() else { return Ok(false) };
+        let Some(place) = pristine.place(path) else { return Ok(false) };
+        let Some(place) = Place::find(pristine.root(), &place)? else { return Ok(false) };
         Ok(match (state, place.see()?.state) {
             (PathState::File(one), Some(PathState::File(other))) => {
                 let [a, b] = [&one.metadata, &other.metadata];

@@ -1,16 +1,17 @@
 //! Declared paths that an update of the OS replaces.
 //!
-//! In: the declared paths, the host, and the image's `/usr/etc`. Out: the declared paths whose objects equal those of the
+//! In: the declared paths, the host, and the image's `/etc` where an update merges it. Out: the declared paths whose objects equal those of the
 //! image, and after the update the objects that replaced them. The merge of `/etc` replaces an unchanged object by that of the
 //! new image. Unchanged means: the object has the image's own type, mode, owner and content. It ignores extended attributes.
 
 use super::{error::ApplyError, password, target_finder::TargetFinder, targets::Writes};
-use crate::{disk::Place, observation::Observer};
-use nix::fcntl::OFlag;
+use crate::{
+    disk::Place,
+    observation::{Observer, Pristine},
+};
 use sensor_model::{
     expectation::{Expectation, Expected, Owner},
     journal::{FileState, Metadata, OsChange, OverwrittenPath, PathState, Target},
-    os::{PRISTINE, pristine},
     xattr,
 };
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ impl TargetFinder<'_> {
 /// The paths to be written again in this boot, as targets. Their states before are those of the booted OS image.
 pub(super) fn targets(observer: &Observer, again: &[OverwrittenPath]) -> Vec<Target> {
     let target = |again: &OverwrittenPath| {
-        let is_etc = again.path.starts_with("/etc") && has_image(observer);
+        let is_etc = again.path.starts_with("/etc") && merged(observer).is_some();
         let shipped = shipped(observer, &again.path).or_else(|| is_etc.then_some(PathState::Absent));
         again.target(shipped.map(plain))
     };
@@ -67,14 +68,15 @@ pub fn foreseen(observer: &Observer, expectations: &[Expectation]) -> Vec<PathBu
     paths.collect()
 }
 
-/// Whether the host has `/usr/etc`.
-pub(super) fn has_image(observer: &Observer) -> bool {
-    observer.root().open_at(Path::new(PRISTINE), OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok()
+/// The `/etc` of the booted image, if an update of the OS merges it with that of the host.
+fn merged(observer: &Observer) -> Option<Pristine<'_>> {
+    observer.pristine().filter(|pristine| pristine.kind().is_merged())
 }
 
 /// The object that the booted image ships for a path; `None` if there is none, or it cannot be read.
 fn shipped(observer: &Observer, path: &Path) -> Option<PathState> {
-    let place = Place::find(observer.root(), &pristine(path)?).ok()??;
+    let pristine = merged(observer)?;
+    let place = Place::find(pristine.root(), &pristine.place(path)?).ok()??;
     place.see().ok()?.state.filter(|state| *state != PathState::Absent)
 }
 

@@ -4,7 +4,7 @@ use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
     desired::reader_process::{HostConfigs, ReaderArguments, answer},
-    observation::Observer,
+    observation::{Observer, RootError},
 };
 use std::path::PathBuf;
 
@@ -33,6 +33,9 @@ pub struct Read {
     /// State directory: which kernel arguments wait for the next boot.
     #[arg(long, value_name = "DIRECTORY")]
     pub(super) state: PathBuf,
+    /// The image that is the host's root, by a handle of the daemon.
+    #[arg(long, value_name = "PATH")]
+    root_image: Option<PathBuf>,
     /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
@@ -50,9 +53,21 @@ impl Read {
     /// # Errors
     /// The daemon closed the pipe.
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let host = Observer::guarded(&self.host_root);
+        let host = self.observer();
         answer(self.arguments(), host, waits_or_none, screen.writer())?;
         Ok(IN_SYNC)
+    }
+
+    /// An observer of the host.
+    ///
+    /// # Errors
+    /// The host's root cannot be opened.
+    pub(super) fn observer(&self) -> Result<Observer, RootError> {
+        let observer = Observer::guarded(&self.host_root)?;
+        match &self.root_image {
+            Some(handle) => Ok(observer.with_root_image(handle)),
+            None => Ok(observer),
+        }
     }
 
     /// What the daemon asked to read.

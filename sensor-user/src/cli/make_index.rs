@@ -1,10 +1,7 @@
 //! `holdfast make-index`: makes the index of the booted ostree commit, in a process of its own.
 
 use super::{background::give_way, desired::Read, exit::IN_SYNC};
-use crate::{
-    image::{Images, renew_ostree},
-    observation::Observer,
-};
+use crate::image::{Images, renew_ostree};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -20,7 +17,7 @@ impl MakeIndex {
     /// The commit cannot be read, or the index cannot be written.
     pub fn run(self) -> anyhow::Result<u8> {
         give_way();
-        let observer = Observer::guarded(&self.read.host_root)?;
+        let observer = self.read.observer()?;
         let images = Images::of(&self.read.state);
         if let Some(indexed) = renew_ostree(&observer, &images)? {
             tracing::info!(

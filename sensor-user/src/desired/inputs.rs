@@ -71,6 +71,7 @@ impl NamedSources {
             own_process: false,
             keep: None,
             waits,
+            root_image: None,
             replaced: None,
         }
     }
@@ -109,6 +110,8 @@ pub struct Inputs {
     pub keep: Option<PathBuf>,
     /// Which kernel arguments wait for the next boot.
     pub waits: Waits,
+    /// A path by which the process that reads the files opens the image that is the host's root.
+    pub root_image: Option<PathBuf>,
     /// The named source and policies, while the last usable files are read instead.
     pub replaced: Option<(StateSource, Vec<PathBuf>)>,
 }

@@ -134,6 +134,7 @@ impl ReaderArguments {
             own_process: false,
             keep: self.keep,
             waits,
+            root_image: None,
             replaced: None,
         }
     }
@@ -219,6 +220,7 @@ pub(crate) fn command(subcommand: &str, inputs: &Inputs) -> Command {
         .args(inputs.all_policies().iter().map(|path| flag("policy", path)))
         .arg(flag("host-root", &inputs.root))
         .arg(flag("state", &inputs.state))
+        .args(inputs.root_image.iter().map(|path| flag("root-image", path)))
         .args((inputs.unknown() == Unknown::Warn).then_some("--allow-unknown"))
         .args(inputs.allow_empty.then_some("--allow-empty"));
     command

@@ -80,6 +80,7 @@ fn desired() -> Desired {
         own_process: false,
         keep: None,
         waits: |_| Vec::new(),
+        root_image: None,
         replaced: None,
     };
     desired::load(&inputs, &observer).unwrap()

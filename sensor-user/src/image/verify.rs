@@ -11,7 +11,7 @@ use sensor_model::{
     expectation::{ExpectationSource, ImageLayer},
     image::{ImageEntry, ImageSource, Known, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
-    os::pristine,
+    os::PristineEtc,
 };
 use std::{
     collections::VecDeque,
@@ -181,7 +181,7 @@ impl<'a> Verifier<'a> {
         entry: &ImageEntry,
         source: &ExpectationSource,
     ) -> Option<String> {
-        let shipped = pristine(path)?;
+        let shipped = PristineEtc::Ostree.place(path)?;
         let differs = |deployment: &&PathBuf| {
             let there = deployment.join(shipped.strip_prefix("/").unwrap_or(&shipped));
             let expectation = entry.expectation(&there, source.clone());

@@ -16,6 +16,7 @@ pub mod node;
 mod object;
 mod opened;
 mod os;
+mod pristine;
 pub(crate) mod resolve;
 pub(crate) mod sealed;
 pub(crate) mod served;
@@ -30,6 +31,8 @@ use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
 use object::{FailedOperation, Found, KEYS_BYTES, Reader, Want, device, stat_handle, without_access_time};
 use opened::open_directory;
+pub(crate) use pristine::Pristine;
+use pristine::RootImage;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
 use sealed::SealedContents;
@@ -44,9 +47,9 @@ use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 pub use opened::{OpenedKind, OpenedObject};
@@ -106,6 +109,8 @@ pub struct Observer {
     account_names: Mutex<AccountNames>,
     /// What was mounted at declared directories at their first observation.
     mounts: Mutex<HashMap<PathBuf, Option<MountRoot>>>,
+    /// The image that is the host's root, once it was looked for.
+    root_image: OnceLock<RootImage>,
 }
 
 /// A mount, and the object that is its root: mount, device and inode number.
@@ -136,6 +141,7 @@ impl Observer {
             root: opened,
             account_names: Mutex::default(),
             mounts: Mutex::default(),
+            root_image: OnceLock::new(),
         })
     }
 
@@ -219,6 +225,34 @@ impl Observer {
     /// Whether the host booted a deployment of an image, also if its files do not say which one.
     pub(crate) fn boots_images(&self) -> bool {
         os::boots_images(&self.root)
+    }
+
+    /// The `/etc` that the booted image ships; `None` on a host that keeps none, and if this process may not see it.
+    pub(crate) fn pristine(&self) -> Option<Pristine<'_>> {
+        Pristine::of(&self.root, self.root_image())
+    }
+
+    /// The same observer with the root image by a path from [`Self::root_image_handle`] of another process.
+    #[must_use]
+    pub(crate) fn with_root_image(self, handle: &Path) -> Self {
+        Self { root_image: OnceLock::from(RootImage::at(handle)), ..self }
+    }
+
+    /// A path by which another process of Holdfast opens the image that is the host's root; `None` on other hosts. Call it while this
+    /// process has `CAP_SYS_ADMIN`.
+    pub(crate) fn root_image_handle(&self) -> Option<PathBuf> {
+        match self.root_image() {
+            RootImage::Open(image) => Some(PathBuf::from(format!(
+                "/proc/{}/fd/{}",
+                std::process::id(),
+                image.directory().as_raw_fd()
+            ))),
+            RootImage::None | RootImage::Unavailable => None,
+        }
+    }
+
+    fn root_image(&self) -> &RootImage {
+        self.root_image.get_or_init(|| RootImage::of(&self.root))
     }
 
     /// Whether the host runs SELinux. Without it objects have no labels.

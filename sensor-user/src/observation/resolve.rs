@@ -84,8 +84,12 @@ struct Trail {
 impl Root {
     /// Opens `path` as the root of all later look-ups, without a guard.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let directory = nix::fcntl::open(path, HANDLE | OFlag::O_DIRECTORY, Mode::empty())?;
-        Ok(Self { directory, openat2: AtomicBool::new(true), guard: None })
+        Ok(Self::of(nix::fcntl::open(path, HANDLE | OFlag::O_DIRECTORY, Mode::empty())?))
+    }
+
+    /// An open directory as the root of all later look-ups, without a guard.
+    pub(super) fn of(directory: OwnedFd) -> Self {
+        Self { directory, openat2: AtomicBool::new(true), guard: None }
     }
 
     /// The same with look-ups that fail with [`super::served::NEEDS_WORKER`] at a file system that a server answers for. `mounts`

@@ -1,14 +1,17 @@
 //! The content of a path of `/etc` as the booted image ships it.
 //!
-//! In: what the image expects at a path. Out: the content, from the deployment's `/usr/etc`, if it has the expected digest. Holdfast keeps no
+//! In: what the image expects at a path. Out: the content, from the pristine `/etc` of the host, if it has the expected digest. Holdfast keeps no
 //! content of an image itself.
 
 use super::error::{RepairError, RepairRefusal};
-use crate::{bounded, observation::Observer};
+use crate::{
+    bounded,
+    observation::{Observer, resolve::HANDLE},
+};
+use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, Expected},
-    os::pristine,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -30,7 +33,7 @@ pub(super) fn content(
     };
     if file.xattrs.is_some() {
         return refused(
-            "no repair sets the extended attributes that the image's file has or may have: copy it from /usr/etc",
+            "no repair sets the extended attributes that the image's file has or may have: copy it from the image's /etc",
         );
     }
     let needs_content = before.iter().any(|difference| {
@@ -39,17 +42,20 @@ pub(super) fn content(
     if !needs_content {
         return Ok(None);
     }
-    let Some(shipped) = pristine(&path) else {
+    if !path.starts_with("/etc") {
         return refused(
             "Holdfast has digests of what the image put there, and no contents: deploy the image again, or install the package again",
         );
-    };
+    }
     let Some(content) = file.content else { return refused("the image's content is not known") };
-    let opened = observer.open_file(&shipped).ok();
+    let opened = observer.pristine().and_then(|pristine| {
+        let handle = pristine.root().open_at(&pristine.place(&path)?, HANDLE | OFlag::O_NOFOLLOW).ok()?;
+        observer.open_again(handle).ok()
+    });
     match opened.and_then(|file| bounded::read_open(file, content.size).ok()) {
         Some(bytes) if <[u8; 32]>::from(Sha256::digest(&bytes)) == content.sha256 => Ok(Some(bytes)),
         _ => refused(
-            "the booted deployment does not ship the image's content in /usr/etc; install the package again, or deploy the image again",
+            "the booted image does not ship this content in its /etc, or Holdfast cannot read that; install the package again, or deploy the image again",
         ),
     }
 }

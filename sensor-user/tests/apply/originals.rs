@@ -43,6 +43,18 @@ fn a_path_is_restored_to_what_the_os_ships_now_rather_than_to_its_original() {
 }
 
 #[test]
+fn on_a_flatcar_host_a_path_is_restored_to_what_its_image_ships() {
+    let world = World::new();
+    world.config("files", FILES);
+    world.write("/usr/share/flatcar/etc/shipped", "of an older image");
+    world.write("/etc/shipped", "changed by hand");
+    assert_eq!(world.apply(&["files"], "").code, Some(0));
+    fs::write(world.at("/usr/share/flatcar/etc/shipped"), "of the image").unwrap();
+    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
+    assert_eq!(world.read("/etc/shipped"), "of the image");
+}
+
+#[test]
 fn a_file_that_only_an_older_image_shipped_is_not_restored() {
     let world = World::new();
     let files = ["/etc/changed", "/etc/dropped", "/etc/own"];

@@ -198,4 +198,9 @@ fn a_plan_with_another_image_lists_what_the_update_would_overwrite() {
     // Without another image there is no update.
     let said = world.run(&["apply", world.config_file("new").to_str().unwrap(), "--dry-run"], "");
     assert!(!said.out.contains("writes it again"), "{}", said.out);
+    // An update of Flatcar merges nothing.
+    fs::create_dir_all(world.at("/usr/share/flatcar")).unwrap();
+    fs::rename(world.at("/usr/etc"), world.at("/usr/share/flatcar/etc")).unwrap();
+    let said = world.run(&["apply", world.config_file("update").to_str().unwrap(), "--dry-run"], "");
+    assert!(!said.out.contains("writes it again"), "{}", said.out);
 }

@@ -12,6 +12,7 @@ pub mod live;
 pub mod many;
 pub mod operations;
 mod peers;
+pub mod sealed;
 mod stage;
 mod usage;
 

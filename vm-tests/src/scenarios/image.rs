@@ -1,6 +1,8 @@
 //! Rules about what the image has: a change of a program that no config declares is drift live, with its actor and the layer that put the
 //! program there; so is its execution.
 
+mod root_image;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -81,6 +83,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("an_index_that_goes_away_closes_no_drift", unindexed(&mut agent));
     agent.stop()?;
     context.check("a_sealed_file_is_read_once", sealed());
+    context.check("the_etc_of_a_root_image_is_found_below_the_present_one", root_image::root_image());
     Ok(())
 }
 

@@ -427,8 +427,13 @@ pub static SCENARIOS: &[Scenario] = &[
 
 /// Finds a scenario.
 pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    let benches =
-        [&bench::SCENARIO, &bench::many::SCENARIO, &bench::live::SCENARIO, &bench::cluster::SCENARIO];
+    let benches = [
+        &bench::SCENARIO,
+        &bench::many::SCENARIO,
+        &bench::live::SCENARIO,
+        &bench::cluster::SCENARIO,
+        &bench::sealed::SCENARIO,
+    ];
     let all = SCENARIOS.iter().chain(benches);
     all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
 }

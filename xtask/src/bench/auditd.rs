@@ -27,18 +27,20 @@ pub(super) fn ensure(cache: &Cache) -> Result<PackageTree> {
 
 /// Gives it to a guest.
 pub(super) fn add(tree: &PackageTree, vm: &mut Vm) -> Result<()> {
-    for name in PROGRAMS {
-        let program = tree.program(name).with_context(|| format!("the package auditd holds no {name}"))?;
-        for line in output(tree.command("ldd".as_ref()).arg(&program))?.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            match words[..] {
-                [library, "=>", path, _] => vm.add_file(path.into(), &format!("{LIBRARIES}/{library}"))?,
-                // The loader, by its path.
-                [path, _] if path.starts_with('/') => vm.add_file(PathBuf::from(path), path)?,
-                _ => {}
-            }
+    PROGRAMS.iter().try_for_each(|name| add_program(tree, name, &format!("/usr/sbin/{name}"), vm))
+}
+
+/// Gives a program of a package and its libraries to a guest.
+pub(super) fn add_program(tree: &PackageTree, name: &str, place: &str, vm: &mut Vm) -> Result<()> {
+    let program = tree.program(name).with_context(|| format!("the package holds no {name}"))?;
+    for line in output(tree.command("ldd".as_ref()).arg(&program))?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [library, "=>", path, _] => vm.add_file(path.into(), &format!("{LIBRARIES}/{library}"))?,
+            // The loader, by its path.
+            [path, _] if path.starts_with('/') => vm.add_file(PathBuf::from(path), path)?,
+            _ => {}
         }
-        vm.add_file(program, &format!("/usr/sbin/{name}"))?;
     }
-    Ok(())
+    vm.add_file(program, place)
 }

@@ -12,6 +12,7 @@ pub(crate) mod images;
 mod output;
 mod rows;
 mod scans;
+mod sealed;
 mod section;
 
 use anyhow::{Context, Result, bail};

@@ -165,18 +165,21 @@ async fn without_an_index_a_name_that_the_image_may_have_is_unknown_and_one_that
 
 #[tokio::test]
 async fn what_the_deployment_ships_in_its_copy_of_etc_is_declared_without_an_index_and_nothing_else_is() {
-    let node = node("observe");
-    for path in ["root/run/ostree-booted", "root/usr/etc/closed/x", "root/etc/closed/x"] {
-        let path = node.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "").unwrap();
+    for pristine in ["usr/etc", "usr/share/flatcar/etc"] {
+        let node = node("observe");
+        let shipped = format!("root/{pristine}/closed/x");
+        for path in ["root/run/ostree-booted", &shipped, "root/etc/closed/x"] {
+            let path = node.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let daemon = node.begin(None).await;
+        assert_eq!(uncertain(&node), (vec![], vec![]));
+        node.end(daemon).await;
+        fs::write(node.path("root/etc/closed/y"), "").unwrap();
+        let daemon = node.begin(None).await;
+        assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
+        node.end(daemon).await;
+        assert_eq!(found(&node), [["/etc/closed/y"]]);
     }
-    let daemon = node.begin(None).await;
-    assert_eq!(uncertain(&node), (vec![], vec![]));
-    node.end(daemon).await;
-    fs::write(node.path("root/etc/closed/y"), "").unwrap();
-    let daemon = node.begin(None).await;
-    assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
-    node.end(daemon).await;
-    assert_eq!(found(&node), [["/etc/closed/y"]]);
 }

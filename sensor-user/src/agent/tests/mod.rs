@@ -196,6 +196,7 @@ impl Node {
                 own_process: false,
                 keep: None,
                 waits: crate::apply::waits_or_none,
+                root_image: None,
                 replaced: None,
             },
             run: self.path("run"),

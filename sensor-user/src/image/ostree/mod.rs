@@ -22,7 +22,7 @@ use repository::{MOST_DEEP, Repository, checksum_of, entry};
 use sensor_model::{
     image::{ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host},
     observation::FileType,
-    os::PRISTINE,
+    os::PristineEtc,
     ostree::{Checksum, Commit, CommitImage, LayerPaths, Placed, SubDirectory},
 };
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
@@ -178,8 +178,9 @@ impl Walk<'_> {
     fn add(&mut self, path: &[u8], object: Checksum, mut entry: ImageEntry) -> Result<(), ImageError> {
         entry.layer = self.layer(path, object, &entry);
         self.push(path.to_vec(), entry.clone())?;
+        let shipped = PristineEtc::Ostree.directory().as_os_str();
         let Some(rest) =
-            path.strip_prefix(PRISTINE.as_bytes()).filter(|rest| matches!(rest.first(), None | Some(b'/')))
+            path.strip_prefix(shipped.as_bytes()).filter(|rest| matches!(rest.first(), None | Some(b'/')))
         else {
             return Ok(());
         };
