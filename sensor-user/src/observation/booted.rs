@@ -1,0 +1,63 @@
+//! What an [`Observer`] tells of the image that the host booted.
+//!
+//! In: an observer. Out: the deployments, what is mounted over the hierarchies of the OS, and the `/etc` that the image ships.
+
+use super::{
+    Observer, hierarchy, os,
+    pristine::{Pristine, RootImage},
+};
+use sensor_model::os::hierarchy::Cover;
+use std::{
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+impl Observer {
+    /// The paths in the directories of ostree's deployments: each deployment, and the file with its origin.
+    pub(crate) fn deployments(&self) -> Vec<PathBuf> {
+        os::deployments(&self.root)
+    }
+
+    /// What is mounted over each hierarchy of the OS.
+    ///
+    /// # Errors
+    /// The host's mount table cannot be read. The text says why.
+    pub(crate) fn hierarchies(&self) -> Result<Vec<(&'static Path, Vec<Cover>)>, String> {
+        hierarchy::all(&self.root)
+            .map_err(|failed| format!("{} its hierarchies: {}", failed.operation, failed.errno.desc()))
+    }
+
+    /// Whether the host booted a deployment of an image, also if its files do not say which one.
+    pub(crate) fn boots_images(&self) -> bool {
+        os::boots_images(&self.root)
+    }
+
+    /// The `/etc` that the booted image ships; `None` on a host that keeps none, and if this process may not see it.
+    pub(crate) fn pristine(&self) -> Option<Pristine<'_>> {
+        Pristine::of(&self.root, self.root_image())
+    }
+
+    /// The same observer with the root image by a path from [`Self::root_image_handle`] of another process.
+    #[must_use]
+    pub(crate) fn with_root_image(self, handle: &Path) -> Self {
+        Self { root_image: OnceLock::from(RootImage::at(handle)), ..self }
+    }
+
+    /// A path by which another process of Holdfast opens the image that is the host's root; `None` on other hosts. Call it while this
+    /// process has `CAP_SYS_ADMIN`.
+    pub(crate) fn root_image_handle(&self) -> Option<PathBuf> {
+        match self.root_image() {
+            RootImage::Open(image) => Some(PathBuf::from(format!(
+                "/proc/{}/fd/{}",
+                std::process::id(),
+                image.directory().as_raw_fd()
+            ))),
+            RootImage::None | RootImage::Unavailable => None,
+        }
+    }
+
+    fn root_image(&self) -> &RootImage {
+        self.root_image.get_or_init(|| RootImage::of(&self.root))
+    }
+}
