@@ -32,6 +32,9 @@ const CLUSTER_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
 /// `/etc` it takes over.
 const STAGED: &str = "/run/ostree/staged-deployment";
 
+/// The same file of bootc on a composefs root without ostree (`composefs_consts.rs`).
+const COMPOSEFS_STAGED: &str = "/run/composefs/staged-deployment";
+
 /// Most bytes of a command line or an origin file.
 const LIMIT: u64 = 64 << 10;
 
@@ -64,8 +67,12 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
     let composefs = if is_ostree { None } else { composefs_origin(root)? };
     let cluster_image = cluster_image(root)?;
     if let Some(origin) = composefs {
+        let cluster_image_is_staged = match &cluster_image {
+            Some(image) => is_staged(root, image, COMPOSEFS_STAGED, &other_origins(root, &origin)?)?,
+            None => false,
+        };
         let deployment = of_origin(&read(root, &origin)?, None);
-        return Ok(Observation::Os(Deployment { cluster_image, ..deployment }));
+        return Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }));
     }
 
     let ostree = match deployment_of_root(root)? {
@@ -75,32 +82,48 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
             .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
     };
     let cluster_image_is_staged = match &cluster_image {
-        Some(image) => is_staged(root, image, &ostree)?,
+        Some(image) => {
+            let others =
+                deployments(root).into_iter().filter(|other| other.file_name() != ostree.file_name());
+            is_staged(root, image, STAGED, &others.map(|other| origin_of(&other)).collect::<Vec<_>>())?
+        }
         None => false,
     };
-    let deployment = origin_of(root, &ostree)?;
+    let name = ostree.file_name().unwrap_or_default().to_string_lossy();
+    let deployment = of_origin(&read(root, &origin_of(&ostree))?, name.split('.').next());
     Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }))
 }
 
-/// A deployment by its directory and by the file beside it.
-fn origin_of(root: &Root, deployment: &Path) -> Result<Deployment, FailedOperation> {
-    let name = deployment.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let origin = read(root, &deployment.with_file_name(format!("{name}.origin")))?;
-    Ok(of_origin(&origin, name.split('.').next()))
+/// The origin file of a deployment of ostree: beside its directory.
+fn origin_of(deployment: &Path) -> PathBuf {
+    let name = deployment.file_name().unwrap_or_default().to_string_lossy();
+    deployment.with_file_name(format!("{name}.origin"))
 }
 
-/// Whether a deployment of this image is staged, so that the next boot is into it.
-fn is_staged(root: &Root, image: &str, booted: &Path) -> Result<bool, FailedOperation> {
-    let staged = match read(root, Path::new(STAGED)) {
+/// The origin files of the other deployments of bootc on composefs, beside the booted one: each is in a directory of its name.
+fn other_origins(root: &Root, booted: &Path) -> Result<Vec<PathBuf>, FailedOperation> {
+    let Some(all) = booted.parent().and_then(Path::parent) else { return Ok(Vec::new()) };
+    let origin = |directory: PathBuf| {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        directory.join(format!("{name}.origin"))
+    };
+    let origins = names(root, all)?.into_iter().map(origin);
+    Ok(origins.filter(|origin| origin != booted).collect())
+}
+
+/// Whether a deployment of this image is staged, so that the next boot is into it. `file` has its name, and `others` are the origin files of the
+/// deployments that the host did not boot.
+fn is_staged(root: &Root, image: &str, file: &str, others: &[PathBuf]) -> Result<bool, FailedOperation> {
+    let staged = match read(root, Path::new(file)) {
         Ok(text) => text,
         Err(FailedOperation { errno: Errno::ENOENT, .. }) => return Ok(false),
         Err(error) => return Err(error),
     };
-    let others = deployments(root).into_iter().filter(|other| {
-        let name = other.file_name().unwrap_or_default().to_string_lossy();
-        other.file_name() != booted.file_name() && staged.contains(&*name)
-    });
-    Ok(others.filter_map(|other| origin_of(root, &other).ok()).any(|deployment| deployment.is(image)))
+    let named = others
+        .iter()
+        .filter(|origin| origin.file_stem().is_some_and(|name| staged.contains(&*name.to_string_lossy())));
+    let origins = named.filter_map(|origin| read(root, origin).ok());
+    Ok(origins.map(|origin| of_origin(&origin, None)).any(|deployment| deployment.is(image)))
 }
 
 /// Whether the host booted a deployment of an image, also if its files do not say which one.

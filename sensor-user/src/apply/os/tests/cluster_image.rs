@@ -45,3 +45,33 @@ fn that_image_is_staged_if_a_staged_deployment_is_of_it() {
     fs::remove_file(&staged).unwrap();
     assert!(!is_staged(), "it is there for another reason");
 }
+
+#[test]
+fn on_a_composefs_root_that_image_is_staged_if_bootc_names_a_deployment_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("proc/1/mountinfo", "24 1 0:22 / / ro - overlay composefs:0a1b ro,lowerdir=/l::/data\n");
+    write("etc/machine-config-daemon/currentimage", "os.example/os:2");
+    for (deployment, image) in [("0a1b", "os.example/os:1"), ("2c3d", "os.example/os:2")] {
+        let origin =
+            format!("[origin]\ncontainer-image-reference=ostree-unverified-image:docker://{image}\n");
+        write(&format!("sysroot/state/deploy/{deployment}/{deployment}.origin"), &origin);
+    }
+    let observer = Observer::new(folder.path()).unwrap();
+    let is_staged = || booted(&observer).unwrap().cluster_image_is_staged;
+    assert!(!is_staged(), "nothing is staged");
+    // The present form, and that of older versions.
+    for (text, expected) in [
+        (r#"{"depl_id":"2c3d","finalization_locked":false}"#, true),
+        ("2c3d", true),
+        ("4e5f", false),
+        ("0a1b", false),
+    ] {
+        write("run/composefs/staged-deployment", text);
+        assert_eq!(is_staged(), expected, "{text}");
+    }
+}
