@@ -6,8 +6,8 @@
 use crate::host::mountinfo;
 use std::path::{Path, PathBuf};
 
-/// The directory of bootc's deployments.
-const DEPLOYMENTS: &str = "/sysroot/state/deploy";
+/// The directory of the deployments that bootc makes without ostree.
+pub const COMPOSEFS_DEPLOYMENTS: &str = "/sysroot/state/deploy";
 /// Prefixes of the digest in the source of the root mount. bootc's program in the initial ramdisk sets that source.
 const SOURCES: [&str; 2] = ["composefs:", "transient:composefs="];
 
@@ -17,7 +17,7 @@ pub fn origin_of_root(table: &[u8]) -> Option<PathBuf> {
     // `?` allows files without fs-verity.
     let digest = digest.trim_start_matches('?');
     let is_digest = !digest.is_empty() && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_digest.then(|| Path::new(DEPLOYMENTS).join(digest).join(format!("{digest}.origin")))
+    is_digest.then(|| Path::new(COMPOSEFS_DEPLOYMENTS).join(digest).join(format!("{digest}.origin")))
 }
 
 /// Whether the root mount is a composefs image without an upper directory, so that a process can change nothing in it.

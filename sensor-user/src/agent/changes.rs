@@ -12,9 +12,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) enum Changes {
     Ring(Box<Rings>),
     Fanotify(Box<FanotifyBackend>),
-    /// A test calls the loop's methods itself.
+    /// A test calls the loop's methods itself. These records arrive before the next verdict.
     #[cfg(test)]
-    Test,
+    Test(Vec<(sensor_model::protocol::ThingId, super::episode::AttributedChange)>),
 }
 
 impl Changes {
@@ -24,7 +24,7 @@ impl Changes {
             Self::Ring(ring) => ring.alarms().map(Some),
             Self::Fanotify(_) => Ok(None),
             #[cfg(test)]
-            Self::Test => Ok(None),
+            Self::Test(_) => Ok(None),
         }
     }
 }
@@ -35,7 +35,7 @@ impl AsRawFd for Changes {
             Self::Ring(ring) => ring.as_raw_fd(),
             Self::Fanotify(backend) => backend.as_raw_fd(),
             #[cfg(test)]
-            Self::Test => -1,
+            Self::Test(_) => -1,
         }
     }
 }

@@ -27,8 +27,8 @@ impl TargetFinder<'_> {
     pub(super) fn original(&self, path: &Path) -> Result<PathState, ApplyError> {
         let kept = self.store.original(path)?;
         let pristine = self.observer.pristine();
-        let shipped = match pristine.and_then(|pristine| Some((pristine.root(), pristine.place(path)?))) {
-            Some((root, place)) => self.state_in(root, &place)?,
+        let shipped = match pristine {
+            Some(pristine) => self.state_at(Place::shipped(pristine, path)?)?,
             None => PathState::Absent,
         };
         if shipped != PathState::Absent {
@@ -61,8 +61,7 @@ impl TargetFinder<'_> {
     /// Whether the booted OS image ships exactly this for a path. Attributes do not count, as in ostree's merge.
     pub(super) fn is_shipped(&self, path: &Path, state: &PathState) -> Result<bool, ApplyError> {
         let Some(pristine) = self.observer.pristine() else { return Ok(false) };
-        let Some(place) = pristine.place(path) else { return Ok(false) };
-        let Some(place) = Place::find(pristine.root(), &place)? else { return Ok(false) };
+        let Some(place) = Place::shipped(pristine, path)? else { return Ok(false) };
         Ok(match (state, place.see()?.state) {
             (PathState::File(one), Some(PathState::File(other))) => {
                 let [a, b] = [&one.metadata, &other.metadata];

@@ -1,8 +1,9 @@
 //! Declared paths that an update of the OS replaces.
 //!
-//! In: the declared paths, the host, and the image's `/etc` where an update merges it. Out: the declared paths whose objects equal those of the
-//! image, and after the update the objects that replaced them. The merge of `/etc` replaces an unchanged object by that of the
-//! new image. Unchanged means: the object has the image's own type, mode, owner and content. It ignores extended attributes.
+//! In: the declared paths, the host, and the image's `/etc` where an update merges it. Out: the declared paths whose objects equal
+//! those of the image, and after the update the objects that replaced them. The merge of `/etc` replaces an unchanged object by
+//! that of the new image. Unchanged means: the object has the image's own type, mode, owner and content. It ignores extended
+//! attributes.
 
 use super::{error::ApplyError, password, target_finder::TargetFinder, targets::Writes};
 use crate::{
@@ -75,8 +76,7 @@ fn merged(observer: &Observer) -> Option<Pristine<'_>> {
 
 /// The object that the booted image ships for a path; `None` if there is none, or it cannot be read.
 fn shipped(observer: &Observer, path: &Path) -> Option<PathState> {
-    let pristine = merged(observer)?;
-    let place = Place::find(pristine.root(), &pristine.place(path)?).ok()??;
+    let place = Place::shipped(merged(observer)?, path).ok()??;
     place.see().ok()?.state.filter(|state| *state != PathState::Absent)
 }
 

@@ -3,12 +3,7 @@
 //! In: the two configs, the host, the store. Out: states of present objects, whose contents go to the store, and numeric owners.
 
 use super::error::ApplyError;
-use crate::{
-    disk::Place,
-    observation::{Observer, resolve::Root},
-    repair::UnknownOwner,
-    store::Store,
-};
+use crate::{disk::Place, observation::Observer, repair::UnknownOwner, store::Store};
 use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, Expected, Owner},
@@ -75,15 +70,15 @@ pub(super) struct TargetFinder<'a> {
 impl TargetFinder<'_> {
     /// The state of a path's object; its content goes to the store.
     pub(super) fn state(&self, path: &Path) -> Result<PathState, ApplyError> {
-        self.state_in(self.observer.root(), path)
+        self.state_at(Place::find(self.observer.root(), path)?)
     }
 
-    /// The same in another root.
-    pub(super) fn state_in(&self, root: &Root, path: &Path) -> Result<PathState, ApplyError> {
-        let Some(place) = Place::find(root, path)? else { return Ok(PathState::Absent) };
+    /// The same of the object at a place.
+    pub(super) fn state_at(&self, place: Option<Place>) -> Result<PathState, ApplyError> {
+        let Some(place) = place else { return Ok(PathState::Absent) };
         let mut bytes = Vec::new();
         let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
-        let state = seen.kept(path)?;
+        let state = seen.kept(&place.path)?;
         if matches!(state, PathState::File(_)) {
             self.store.keep(&bytes)?;
         }

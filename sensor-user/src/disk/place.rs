@@ -6,7 +6,7 @@
 use super::error::{DiskError, DiskRefusal};
 use crate::{
     observation::{
-        Observer,
+        Observer, Pristine,
         resolve::{Root, others_can_write},
     },
     sys::{self, CallError},
@@ -47,6 +47,11 @@ impl Place {
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
             Err(errno) => Err(DiskError::opening(parent, "open the directory", errno)),
         }
+    }
+
+    /// The place at which the booted image ships a path; `None` for paths outside `/etc`, and when the directory is missing.
+    pub(crate) fn shipped(pristine: Pristine<'_>, path: &Path) -> Result<Option<Self>, DiskError> {
+        pristine.place(path).map_or(Ok(None), |place| Self::find(pristine.root(), &place))
     }
 
     /// `stat` of the object with the name, without following a link; `None` if the name is free.

@@ -1,4 +1,4 @@
-//! What an [`Observer`] tells of the image that the host booted.
+//! The image that the host booted, as an [`Observer`] shows it.
 //!
 //! In: an observer. Out: the deployments, what is mounted over the hierarchies of the OS, and the `/etc` that the image ships.
 

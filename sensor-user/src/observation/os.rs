@@ -15,7 +15,7 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
     observation::Observation,
-    os::{Deployment, arguments, of_origin, origin_of_root, reference},
+    os::{COMPOSEFS_DEPLOYMENTS, Deployment, arguments, of_origin, origin_of_root, reference},
 };
 use std::{
     os::fd::AsFd as _,
@@ -66,64 +66,61 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
     let is_ostree = root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok();
     let composefs = if is_ostree { None } else { composefs_origin(root)? };
     let cluster_image = cluster_image(root)?;
-    if let Some(origin) = composefs {
-        let cluster_image_is_staged = match &cluster_image {
-            Some(image) => is_staged(root, image, COMPOSEFS_STAGED, &other_origins(root, &origin)?)?,
-            None => false,
-        };
-        let deployment = of_origin(&read(root, &origin)?, None);
-        return Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }));
-    }
-
-    let ostree = match deployment_of_root(root)? {
-        Some(found) => found,
-        // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
-        None => deployment_of_argument(root)?
-            .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })?,
+    let (origin, staged, checksum) = if let Some(origin) = composefs {
+        (origin, COMPOSEFS_STAGED, None)
+    } else {
+        let deployment = ostree_deployment(root)?;
+        (origin_beside(&deployment), STAGED, checksum_of(&deployment))
     };
     let cluster_image_is_staged = match &cluster_image {
-        Some(image) => {
-            let others =
-                deployments(root).into_iter().filter(|other| other.file_name() != ostree.file_name());
-            is_staged(root, image, STAGED, &others.map(|other| origin_of(&other)).collect::<Vec<_>>())?
-        }
+        Some(image) => is_staged(root, image, staged, &origin)?,
         None => false,
     };
-    let name = ostree.file_name().unwrap_or_default().to_string_lossy();
-    let deployment = of_origin(&read(root, &origin_of(&ostree))?, name.split('.').next());
+    let deployment = of_origin(&read(root, &origin)?, checksum.as_deref());
     Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }))
 }
 
+/// The directory of the booted deployment of ostree.
+fn ostree_deployment(root: &Root) -> Result<PathBuf, FailedOperation> {
+    if let Some(found) = deployment_of_root(root)? {
+        return Ok(found);
+    }
+    // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
+    deployment_of_argument(root)?
+        .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })
+}
+
+/// The commit in the name of a deployment of ostree.
+fn checksum_of(deployment: &Path) -> Option<String> {
+    deployment.file_name()?.to_string_lossy().split('.').next().map(str::to_owned)
+}
+
 /// The origin file of a deployment of ostree: beside its directory.
-fn origin_of(deployment: &Path) -> PathBuf {
+fn origin_beside(deployment: &Path) -> PathBuf {
     let name = deployment.file_name().unwrap_or_default().to_string_lossy();
     deployment.with_file_name(format!("{name}.origin"))
 }
 
-/// The origin files of the other deployments of bootc on composefs, beside the booted one: each is in a directory of its name.
-fn other_origins(root: &Root, booted: &Path) -> Result<Vec<PathBuf>, FailedOperation> {
-    let Some(all) = booted.parent().and_then(Path::parent) else { return Ok(Vec::new()) };
-    let origin = |directory: PathBuf| {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        directory.join(format!("{name}.origin"))
-    };
-    let origins = names(root, all)?.into_iter().map(origin);
-    Ok(origins.filter(|origin| origin != booted).collect())
-}
-
-/// Whether a deployment of this image is staged, so that the next boot is into it. `file` has its name, and `others` are the origin files of the
-/// deployments that the host did not boot.
-fn is_staged(root: &Root, image: &str, file: &str, others: &[PathBuf]) -> Result<bool, FailedOperation> {
-    let staged = match read(root, Path::new(file)) {
+/// Whether a deployment of this image is staged, so that the next boot is into it. The file `staged` has its name, and `booted` is the origin
+/// file of the booted deployment.
+fn is_staged(root: &Root, image: &str, staged: &str, booted: &Path) -> Result<bool, FailedOperation> {
+    let staged = match read(root, Path::new(staged)) {
         Ok(text) => text,
         Err(FailedOperation { errno: Errno::ENOENT, .. }) => return Ok(false),
         Err(error) => return Err(error),
     };
-    let named = others
-        .iter()
-        .filter(|origin| origin.file_stem().is_some_and(|name| staged.contains(&*name.to_string_lossy())));
-    let origins = named.filter_map(|origin| read(root, origin).ok());
-    Ok(origins.map(|origin| of_origin(&origin, None)).any(|deployment| deployment.is(image)))
+    // bootc on composefs keeps each origin in a directory with the deployment's name.
+    let composefs = names(root, Path::new(COMPOSEFS_DEPLOYMENTS))?.into_iter().filter_map(|directory| {
+        let name = directory.file_name()?.to_string_lossy().into_owned();
+        Some(directory.join(format!("{name}.origin")))
+    });
+    let origins = deployments(root).into_iter().map(|deployment| origin_beside(&deployment)).chain(composefs);
+    let named = origins.filter(|origin| {
+        let is_named = origin.file_stem().is_some_and(|name| staged.contains(&*name.to_string_lossy()));
+        is_named && origin.file_name() != booted.file_name()
+    });
+    let read = named.filter_map(|origin| read(root, &origin).ok());
+    Ok(read.map(|origin| of_origin(&origin, None)).any(|deployment| deployment.is(image)))
 }
 
 /// Whether the host booted a deployment of an image, also if its files do not say which one.

@@ -4,11 +4,7 @@
 //! content of an image itself.
 
 use super::error::{RepairError, RepairRefusal};
-use crate::{
-    bounded,
-    observation::{Observer, resolve::HANDLE},
-};
-use nix::fcntl::OFlag;
+use crate::{bounded, disk::Place, observation::Observer};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, Expected},
@@ -48,10 +44,8 @@ pub(super) fn content(
         );
     }
     let Some(content) = file.content else { return refused("the image's content is not known") };
-    let opened = observer.pristine().and_then(|pristine| {
-        let handle = pristine.root().open_at(&pristine.place(&path)?, HANDLE | OFlag::O_NOFOLLOW).ok()?;
-        observer.open_again(handle).ok()
-    });
+    let opened =
+        observer.pristine().and_then(|pristine| Place::shipped(pristine, &path).ok()??.open(observer).ok());
     match opened.and_then(|file| bounded::read_open(file, content.size).ok()) {
         Some(bytes) if <[u8; 32]>::from(Sha256::digest(&bytes)) == content.sha256 => Ok(Some(bytes)),
         _ => refused(

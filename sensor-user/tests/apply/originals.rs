@@ -17,41 +17,31 @@ const FILES: &str = "
 
 #[test]
 fn a_path_is_restored_to_what_the_os_ships_now_rather_than_to_its_original() {
-    let world = World::new();
-    world.config("files", FILES);
-    world.write("/usr/etc/shipped", "of the old OS");
-    world.write("/etc/shipped", "changed by hand");
-    world.write("/usr/etc/below/only-shipped", "shipped");
-    world.write("/etc/only-local", "local");
-    assert_eq!(world.apply(&["files"], "").code, Some(0));
-    assert_eq!(world.read("/etc/shipped"), "declared");
-    // Another OS was installed meanwhile.
-    let now = world.at("/usr/etc/shipped");
-    fs::write(&now, "of the new OS").unwrap();
-    fs::set_permissions(&now, fs::Permissions::from_mode(0o640)).unwrap();
-    chown(&now, Some(7), Some(8)).unwrap();
-    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
-    assert_eq!(world.read("/etc/shipped"), "of the new OS");
-    let found = fs::metadata(world.at("/etc/shipped")).unwrap();
-    assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o640, 7, 8));
-    assert_eq!(world.read("/etc/below/only-shipped"), "shipped");
-    assert_eq!(world.read("/etc/only-local"), "local");
-    assert_eq!(fs::read_to_string(&now).unwrap(), "of the new OS", "it is copied and not moved");
-    // A new declaration restores the first state.
-    assert_eq!(world.apply(&["files"], "").code, Some(0));
-    assert_eq!(world.read("/etc/shipped"), "declared");
-}
-
-#[test]
-fn on_a_flatcar_host_a_path_is_restored_to_what_its_image_ships() {
-    let world = World::new();
-    world.config("files", FILES);
-    world.write("/usr/share/flatcar/etc/shipped", "of an older image");
-    world.write("/etc/shipped", "changed by hand");
-    assert_eq!(world.apply(&["files"], "").code, Some(0));
-    fs::write(world.at("/usr/share/flatcar/etc/shipped"), "of the image").unwrap();
-    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
-    assert_eq!(world.read("/etc/shipped"), "of the image");
+    for pristine in ["/usr/etc", "/usr/share/flatcar/etc"] {
+        let world = World::new();
+        world.config("files", FILES);
+        world.write(&format!("{pristine}/shipped"), "of the old OS");
+        world.write("/etc/shipped", "changed by hand");
+        world.write(&format!("{pristine}/below/only-shipped"), "shipped");
+        world.write("/etc/only-local", "local");
+        assert_eq!(world.apply(&["files"], "").code, Some(0));
+        assert_eq!(world.read("/etc/shipped"), "declared");
+        // Another OS was installed meanwhile.
+        let now = world.at(&format!("{pristine}/shipped"));
+        fs::write(&now, "of the new OS").unwrap();
+        fs::set_permissions(&now, fs::Permissions::from_mode(0o640)).unwrap();
+        chown(&now, Some(7), Some(8)).unwrap();
+        assert_eq!(world.apply(&["nothing"], "").code, Some(0));
+        assert_eq!(world.read("/etc/shipped"), "of the new OS");
+        let found = fs::metadata(world.at("/etc/shipped")).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o640, 7, 8));
+        assert_eq!(world.read("/etc/below/only-shipped"), "shipped");
+        assert_eq!(world.read("/etc/only-local"), "local");
+        assert_eq!(fs::read_to_string(&now).unwrap(), "of the new OS", "it is copied and not moved");
+        // A new declaration restores the first state.
+        assert_eq!(world.apply(&["files"], "").code, Some(0));
+        assert_eq!(world.read("/etc/shipped"), "declared");
+    }
 }
 
 #[test]

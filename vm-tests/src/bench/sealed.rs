@@ -3,18 +3,17 @@
 //! In: a bare guest with one CPU whose nanoseconds are executed instructions, and AIDE. Out: processor time of `holdfast image verify` and of
 //! `aide --check` on the same files with fs-verity, in one boot. A scan has read each file once before.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
 use serde_json::json;
 
 use super::stage::{SETTLE, one, prepare};
 use crate::guest::agent::HOLDFAST;
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, files, run, shell, wait};
+use crate::guest::{Context, files, run, shell, shell_time, wait};
 use crate::scenario::Scenario;
 
 /// The scenario. No test runs it.
@@ -40,34 +39,6 @@ const BYTES: usize = 64 << 10;
 const AIDE_CONFIG: &str = "database_in=file:/run/aide.db\ndatabase_out=file:/run/aide.db\ngzip_dbout=no\nreport_url=file:/run/aide.report\n\
                            /mnt/sealed p+u+g+s+ftype+l+sha256+xattrs\n";
 
-fn measure(context: &mut Context) -> Result<()> {
-    prepare()?;
-    FileSystem::Ext4.mount(Path::new(PLACE))?;
-    context.note("writing and sealing the files");
-    let random = fs::File::open("/dev/urandom")?;
-    for number in 0..FILES {
-        let path = Path::new(PLACE).join(number.to_string());
-        let mut bytes = vec![0; BYTES];
-        std::io::Read::read_exact(&mut &random, &mut bytes)?;
-        fs::write(&path, bytes)?;
-        files::seal(&path)?;
-    }
-    shell(&format!("{HOLDFAST} baseline {PLACE} > /run/baseline.json"))?;
-    run(HOLDFAST, &["image", "index", "--baseline", "/run/baseline.json"])?;
-    fs::write("/run/config.yaml", CONFIG)?;
-    fs::write("/run/policy.yaml", POLICY)?;
-    let scan = "--host-root / --state /var/lib/holdfast --allow-empty --config /run/config.yaml --policy /run/policy.yaml";
-    shell(&format!("{HOLDFAST} scan {scan} --every-hours 0 --processor 100 --read-mebibytes 10000"))?;
-    fs::write("/run/aide.conf", AIDE_CONFIG)?;
-    shell(&format!("{AIDE} --config=/run/aide.conf --init"))?;
-    wait::pause(SETTLE);
-    let (ours, said) = spent(&format!("{HOLDFAST} image verify --image baseline {PLACE}"))?;
-    ensure!(said.contains(&format!("sealed: {FILES} of these files")), "{said}");
-    let (aide, _) = spent(&format!("{AIDE} --config=/run/aide.conf --check"))?;
-    one(context, SEALED, json!({ "files": FILES, "ours_ms": ours, "aide_ms": aide }));
-    Ok(())
-}
-
 const CONFIG: &str = r"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
 metadata: {name: 99-worker-sealed, labels: {machineconfiguration.openshift.io/role: worker}}
@@ -82,10 +53,30 @@ spec:
   - {path: /mnt/sealed/, image: true, scan: true, action: observe}
 ";
 
-/// The processor time of a command in milliseconds, and what it printed.
-fn spent(command: &str) -> Result<(i64, String)> {
-    let now = || getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| usage.user_time() + usage.system_time());
-    let before = now()?;
-    let said = shell(command)?;
-    Ok(((now()? - before).num_milliseconds(), said))
+fn measure(context: &mut Context) -> Result<()> {
+    prepare()?;
+    FileSystem::Ext4.mount(Path::new(PLACE))?;
+    context.note("writing and sealing the files");
+    let mut random = File::open("/dev/urandom")?;
+    for number in 0..FILES {
+        let path = Path::new(PLACE).join(number.to_string());
+        let mut bytes = vec![0; BYTES];
+        random.read_exact(&mut bytes)?;
+        fs::write(&path, bytes)?;
+        files::seal(&path)?;
+    }
+    shell(&format!("{HOLDFAST} baseline {PLACE} > /run/baseline.json"))?;
+    run(HOLDFAST, &["image", "index", "--baseline", "/run/baseline.json"])?;
+    fs::write("/run/config.yaml", CONFIG)?;
+    fs::write("/run/policy.yaml", POLICY)?;
+    let scan = "--host-root / --state /var/lib/holdfast --allow-empty --config /run/config.yaml --policy /run/policy.yaml";
+    shell(&format!("{HOLDFAST} scan {scan} --every-hours 0 --processor 100 --read-mebibytes 10000"))?;
+    fs::write("/run/aide.conf", AIDE_CONFIG)?;
+    shell(&format!("{AIDE} --config=/run/aide.conf --init"))?;
+    wait::pause(SETTLE);
+    let (said, ours) = shell_time(&format!("{HOLDFAST} image verify --image baseline {PLACE}"))?;
+    ensure!(said.contains(&format!("sealed: {FILES} of these files")), "{said}");
+    let (_, aide) = shell_time(&format!("{AIDE} --config=/run/aide.conf --check"))?;
+    one(context, SEALED, json!({ "files": FILES, "ours_ms": ours, "aide_ms": aide }));
+    Ok(())
 }

@@ -30,5 +30,5 @@ pub mod service;
 pub mod status;
 pub mod wait;
 
-pub use command::{parameter, run, shell};
+pub use command::{parameter, run, shell, shell_time};
 pub use context::Context;

@@ -8,15 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::Signal;
-use nix::sys::time::TimeValLike as _;
 use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
 use serde_json::{Value, json};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, files, run, shell, status, wait};
+use crate::guest::{Context, files, run, shell, shell_time, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -367,14 +365,13 @@ fn sealed() -> Result<String> {
 
 /// A whole round of the scan, with its result and its processor time.
 fn scan() -> Result<Value> {
-    let spent = || getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| usage.user_time() + usage.system_time());
-    let before = spent()?;
     let desired =
         "--host-root / --state /var/lib/holdfast --config /run/image.yaml --policy /run/sealed-policy.yaml";
-    shell(&format!("{HOLDFAST} scan {desired} --every-hours 0 --processor 100 --read-mebibytes 10000"))?;
-    let spent = spent()? - before;
+    let (_, spent) = shell_time(&format!(
+        "{HOLDFAST} scan {desired} --every-hours 0 --processor 100 --read-mebibytes 10000"
+    ))?;
     let progress: Value = serde_json::from_slice(&fs::read("/var/lib/holdfast/scan/progress.json")?)?;
     let mut round = progress["last"].clone();
-    round["processor_ms"] = (spent.num_milliseconds()).into();
+    round["processor_ms"] = spent.into();
     Ok(round)
 }

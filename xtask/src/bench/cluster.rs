@@ -19,13 +19,13 @@ use vm_tests::guest::api::PROXY;
 use vm_tests::guest::kube::{AUDIT, NODE};
 use vm_tests::guest::pod::HOLDFAST_CLUSTER;
 
-use super::boot;
 use super::docs::number;
 use super::output::BenchFormat;
 use super::rows::{self, KIB, MeasureUnit, Measured, NS};
 use super::section::{self, CLUSTER};
+use super::{boot, program};
 use crate::cache::Cache;
-use crate::dist::{self, OBJECT_VARIABLE, Profile};
+use crate::dist::{self, Profile};
 use crate::kernels;
 use crate::kube::{ClientPlace, ControlPlane, KubeAssets, LoggedProcess, NEWEST, Wanted, installed};
 use crate::qemu::Qemu;
@@ -130,9 +130,7 @@ pub(crate) fn run(series: &str, format: BenchFormat, write_docs: bool, verbose: 
         let assets = KubeAssets::ensure(&cache, NEWEST)?;
         (GuestParts::ensure_with(cache, &[], Profile::Release)?, assets, qemu, kernel)
     };
-    let object = dist::build_ebpf(Profile::Release)?;
-    let sensor =
-        dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;
+    let sensor = program()?;
     let reporter = dist::build_static("holdfast-cluster", "holdfast-cluster", Profile::Release, &[])?;
     let cluster = BenchCluster::start(&assets)?;
     let mut vm = Vm::new(kernel, &SCENARIO);

@@ -15,6 +15,8 @@ mod scans;
 mod sealed;
 mod section;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use vm_tests::bench::{SCENARIO, live, many};
 use vm_tests::guest::agent::HOLDFAST;
@@ -56,10 +58,7 @@ impl Bench {
             let auditd = auditd::ensure(&cache)?;
             (GuestParts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
         };
-        let object = dist::build_ebpf(Profile::Release)?;
-        // The bench does not use the program in `target/dist`, which a debug build may replace meanwhile.
-        let program =
-            dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;
+        let program = program()?;
         let mut measured = Measured::default();
         let guest = |scenario| -> Result<Vm> {
             let mut vm = Vm::new(kernel.clone(), scenario);
@@ -92,6 +91,12 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Builds the release; gives its path. No bench uses the program in `target/dist`, which a debug build may replace meanwhile.
+fn program() -> Result<PathBuf> {
+    let object = dist::build_ebpf(Profile::Release)?;
+    dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])
 }
 
 /// Boots a guest and adds what it measured; gives the release of its kernel.

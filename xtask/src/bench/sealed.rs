@@ -8,12 +8,11 @@ use serde::Serialize;
 use vm_tests::bench::sealed::{AIDE, SCENARIO, SEALED};
 use vm_tests::guest::agent::HOLDFAST;
 
-use super::auditd::add_program;
-use super::boot;
 use super::rows::Measured;
 use super::scans;
+use super::{boot, program};
 use crate::cache::Cache;
-use crate::dist::{self, OBJECT_VARIABLE, Profile};
+use crate::dist::Profile;
 use crate::kernels;
 use crate::qemu::Qemu;
 use crate::vm::{GuestParts, Vm};
@@ -39,13 +38,10 @@ pub(super) fn measure() -> Result<SealedFiles> {
         let (kernel, aide) = (kernels::ensure(&cache, KERNEL)?, scans::aide(&cache)?);
         (GuestParts::ensure_with(cache, &[], Profile::Release)?, kernel, aide)
     };
-    let object = dist::build_ebpf(Profile::Release)?;
-    let program =
-        dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;
     let mut vm = Vm::new(kernel, &SCENARIO);
     vm.icount = true;
-    vm.add_file(program, HOLDFAST)?;
-    add_program(&aide, "aide", AIDE, &mut vm)?;
+    vm.add_file(program()?, HOLDFAST)?;
+    vm.add_program(&aide, "aide", AIDE)?;
     let mut measured = Measured::default();
     boot(&vm, &parts, &mut measured)?;
     let number = |field| measured.number(SEALED, field);

@@ -20,6 +20,7 @@ use crate::dist;
 use crate::kernels::CachedKernel;
 use crate::kube::{self, KubeAssets};
 use crate::qemu::Qemu;
+use crate::run::output;
 use crate::tools::PackageTree;
 
 /// Longest time without a line before a guest counts as stuck. An update of a layered image prints nothing for up to a minute on a
@@ -30,6 +31,9 @@ pub(super) const SILENCE: Duration = Duration::from_mins(4);
 const CPU: &str = "max,la57=off";
 /// The order of security modules where a kernel's own does not end in `bpf`.
 const LSM_5_10: &str = "lsm=lockdown,yama,apparmor,bpf";
+
+/// Where programs of a package look for their libraries in a guest.
+const LIBRARIES: &str = "/lib/x86_64-linux-gnu";
 
 /// All parts of guests, ready for any number of boots at once.
 #[derive(Debug, Clone)]
@@ -274,6 +278,21 @@ impl Vm {
         }
         self.files.push(Payload { source, place: place.to_owned(), mode });
         Ok(())
+    }
+
+    /// Gives the guest a program of a package, and its libraries at the paths where the program expects them.
+    pub(crate) fn add_program(&mut self, tree: &PackageTree, name: &str, place: &str) -> Result<()> {
+        let program = tree.program(name).with_context(|| format!("the package holds no {name}"))?;
+        for line in output(tree.command("ldd".as_ref()).arg(&program))?.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [library, "=>", path, _] => self.add_file(path.into(), &format!("{LIBRARIES}/{library}"))?,
+                // The loader, by its path.
+                [path, _] if path.starts_with('/') => self.add_file(PathBuf::from(path), path)?,
+                _ => {}
+            }
+        }
+        self.add_file(program, place)
     }
 }
 

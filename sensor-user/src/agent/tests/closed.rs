@@ -183,3 +183,24 @@ async fn what_the_deployment_ships_in_its_copy_of_etc_is_declared_without_an_ind
         assert_eq!(found(&node), [["/etc/closed/y"]]);
     }
 }
+
+#[tokio::test]
+async fn a_name_that_a_verification_finds_before_its_record_is_read_is_drift_at_once_with_its_actor() {
+    let node = node("observe");
+    fs::create_dir_all(node.path("root/run")).unwrap();
+    fs::write(node.path("root/run/ostree-booted"), "").unwrap();
+    let mut daemon = node.begin(None).await;
+    fs::write(node.path("root/etc/closed/x"), "").unwrap();
+    let thing = daemon.thing(&closed());
+    let at_ns = node.clock.boot_ns();
+    let change = AttributedChange { actor: Some(mallory()), operation: Operation::Write.name(), at_ns };
+    daemon.changes = Changes::Test(vec![(thing, change)]);
+    daemon.agent.verdicts.detector.changed(thing, at_ns, ThingChange { own: false, outside_evidence: true });
+    node.settle(&mut daemon).await;
+    assert_eq!(uncertain(&node), (vec![DIRECTORY.to_owned()], vec![]));
+    node.end(daemon).await;
+    let drifts = node.recorded(RecordKind::Drift);
+    let drift = drifts.iter().find(|record| record.path.as_deref() == Some(DIRECTORY)).unwrap();
+    assert_eq!(drift.actor.as_ref().map(|actor| actor.pid), Some(8));
+    assert_eq!(node.recorded(RecordKind::Gap).len(), 0, "it was unknown first");
+}

@@ -90,6 +90,15 @@ struct Daemon {
 const FILE: &str = "/etc/a.conf";
 const DECLARED: &str = "one\ntwo\nthree\n";
 
+impl Daemon {
+    /// The number of a thing.
+    fn thing(&self, thing: &Thing) -> ThingId {
+        let expectations = &self.agent.verdicts.desired.expectations;
+        let index = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
+        ThingId(u32::try_from(index).unwrap())
+    }
+}
+
 impl Node {
     /// A host with this rule in its drift policy.
     fn new(rule: &serde_json::Value) -> Self {
@@ -227,7 +236,7 @@ impl Node {
             canary: None,
             recursion: None,
             processes: Box::new(NoTable),
-            changes: Changes::Test,
+            changes: Changes::Test(Vec::new()),
             backlog: Vec::new(),
             adopted: true,
         };
@@ -281,9 +290,7 @@ impl Node {
     /// A record announces a change of a thing. `refused`: the kernel refuses the change.
     fn announced(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>, refused: bool) {
         let at_ns = self.clock.boot_ns();
-        let expectations = &daemon.agent.verdicts.desired.expectations;
-        let index = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
-        let thing = ThingId(u32::try_from(index).unwrap());
+        let thing = daemon.thing(thing);
         let operation = Operation::Write.name();
         daemon.agent.verdicts.add_change(thing, AttributedChange { actor, operation, at_ns }, refused);
         daemon.agent.verdicts.detector.changed(
