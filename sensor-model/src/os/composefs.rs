@@ -1,8 +1,10 @@
 //! The booted deployment of a host whose root is a composefs image, as bootc makes it without ostree.
 //!
-//! In: the host's mount table. Out: the deployment's name, which is the fs-verity digest of its root image. bootc keeps the state of a
-//! deployment in a directory of that name. And whether the root mount shows the image alone, or has an upper directory over it.
+//! In: the host's mount table and kernel arguments. Out: the deployment's name, which is the fs-verity digest of its root image. bootc keeps
+//! the state of a deployment in a directory of that name. Whether the root mount shows the image alone, or has an upper directory over it. And
+//! whether the kernel proves each file of the image.
 
+use super::arguments;
 use crate::host::mountinfo;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +12,8 @@ use std::path::{Path, PathBuf};
 pub const COMPOSEFS_DEPLOYMENTS: &str = "/sysroot/state/deploy";
 /// Prefixes of the digest in the source of the root mount. bootc's program in the initial ramdisk sets that source.
 const SOURCES: [&str; 2] = ["composefs:", "transient:composefs="];
+/// Bytes of a fs-verity digest: SHA-256 or SHA-512.
+const DIGEST_BYTES: [usize; 2] = [32, 64];
 
 /// The origin file of the booted deployment; `None` if the root is no composefs image.
 pub fn origin_of_root(table: &[u8]) -> Option<PathBuf> {
@@ -23,6 +27,34 @@ pub fn origin_of_root(table: &[u8]) -> Option<PathBuf> {
 /// Whether the root mount is a composefs image without an upper directory, so that a process can change nothing in it.
 pub fn has_root_image(table: &[u8]) -> bool {
     root_image(table).is_some_and(|(root, _)| root.option("upperdir").is_none())
+}
+
+/// A root mount whose files the kernel proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedRoot {
+    /// The number of the mount.
+    pub mount: u64,
+    /// The fs-verity digest of the image.
+    pub digest: Vec<u8>,
+}
+
+/// The root mount, if the kernel proves each of its files by the digest of the image; else `None`. In: the mount table, and the line of kernel
+/// arguments.
+///
+/// The boot loader gave the digest to the program that mounted the image, which refuses another image. The image has the
+/// fs-verity digest of each file that it keeps elsewhere. With `verity=require` the overlay opens no file without a digest or with another one
+/// (Documentation/filesystems/overlayfs.rst, "fs-verity support").
+pub fn sealed_root(table: &[u8], arguments: &str) -> Option<SealedRoot> {
+    let (root, name) = root_image(table)?;
+    let is_fixed = root.option("upperdir").is_none() && root.option("verity") == Some(b"require");
+    let is_overlay = root.file_system == Some(b"overlay");
+    let argument = format!("composefs={name}");
+    if !is_fixed || !is_overlay || !arguments::split(arguments).contains(&argument) {
+        return None;
+    }
+    let digest = hex::decode(name).ok().filter(|digest| DIGEST_BYTES.contains(&digest.len()))?;
+    let mount = str::from_utf8(root.id).ok()?.parse().ok()?;
+    Some(SealedRoot { mount, digest })
 }
 
 /// The root mount and what follows the prefix in its source, if that is a composefs image.
@@ -59,5 +91,40 @@ mod tests {
         for source in ["overlay", "composefs:", "composefs:../x", "/dev/vda1", "composefs"] {
             assert_eq!(origin(source), None, "{source}");
         }
+    }
+
+    #[test]
+    fn only_a_root_that_requires_the_digest_of_the_booted_image_is_sealed() {
+        let digest = "0a".repeat(32);
+        let table = |source: &str, options: &str| format!("24 1 0:22 / / ro - overlay {source} {options}\n");
+        let sealed =
+            |table: &str, arguments: &str| sealed_root(table.as_bytes(), &format!("ro {arguments} quiet\n"));
+        let source = format!("composefs:{digest}");
+        let usual = table(&source, "ro,lowerdir+=/a,datadir+=/b,verity=require");
+        let booted = format!("composefs={digest}");
+        assert_eq!(sealed(&usual, &booted), Some(SealedRoot { mount: 24, digest: vec![0x0a; 32] }));
+
+        assert_eq!(sealed(&usual, ""), None, "nothing says that the host booted this image");
+        assert_eq!(sealed(&usual, &format!("composefs={}", "0b".repeat(32))), None, "it booted another");
+        assert_eq!(
+            sealed(&usual, &format!("composefs=?{digest}")),
+            None,
+            "it accepts files without a digest"
+        );
+        let insecure = table(&format!("composefs:?{digest}"), "ro,lowerdir+=/a,datadir+=/b,verity=require");
+        assert_eq!(sealed(&insecure, &format!("composefs=?{digest}")), None);
+        for options in [
+            "ro,lowerdir+=/a,datadir+=/b",
+            "ro,lowerdir+=/a,datadir+=/b,verity=on",
+            "rw,lowerdir+=/a,upperdir=/c,workdir=/d,verity=require",
+        ] {
+            assert_eq!(sealed(&table(&source, options), &booted), None, "{options}");
+        }
+        let other = usual.replace("overlay", "fuse.overlay");
+        assert_eq!(sealed(&other, &booted), None, "a server answers for its files");
+        let covered = format!("{usual}25 24 0:23 / / ro - overlay other ro\n");
+        assert_eq!(sealed(&covered, &booted), None, "another root hides it");
+        let short = usual.replace(&digest, "0a0a");
+        assert_eq!(sealed(&short, "composefs=0a0a"), None, "no digest");
     }
 }

@@ -14,7 +14,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use composefs::{COMPOSEFS_DEPLOYMENTS, has_root_image, origin_of_root};
+pub use composefs::{COMPOSEFS_DEPLOYMENTS, SealedRoot, has_root_image, origin_of_root, sealed_root};
 pub use origin::of_origin;
 pub use pristine::PristineEtc;
 pub use status::{DeploymentStatus, StatusError};

@@ -34,7 +34,7 @@ use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
 use crate::image::{self, Images};
 use crate::kernel::recursion::Recursion;
-use crate::observation::Observer;
+use crate::observation::{Observer, sealed::SealedContents};
 use sensor_model::expectation::{Expectation, Expected};
 use sensor_model::protocol::{GapReason, ThingId};
 use std::fmt;
@@ -86,7 +86,9 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     }
     // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
-    let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
+    // The memory of sealed files that were read grows only on a host that has such files.
+    let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::default());
+    let observer = Arc::new(observer);
     // The processes that read the configs have fewer capabilities than this one has now.
     options.inputs.root_image = observer.root_image_handle();
     let runtime = self::runtime()?;

@@ -6,7 +6,7 @@
 
 use super::{
     resolve::{HANDLE, link_target},
-    sealed::{Seal, SealedContents},
+    sealed::SealedContents,
     served::MountGuard,
 };
 use nix::{
@@ -240,7 +240,7 @@ impl Reader {
         object: &mut ObjectObservation,
     ) -> Result<(), FailedOperation> {
         let contents = self.sealed.as_ref().filter(|_| !want.keys);
-        let sealed = contents.and_then(|contents| Some((contents, Seal::of(file, stat)?)));
+        let sealed = contents.and_then(|contents| Some((contents, contents.seal(file, stat)?)));
         if let (Some((contents, seal)), Some(sha256)) = (&sealed, want.sha256)
             && contents.proves(seal, &sha256)
         {

@@ -15,7 +15,10 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
     observation::Observation,
-    os::{COMPOSEFS_DEPLOYMENTS, Deployment, arguments, of_origin, origin_of_root, reference},
+    os::{
+        COMPOSEFS_DEPLOYMENTS, Deployment, SealedRoot, arguments, of_origin, origin_of_root, reference,
+        sealed_root,
+    },
 };
 use std::{
     os::fd::AsFd as _,
@@ -126,6 +129,16 @@ fn is_staged(root: &Root, image: &str, staged: &str, booted: &Path) -> Result<bo
 /// Whether the host booted a deployment of an image, also if its files do not say which one.
 pub(super) fn boots_images(root: &Root) -> bool {
     root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok() || !matches!(composefs_origin(root), Ok(None))
+}
+
+/// The root mount, if the kernel proves each of its files and `root` is in it. The handle of the root keeps the mount, so no other mount gets
+/// its number.
+pub(super) fn sealed(root: &Root) -> Option<SealedRoot> {
+    let table = host_mounts(root).ok()?;
+    let arguments = read(root, Path::new(KERNEL_ARGUMENTS)).ok()?;
+    let sealed = sealed_root(&table, &arguments)?;
+    let found = stat_handle(root.directory().as_fd(), StatxFlags::MNT_ID).ok()?;
+    (found.stx_mnt_id == sealed.mount).then_some(sealed)
 }
 
 /// The origin file of a host whose root is a composefs image that bootc made without ostree.

@@ -2,15 +2,17 @@
 //!
 //! In: an open file, and the SHA-256 that its content should have. Out: whether the kernel refuses any other content. A file with fs-verity
 //! has a digest of its own that covers the whole content. The kernel compares each block with it, and gives no other bytes. So a file with the
-//! same fs-verity digest as one that was read before has the same content.
+//! same fs-verity digest as one that was read before has the same content. An overlay does not tell the digests of its files. If the host's
+//! root is an overlay that the kernel proves as a whole, the digest of the image and the inode's number in it stand for the content.
 
 use composefs_ioctls::fsverity::fs_ioc_measure_verity;
-use rustix::fs::{Statx, StatxAttributes, fstatfs};
+use rustix::fs::{Statx, StatxAttributes, StatxFlags, fstatfs};
+use sensor_model::os::SealedRoot;
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::HashMap,
     os::fd::BorrowedFd,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Magic numbers of the file systems of the kernel with fs-verity: ext4, Btrfs and f2fs (include/uapi/linux/magic.h). A FUSE server
@@ -19,70 +21,97 @@ const PROVING: [i64; 3] = [0xef53, 0x9123_683e, 0xf2f5_2010];
 /// `FS_VERITY_HASH_ALG_SHA256` and `FS_VERITY_HASH_ALG_SHA512` (include/uapi/linux/fsverity.h).
 const SHA256: u8 = 1;
 const SHA512: u8 = 2;
+/// Stands in the place of the algorithm in the digest of a [`Seal::Image`]; no algorithm has this number.
+const IMAGE: u8 = 0;
 /// Most contents that are known at a time, each of which takes 32 bytes on the disk and about twice that in memory.
 const MOST: usize = 512 << 10;
 
 /// That a file with a certain fs-verity digest has a content with a certain SHA-256: a digest of both.
 pub(crate) type SealedContent = [u8; 32];
 
-/// The fs-verity digest of a file, with its algorithm.
+/// What stands for the one content that the kernel gives of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seal {
-    algorithm: u8,
-    digest: Vec<u8>,
+pub(super) enum Seal {
+    /// The fs-verity digest of the file, with its algorithm.
+    File { algorithm: u8, digest: Vec<u8> },
+    /// The fs-verity digest of the image that is the host's root, and the number of the inode in it.
+    Image { digest: Vec<u8>, inode: u64 },
 }
 
 impl Seal {
-    /// The seal of an open file; `None` if the kernel proves nothing about its content, or does not say so. Then the file has to be read.
-    pub(super) fn of(file: BorrowedFd<'_>, stat: &Statx) -> Option<Self> {
+    /// The seal of an open file with fs-verity; `None` if the kernel proves nothing about its content, or does not say so. Then the file has to
+    /// be read.
+    fn of_file(file: BorrowedFd<'_>, stat: &Statx) -> Option<Self> {
         let is_sealed = stat.stx_attributes.contains(StatxAttributes::VERITY);
         if !is_sealed || !PROVING.contains(&fstatfs(file).ok()?.f_type) {
             return None;
         }
         if let Ok(digest) = fs_ioc_measure_verity::<32>(file, SHA256) {
-            return Some(Self { algorithm: SHA256, digest: digest.into() });
+            return Some(Self::File { algorithm: SHA256, digest: digest.into() });
         }
         let digest = fs_ioc_measure_verity::<64>(file, SHA512).ok()?;
-        Some(Self { algorithm: SHA512, digest: digest.into() })
+        Some(Self::File { algorithm: SHA512, digest: digest.into() })
+    }
+
+    /// The seal of a file in a root that the kernel proves; `None` for a file on another mount.
+    fn in_root(root: &SealedRoot, stat: &Statx) -> Option<Self> {
+        let needed = StatxFlags::MNT_ID | StatxFlags::INO;
+        let is_there = stat.stx_mask & needed.bits() == needed.bits() && stat.stx_mnt_id == root.mount;
+        is_there.then(|| Self::Image { digest: root.digest.clone(), inode: stat.stx_ino })
     }
 
     /// That a file with this seal has this content.
     fn of_content(&self, sha256: &[u8; 32]) -> SealedContent {
-        Sha256::new()
-            .chain_update([self.algorithm])
-            .chain_update(&self.digest)
-            .chain_update(sha256)
-            .finalize()
-            .into()
+        let hasher = match self {
+            Self::File { algorithm, digest } => Sha256::new().chain_update([*algorithm]).chain_update(digest),
+            Self::Image { digest, inode } => {
+                Sha256::new().chain_update([IMAGE]).chain_update(digest).chain_update(inode.to_le_bytes())
+            }
+        };
+        hasher.chain_update(sha256).finalize().into()
     }
 }
 
-/// The contents of files with fs-verity that were read before.
+/// The contents of sealed files that were read before.
 #[derive(Debug, Default)]
 pub(crate) struct SealedContents {
-    known: Mutex<Known>,
+    known: Mutex<HashMap<SealedContent, Use>>,
+    /// The host's root, if the kernel proves each file of it.
+    root: Option<SealedRoot>,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    /// Whether each content was asked for since the beginning.
-    contents: HashMap<SealedContent, bool>,
-    /// Those that are new since the last call of [`SealedContents::take_new`].
-    new: Vec<SealedContent>,
+/// What happened to a content since the beginning.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    /// A file had it.
+    is_used: bool,
+    /// It is new, and [`SealedContents::take_new`] has not given it yet.
+    is_new: bool,
 }
 
 impl SealedContents {
     /// The contents that an earlier process read.
     pub(crate) fn new(known: impl IntoIterator<Item = SealedContent>) -> Self {
-        let contents = known.into_iter().take(MOST).map(|content| (content, false)).collect();
-        Self { known: Mutex::new(Known { contents, new: Vec::new() }) }
+        let unused = Use { is_used: false, is_new: false };
+        let known = known.into_iter().take(MOST).map(|content| (content, unused)).collect();
+        Self { known: Mutex::new(known), root: None }
+    }
+
+    /// The same contents, on a host with this root.
+    pub(super) fn with_root(self, root: Option<SealedRoot>) -> Self {
+        Self { root, ..self }
+    }
+
+    /// The seal of an open file; `None` if the file has to be read.
+    pub(super) fn seal(&self, file: BorrowedFd<'_>, stat: &Statx) -> Option<Seal> {
+        Seal::of_file(file, stat).or_else(|| Seal::in_root(self.root.as_ref()?, stat))
     }
 
     /// Whether a file with this seal was read before and had this content.
     pub(super) fn proves(&self, seal: &Seal, sha256: &[u8; 32]) -> bool {
-        match self.known().contents.get_mut(&seal.of_content(sha256)) {
-            Some(is_used) => {
-                *is_used = true;
+        match self.known().get_mut(&seal.of_content(sha256)) {
+            Some(found) => {
+                found.is_used = true;
                 true
             }
             None => false,
@@ -93,23 +122,28 @@ impl SealedContents {
     pub(super) fn learn(&self, seal: &Seal, sha256: &[u8; 32]) {
         let mut known = self.known();
         let content = seal.of_content(sha256);
-        if known.contents.len() < MOST && known.contents.insert(content, true).is_none() {
-            known.new.push(content);
+        if let Some(found) = known.get_mut(&content) {
+            found.is_used = true;
+        } else if known.len() < MOST {
+            known.insert(content, Use { is_used: true, is_new: true });
         }
     }
 
     /// The contents that are new since the last call.
     pub(crate) fn take_new(&self) -> Vec<SealedContent> {
-        std::mem::take(&mut self.known().new)
+        let mut known = self.known();
+        let new = |(content, found): (&SealedContent, &mut Use)| {
+            std::mem::take(&mut found.is_new).then_some(*content)
+        };
+        known.iter_mut().filter_map(new).collect()
     }
 
     /// The contents that files had since the beginning. The others are of files that are gone.
     pub(crate) fn used(&self) -> Vec<SealedContent> {
-        let known = self.known();
-        known.contents.iter().filter(|(_, is_used)| **is_used).map(|(content, _)| *content).collect()
+        self.known().iter().filter(|(_, found)| found.is_used).map(|(content, _)| *content).collect()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, HashMap<SealedContent, Use>> {
         // Each lock covers one change of the map, so a panic elsewhere leaves it intact.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,11 +152,11 @@ impl SealedContents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{AtFlags, StatxFlags, statx};
-    use std::os::fd::AsFd as _;
+    use rustix::fs::{AtFlags, statx};
+    use std::{fs::File, os::fd::AsFd as _};
 
     fn seal(algorithm: u8, byte: u8) -> Seal {
-        Seal { algorithm, digest: vec![byte; 32] }
+        Seal::File { algorithm, digest: vec![byte; 32] }
     }
 
     #[test]
@@ -149,9 +183,38 @@ mod tests {
     }
 
     #[test]
+    fn only_a_file_on_the_mount_of_a_sealed_root_has_the_seal_of_the_image() {
+        let (_file, stat) = unsealed();
+        let root = |mount| SealedRoot { mount, digest: vec![1; 32] };
+        let found = Seal::in_root(&root(stat.stx_mnt_id), &stat);
+        assert_eq!(found, Some(Seal::Image { digest: vec![1; 32], inode: stat.stx_ino }));
+        assert_eq!(Seal::in_root(&root(stat.stx_mnt_id + 1), &stat), None, "another mount");
+        let mut unknown = stat;
+        unknown.stx_mask &= !StatxFlags::MNT_ID.bits();
+        assert_eq!(Seal::in_root(&root(stat.stx_mnt_id), &unknown), None, "a kernel that names no mount");
+    }
+
+    #[test]
+    fn the_seal_of_an_image_proves_one_content_of_one_inode_of_that_image() {
+        let seal = |digest, inode| Seal::Image { digest: vec![digest; 32], inode };
+        let contents = SealedContents::default();
+        contents.learn(&seal(1, 2), &[7; 32]);
+        assert!(contents.proves(&seal(1, 2), &[7; 32]));
+        assert!(!contents.proves(&seal(1, 2), &[8; 32]), "another content");
+        assert!(!contents.proves(&seal(1, 3), &[7; 32]), "another inode");
+        assert!(!contents.proves(&seal(2, 2), &[7; 32]), "another image");
+    }
+
+    #[test]
     fn a_file_without_fs_verity_has_no_seal() {
+        let (file, stat) = unsealed();
+        assert_eq!(SealedContents::default().seal(file.as_fd(), &stat), None);
+    }
+
+    fn unsealed() -> (File, Statx) {
         let file = tempfile::tempfile().unwrap();
-        let stat = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
-        assert_eq!(Seal::of(file.as_fd(), &stat), None);
+        let stat =
+            statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID).unwrap();
+        (file, stat)
     }
 }
