@@ -12,6 +12,9 @@ pub const MINIMAL: &str = "minimal";
 /// each change of the content.
 const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
+/// The attribute with the capabilities that a program gets.
+pub const CAPABILITY: &str = "security.capability";
+
 /// Whether an undeclared attribute is no difference. `description` is that of [`describe`].
 pub fn is_ignored(name: &str, description: &str) -> bool {
     // Reading `trusted.*` needs CAP_SYS_ADMIN, and the verdict must not depend on the reader. These attributes grant nothing;
@@ -25,7 +28,7 @@ pub fn describe(name: &str, value: &[u8]) -> String {
     let understood = match name {
         "system.posix_acl_access" | "system.posix_acl_default" => posix_acl(value, name),
         "system.nfs4_acl" => nfs4_is_minimal(value).and_then(|minimal| minimal.then(|| MINIMAL.to_owned())),
-        "security.capability" => capabilities(value),
+        CAPABILITY => capabilities(value),
         _ => None,
     };
     understood.unwrap_or_else(|| format!("sha256:{}", hex::encode(Sha256::digest(value))))
@@ -97,64 +100,106 @@ fn capabilities(value: &[u8]) -> Option<String> {
         return None;
     }
     let set = |low: usize, high: usize| Some(u64::from(word(low)?) | (u64::from(word(high)?) << 32));
-    let (permitted, inheritable) = (set(1, 3)?, set(2, 4)?);
-    let mut parts: Vec<String> = Vec::new();
-    for (bits, flags) in [(permitted, if magic & 1 == 1 { "ep" } else { "p" }), (inheritable, "i")] {
-        let names: Vec<String> = (0..64).filter(|bit| bits & (1 << bit) != 0).map(capability_name).collect();
-        if !names.is_empty() {
-            parts.push(format!("{}+{flags}", names.join(",")));
-        }
-    }
+    let mut parts = granted(set(1, 3)?, set(2, 4)?, magic & 1 == 1);
     if let Some(root) = root {
         parts.push(format!("rootid={root}"));
     }
     Some(parts.join(" "))
 }
 
+/// The words for sets of capabilities.
+fn granted(permitted: u64, inheritable: u64, is_effective: bool) -> Vec<String> {
+    let mut parts = Vec::new();
+    for (bits, flags) in [(permitted, if is_effective { "ep" } else { "p" }), (inheritable, "i")] {
+        let names: Vec<String> = (0..64).filter(|bit| bits & (1 << bit) != 0).map(capability_name).collect();
+        if !names.is_empty() {
+            parts.push(format!("{}+{flags}", names.join(",")));
+        }
+    }
+    parts
+}
+
+/// The description of capabilities in the form of `setcap` (`cap_from_text(3)`), as [`describe`] has it: `cap_net_raw=ep` is `cap_net_raw+ep`.
+/// Empty if the text grants nothing; `None` if it is not such a text.
+pub fn described_capabilities(text: &str) -> Option<String> {
+    // Effective, inheritable, permitted.
+    let mut sets = [0_u64; 3];
+    for clause in text.split_ascii_whitespace() {
+        let operators = ['=', '+', '-'];
+        let start = clause.find(operators)?;
+        let (names, mut actions) = clause.split_at(start);
+        let bits = match names {
+            "" | "all" => (1 << NAMES.len()) - 1,
+            names => names.split(',').try_fold(0, |bits, name| Some(bits | 1 << capability_bit(name)?))?,
+        };
+        while let Some(operator) = actions.chars().next() {
+            let rest = &actions[1..];
+            let end = rest.find(operators).unwrap_or(rest.len());
+            if operator == '=' {
+                sets = sets.map(|set| set & !bits);
+            }
+            for flag in rest[..end].chars() {
+                let set = &mut sets["eip".find(flag)?];
+                if operator == '-' { *set &= !bits } else { *set |= bits }
+            }
+            actions = &rest[end..];
+        }
+    }
+    let [effective, inheritable, permitted] = sets;
+    Some(granted(permitted, inheritable, effective != 0).join(" "))
+}
+
+/// The names of capabilities by their numbers (include/uapi/linux/capability.h), without their common beginning.
+const NAMES: [&str; 41] = [
+    "chown",
+    "dac_override",
+    "dac_read_search",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "linux_immutable",
+    "net_bind_service",
+    "net_broadcast",
+    "net_admin",
+    "net_raw",
+    "ipc_lock",
+    "ipc_owner",
+    "sys_module",
+    "sys_rawio",
+    "sys_chroot",
+    "sys_ptrace",
+    "sys_pacct",
+    "sys_admin",
+    "sys_boot",
+    "sys_nice",
+    "sys_resource",
+    "sys_time",
+    "sys_tty_config",
+    "mknod",
+    "lease",
+    "audit_write",
+    "audit_control",
+    "setfcap",
+    "mac_override",
+    "mac_admin",
+    "syslog",
+    "wake_alarm",
+    "block_suspend",
+    "audit_read",
+    "perfmon",
+    "bpf",
+    "checkpoint_restore",
+];
+
+fn capability_bit(name: &str) -> Option<usize> {
+    let name = name.strip_prefix("cap_")?;
+    NAMES.iter().position(|known| *known == name)
+}
+
 fn capability_name(bit: usize) -> String {
-    const NAMES: [&str; 41] = [
-        "chown",
-        "dac_override",
-        "dac_read_search",
-        "fowner",
-        "fsetid",
-        "kill",
-        "setgid",
-        "setuid",
-        "setpcap",
-        "linux_immutable",
-        "net_bind_service",
-        "net_broadcast",
-        "net_admin",
-        "net_raw",
-        "ipc_lock",
-        "ipc_owner",
-        "sys_module",
-        "sys_rawio",
-        "sys_chroot",
-        "sys_ptrace",
-        "sys_pacct",
-        "sys_admin",
-        "sys_boot",
-        "sys_nice",
-        "sys_resource",
-        "sys_time",
-        "sys_tty_config",
-        "mknod",
-        "lease",
-        "audit_write",
-        "audit_control",
-        "setfcap",
-        "mac_override",
-        "mac_admin",
-        "syslog",
-        "wake_alarm",
-        "block_suspend",
-        "audit_read",
-        "perfmon",
-        "bpf",
-        "checkpoint_restore",
-    ];
     NAMES.get(bit).map_or_else(|| format!("cap_{bit}"), |name| format!("cap_{name}"))
 }
 
@@ -170,6 +215,28 @@ mod tests {
             value.extend(id.to_le_bytes());
         }
         value
+    }
+
+    #[test]
+    fn capabilities_in_words_are_described_as_those_of_a_file() {
+        for (text, described) in [
+            ("cap_net_raw=ep", "cap_net_raw+ep"),
+            ("cap_net_raw,cap_net_admin=p", "cap_net_admin,cap_net_raw+p"),
+            ("= cap_setuid+ep", "cap_setuid+ep"),
+            ("cap_setuid+p cap_setuid+e", "cap_setuid+ep"),
+            ("cap_kill=eip cap_kill-i", "cap_kill+ep"),
+            ("cap_kill+ip-p", "cap_kill+i"),
+            ("all=p cap_kill= all-p", ""),
+            ("", ""),
+            ("=", ""),
+        ] {
+            assert_eq!(described_capabilities(text).as_deref(), Some(described), "{text}");
+        }
+        let all = described_capabilities("=ep").unwrap();
+        assert!(all.starts_with("cap_chown,") && all.ends_with("cap_checkpoint_restore+ep"), "{all}");
+        for text in ["cap_net_raw", "cap_other=ep", "net_raw=ep", "cap_net_raw=x", ",=p", "cap_net_raw é"] {
+            assert_eq!(described_capabilities(text), None, "{text}");
+        }
     }
 
     fn nfs4(names: &[&str]) -> Vec<u8> {

@@ -219,16 +219,17 @@ fn xattrs(
     object: &ObjectObservation,
     differences: &mut Vec<Difference>,
 ) {
-    let expected: &[(String, String)] = match expected {
-        None => &[],
-        Some(ExpectedXattrs::Listed(listed)) => listed,
+    let (expected, all): (&[(String, String)], bool) = match expected {
+        None => (&[], true),
+        Some(ExpectedXattrs::Listed(listed)) => (listed, true),
+        Some(ExpectedXattrs::Capabilities(listed)) => (listed, false),
         Some(ExpectedXattrs::Unknown) => return,
     };
     let value = |of: &[(String, String)], wanted: &str| {
         of.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
     };
     for (name, description) in &object.xattrs {
-        if xattr::is_ignored(name, description) {
+        if xattr::is_ignored(name, description) || !(all || name == xattr::CAPABILITY) {
             continue;
         }
         let found = format!("{name}={description}");

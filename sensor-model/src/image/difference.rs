@@ -3,7 +3,10 @@
 //! In: an entry, and the observation of its path. Out: the differences, with the texts that a declared thing would have. Times are
 //! never compared, because tools that make an image from a commit set them all to zero.
 
-use super::entry::{ImageEntry, Known};
+use super::{
+    entry::{ImageEntry, Known},
+    reference::KnownXattrs,
+};
 use crate::{
     compare::{Ids, compare},
     difference::{Difference, DifferenceKind},
@@ -73,12 +76,12 @@ pub fn changed_parts(old: &ImageEntry, new: &ImageEntry) -> Vec<&'static str> {
     parts.into_iter().filter(|(differs, _)| *differs).map(|(_, part)| part).collect()
 }
 
-/// What differs. `knows_xattrs`: whether the image has the extended attributes of its entries.
+/// What differs. `known_xattrs`: which extended attributes of the entry's path the image knows.
 pub fn differences(
     entry: &ImageEntry,
     expectation: &Expectation,
     observation: &Observation,
-    knows_xattrs: bool,
+    known_xattrs: KnownXattrs,
 ) -> Vec<Difference> {
     if entry.known == Known::Name {
         return Vec::new();
@@ -99,8 +102,8 @@ pub fn differences(
         DifferenceKind::Mode => entry.known.has_metadata(),
         _ => true,
     });
-    if knows_xattrs && entry.known.has_metadata() && !is_wrong_type {
-        found.extend(xattrs(entry, expectation, object));
+    if entry.known.has_metadata() && !is_wrong_type {
+        found.extend(xattrs(entry, expectation, object, known_xattrs));
     }
     found
 }
@@ -145,8 +148,20 @@ fn special(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObserva
 }
 
 /// Attributes that the image has and the host has not, or the reverse. The label is the host's policy's matter.
-fn xattrs(entry: &ImageEntry, expectation: &Expectation, object: &ObjectObservation) -> Vec<Difference> {
-    let counts = |name: &str, value: &str| name != selinux::ATTRIBUTE && !xattr::is_ignored(name, value);
+fn xattrs(
+    entry: &ImageEntry,
+    expectation: &Expectation,
+    object: &ObjectObservation,
+    known: KnownXattrs,
+) -> Vec<Difference> {
+    let is_known = |name: &str| match known {
+        KnownXattrs::All => true,
+        KnownXattrs::Capabilities => name == xattr::CAPABILITY,
+        KnownXattrs::None => false,
+    };
+    let counts = |name: &str, value: &str| {
+        is_known(name) && name != selinux::ATTRIBUTE && !xattr::is_ignored(name, value)
+    };
     let of = |list: &[(String, String)], wanted: &str| {
         let found = list.iter().find(|(name, value)| name == wanted && counts(name, value));
         found.map(|(_, value)| value.clone())

@@ -36,7 +36,7 @@ pub use manifest::{
     Choice, Compression, ConfigError, Descriptor, ImageConfig, Manifest, ManifestDocument, ManifestError,
     Platform, parse_config, parse_document,
 };
-pub use reference::{ImageMeta, ImageSource, LayerMeta, Package, Strength, is_digest};
+pub use reference::{ImageMeta, ImageSource, KnownXattrs, LayerMeta, Package, Strength, is_digest};
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;

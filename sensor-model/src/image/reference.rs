@@ -123,16 +123,31 @@ pub struct ImageMeta {
     pub state: Option<String>,
 }
 
+/// Which extended attributes of a path are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownXattrs {
+    /// Each one.
+    All,
+    /// The capabilities.
+    Capabilities,
+    /// Not one.
+    None,
+}
+
 impl ImageMeta {
     /// Whether a digest names this image: that of the manifest, or of an image index that leads to it.
     pub fn is(&self, digest: &str) -> bool {
         self.digest == digest || self.indexes.iter().any(|index| index == digest)
     }
 
-    /// Whether the entries have all extended attributes of their paths. An ostree commit has them in objects of their own, and packages
-    /// have none, or only some.
-    pub fn knows_xattrs(&self) -> bool {
-        self.source != ImageSource::Packages && !self.ostree
+    /// Which extended attributes of its path an entry has. An ostree commit has them in objects of their own. A database of packages has
+    /// either no metadata, or the capabilities.
+    pub fn known_xattrs(&self, entry: &ImageEntry) -> KnownXattrs {
+        match self.source {
+            _ if self.ostree || !entry.known.has_metadata() => KnownXattrs::None,
+            ImageSource::Packages => KnownXattrs::Capabilities,
+            _ => KnownXattrs::All,
+        }
     }
 
     /// What a verdict about an entry rests on.

@@ -6,6 +6,7 @@ use super::header::{Blob, HeaderError, paths};
 use crate::{
     image::{ImageEntry, Known, Package},
     observation::FileType,
+    xattr::{CAPABILITY, described_capabilities},
 };
 
 /// Tags of a package (`rpmtag.h`).
@@ -25,13 +26,15 @@ const USERS: u32 = 1039;
 const GROUPS: u32 = 1040;
 const VERIFY_FLAGS: u32 = 1045;
 const LONG_SIZES: u32 = 5008;
+/// Only a package that gives a file capabilities has this tag.
+const CAPABILITIES: u32 = 5010;
 
 /// Flags of a file (`rpmfiles.h`): a configuration file, and a name that the package only owns.
 const CONFIG: u32 = 1;
 const GHOST: u32 = 1 << 6;
 /// What `rpm --verify` compares (`rpmvf.h`).
 const VERIFY_DIGEST: u32 = 1;
-const VERIFY_METADATA: u32 = (1 << 3) | (1 << 4) | (1 << 6);
+const VERIFY_METADATA: u32 = (1 << 3) | (1 << 4) | (1 << 6) | (1 << 8);
 
 /// A package.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct RpmFile {
     target: Vec<u8>,
     user: Vec<u8>,
     group: Vec<u8>,
+    /// As [`crate::xattr::describe`] has them; empty without, and `None` if they are in no known form.
+    capabilities: Option<String>,
     flags: u32,
     verify: u32,
 }
@@ -81,6 +86,7 @@ pub fn package(blob: &[u8]) -> Result<RpmPackage, HeaderError> {
     };
     let (digests, targets) = (header.strings(DIGESTS)?, header.strings(TARGETS)?);
     let (users, groups) = (header.strings(USERS)?, header.strings(GROUPS)?);
+    let capabilities = header.strings(CAPABILITIES)?;
     let flags = header.numbers(FLAGS)?.unwrap_or_default();
     let verify = header.numbers(VERIFY_FLAGS)?.unwrap_or_default();
     let string = |list: &Option<Vec<&[u8]>>, place: usize| {
@@ -101,6 +107,7 @@ pub fn package(blob: &[u8]) -> Result<RpmPackage, HeaderError> {
             target: string(&targets, place),
             user: string(&users, place),
             group: string(&groups, place),
+            capabilities: described_capabilities(&String::from_utf8_lossy(&string(&capabilities, place))),
             flags: flags.get(place).copied().unwrap_or(0),
             verify: verify.get(place).copied().unwrap_or(u32::MAX),
         }
@@ -123,8 +130,12 @@ impl RpmFile {
             _ => None,
         };
         let (user, group) = (uid(&self.user), gid(&self.group));
-        let has_metadata =
-            self.verify & VERIFY_METADATA == VERIFY_METADATA && user.is_some() && group.is_some();
+        let capabilities = self.capabilities.as_ref();
+        let has_metadata = self.verify & VERIFY_METADATA == VERIFY_METADATA
+            && user.is_some()
+            && group.is_some()
+            && capabilities.is_some();
+        let capabilities = capabilities.filter(|granted| !granted.is_empty());
         let known = match file_type {
             _ if self.flags & GHOST != 0 => Known::Name,
             None => Known::Existence,
@@ -143,7 +154,10 @@ impl RpmFile {
             size: if has_content { self.size } else { 0 },
             sha256: self.sha256.filter(|_| has_content),
             md5: self.md5.filter(|_| has_content),
-            xattrs: Vec::new(),
+            xattrs: capabilities
+                .map(|granted| (CAPABILITY.to_owned(), granted.clone()))
+                .into_iter()
+                .collect(),
             target: is_link.then(|| self.target.clone()),
             device: None,
             layer,

@@ -111,3 +111,19 @@ fn a_package_has_its_version_and_the_state_of_each_of_its_paths() {
     let directory = entry("/etc/cron.d/sub");
     assert_eq!((directory.file_type, directory.sha256), (FileType::Directory, None));
 }
+
+/// The header that rpm 4.18 made of a package with `%caps` of three files, one of them with `%verify(not caps)`.
+#[test]
+fn a_file_has_the_capabilities_that_rpm_verifies() {
+    use crate::image::Known;
+    let found = package(include_bytes!("testdata/capabilities.header")).unwrap();
+    let entry = |path: &str| {
+        let file = found.files.iter().find(|file| file.path == path.as_bytes()).unwrap();
+        let entry = file.entry(0, |_| Some(0), |_| Some(0));
+        (entry.known, entry.xattrs.first().map(|(_, value)| value.clone()).unwrap_or_default())
+    };
+    assert_eq!(entry("/opt/caps/ping"), (Known::All, "cap_net_admin,cap_net_raw+p".to_owned()));
+    assert_eq!(entry("/opt/caps/both"), (Known::All, "cap_setuid+p cap_kill+i".to_owned()));
+    assert_eq!(entry("/opt/caps/plain"), (Known::All, String::new()));
+    assert_eq!(entry("/opt/caps/unverified").0, Known::Content, "its mode and owner are not known either");
+}

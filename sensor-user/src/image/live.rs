@@ -20,7 +20,7 @@ use sensor_model::{
     closed::{HostDirectories, PackagedPath},
     drift_policy::DriftPolicy,
     expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs, ImageLayer, Thing},
-    image::{ImageEntry, ImageMeta, ImageSource, is_of_each_host},
+    image::{ImageEntry, ImageMeta, ImageSource, KnownXattrs, is_of_each_host},
     observation::FileType,
     xattr,
 };
@@ -289,11 +289,13 @@ fn live(
     let listed: Vec<(String, String)> = counted.cloned().collect();
     let mut expectation = entry.expectation(path, source.clone());
     if let Expected::File(file) = &mut expectation.expected {
-        file.xattrs = match (meta.knows_xattrs(), listed.is_empty()) {
-            (false, _) => Some(Box::new(ExpectedXattrs::Unknown)),
-            (true, true) => None,
-            (true, false) => Some(Box::new(ExpectedXattrs::Listed(listed))),
+        let known = match meta.known_xattrs(entry) {
+            KnownXattrs::None => Some(ExpectedXattrs::Unknown),
+            KnownXattrs::Capabilities => Some(ExpectedXattrs::Capabilities(listed)),
+            KnownXattrs::All if listed.is_empty() => None,
+            KnownXattrs::All => Some(ExpectedXattrs::Listed(listed)),
         };
+        file.xattrs = known.map(Box::new);
     }
     Some(expectation)
 }

@@ -9,7 +9,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
-    image::{ImageEntry, ImageSource, Known, differences, is_of_each_host, md5_difference},
+    image::{ImageEntry, ImageSource, Known, KnownXattrs, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
     os::PristineEtc,
 };
@@ -164,7 +164,7 @@ impl<'a> Verifier<'a> {
         let expectation = entry.expectation(&path, source);
         let observed = self.observer.observe(&expectation).observation;
         let (observation, sum) = self.sum(&path, &entry, observed);
-        let mut differences = differences(&entry, &expectation, &observation, meta.knows_xattrs());
+        let mut differences = differences(&entry, &expectation, &observation, meta.known_xattrs(&entry));
         differences.extend(sum.and_then(|sum| md5_difference(&entry, &path, sum)));
         let other_content_in = if differences.is_empty() {
             None
@@ -185,8 +185,12 @@ impl<'a> Verifier<'a> {
         let differs = |deployment: &&PathBuf| {
             let there = deployment.join(shipped.strip_prefix("/").unwrap_or(&shipped));
             let expectation = entry.expectation(&there, source.clone());
-            let found =
-                differences(entry, &expectation, &self.observer.observe(&expectation).observation, false);
+            let found = differences(
+                entry,
+                &expectation,
+                &self.observer.observe(&expectation).observation,
+                KnownXattrs::None,
+            );
             found.iter().any(|difference| {
                 matches!(
                     difference.kind,

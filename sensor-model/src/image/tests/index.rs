@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     difference::DifferenceKind,
     expectation::{ExpectationSource, ImageLayer},
-    image::{Known, MAGIC, differences},
+    image::{Known, KnownXattrs, MAGIC, differences},
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::path::Path;
@@ -113,11 +113,11 @@ fn a_trailer_is_that_of_its_file_alone() {
     );
 }
 
-fn found(entry: &ImageEntry, observation: &Observation, knows_xattrs: bool) -> Vec<DifferenceKind> {
+fn found(entry: &ImageEntry, observation: &Observation, known: KnownXattrs) -> Vec<DifferenceKind> {
     let source =
         ExpectationSource::ImageLayer(ImageLayer { layer: "sha256:l".into(), image: "sha256:i".into() });
     let expectation = entry.expectation(Path::new("/p"), source);
-    let found = differences(entry, &expectation, observation, knows_xattrs);
+    let found = differences(entry, &expectation, observation, known);
     assert!(found.iter().all(|difference| difference.text.contains("/p")), "{found:?}");
     found.into_iter().map(|difference| difference.kind).collect()
 }
@@ -148,7 +148,7 @@ fn each_part_of_an_entry_is_compared_and_the_label_is_not() {
     let with = |change: fn(&mut ObjectObservation)| {
         let mut object = object.clone();
         change(&mut object);
-        found(&entry, &Observation::Object(Box::new(object)), true)
+        found(&entry, &Observation::Object(Box::new(object)), KnownXattrs::All)
     };
     assert!(with(|_| {}).is_empty());
     assert_eq!(with(|object| object.sha256 = Some([8; 32])), [DifferenceKind::Content]);
@@ -160,9 +160,9 @@ fn each_part_of_an_entry_is_compared_and_the_label_is_not() {
         [DifferenceKind::Xattr]
     );
     assert_eq!(with(|object| object.file_type = FileType::Fifo)[0], DifferenceKind::Type);
-    assert_eq!(found(&entry, &Observation::Missing, true), [DifferenceKind::Missing]);
+    assert_eq!(found(&entry, &Observation::Missing, KnownXattrs::All), [DifferenceKind::Missing]);
     assert_eq!(
-        found(&entry, &Observation::Unreadable { error: "/p".into() }, true),
+        found(&entry, &Observation::Unreadable { error: "/p".into() }, KnownXattrs::All),
         [DifferenceKind::Unreadable]
     );
 }
@@ -171,10 +171,24 @@ fn each_part_of_an_entry_is_compared_and_the_label_is_not() {
 fn what_an_image_does_not_know_is_not_compared() {
     let (entry, mut object) = file();
     object.xattrs.clear();
-    assert!(found(&entry, &Observation::Object(Box::new(object)), false).is_empty());
+    assert!(found(&entry, &Observation::Object(Box::new(object)), KnownXattrs::None).is_empty());
     let implied = ImageEntry { file_type: FileType::Directory, sha256: None, known: Known::Content, ..entry };
     let directory = ObjectObservation::new(FileType::Directory, 0o700, 9, 9);
-    assert!(found(&implied, &Observation::Object(Box::new(directory)), true).is_empty());
+    assert!(found(&implied, &Observation::Object(Box::new(directory)), KnownXattrs::All).is_empty());
+}
+
+#[test]
+fn of_a_package_only_the_capabilities_of_a_file_are_compared() {
+    let (entry, object) = file();
+    let with = |xattrs: &[(&str, &str)]| {
+        let xattrs = xattrs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let object = ObjectObservation { xattrs, ..object.clone() };
+        found(&entry, &Observation::Object(Box::new(object)), KnownXattrs::Capabilities)
+    };
+    let declared = ("security.capability", "cap_net_raw+ep");
+    assert!(with(&[declared, ("user.b", "sha256:1")]).is_empty());
+    assert_eq!(with(&[]), [DifferenceKind::Xattr]);
+    assert_eq!(with(&[("security.capability", "cap_setuid+ep")]), [DifferenceKind::Xattr]);
 }
 
 #[test]
@@ -182,8 +196,8 @@ fn devices_links_and_pipes_are_compared() {
     let (entry, _) = file();
     let object = |file_type| Observation::Object(Box::new(ObjectObservation::new(file_type, 0o4755, 1, 2)));
     let pipe = ImageEntry { file_type: FileType::Fifo, sha256: None, ..entry.clone() };
-    assert!(found(&pipe, &object(FileType::Fifo), true).is_empty());
-    assert_eq!(found(&pipe, &object(FileType::Regular), true), [DifferenceKind::Type]);
+    assert!(found(&pipe, &object(FileType::Fifo), KnownXattrs::All).is_empty());
+    assert_eq!(found(&pipe, &object(FileType::Regular), KnownXattrs::All), [DifferenceKind::Type]);
     let link = ImageEntry {
         file_type: FileType::Symlink,
         target: Some(b"a".to_vec()),
@@ -193,5 +207,8 @@ fn devices_links_and_pipes_are_compared() {
     };
     let mut to = ObjectObservation::new(FileType::Symlink, 0o777, 1, 2);
     to.target = Some("b".into());
-    assert_eq!(found(&link, &Observation::Object(Box::new(to)), true), [DifferenceKind::LinkTarget]);
+    assert_eq!(
+        found(&link, &Observation::Object(Box::new(to)), KnownXattrs::All),
+        [DifferenceKind::LinkTarget]
+    );
 }
