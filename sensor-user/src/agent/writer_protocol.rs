@@ -69,6 +69,8 @@ pub(crate) fn digest(expectation: &Expectation) -> String {
 #[derive(Debug)]
 pub(crate) struct WriterConnection {
     _stream: BufReader<UnixStream>,
+    /// The daemon answered the announcement.
+    pub(crate) is_answered: bool,
     /// The daemon expects another state than the repair would write.
     pub(crate) unexpected: bool,
 }
@@ -95,10 +97,10 @@ impl WriterConnection {
             }
         };
         let mut stream = BufReader::new(stream);
-        let mut unexpected = false;
+        let (mut is_answered, mut unexpected) = (false, false);
         match timeout(PATIENCE, ask(&mut stream, announcement)).await {
             Ok(Ok(answer)) => {
-                unexpected = answer.unexpected;
+                (is_answered, unexpected) = (true, answer.unexpected);
                 if !answer.unwatched.is_empty() {
                     say(&format!("the daemon does not watch everything: {}", answer.unwatched));
                 }
@@ -112,7 +114,7 @@ impl WriterConnection {
             Ok(Err(error)) => say(&format!("the daemon gave no answer: {error}")),
             Err(_) => say(&format!("the daemon gave no answer within {} s", PATIENCE.as_secs())),
         }
-        Some(Self { _stream: stream, unexpected })
+        Some(Self { _stream: stream, is_answered, unexpected })
     }
 }
 

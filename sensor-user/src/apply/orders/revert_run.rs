@@ -69,6 +69,11 @@ enum RevertRunError {
          daemon tries again"
     )]
     Unexpected,
+    /// The running daemon may expect another state.
+    #[error(
+        "the running daemon gave no answer, so it may expect another state of these paths; nothing was written, and the daemon tries again"
+    )]
+    NoAnswer,
 }
 
 /// A thing is not written back.
@@ -146,7 +151,10 @@ async fn revert(
     }
     due.sort_by_cached_key(|(expectation, _)| order(expectation));
     let expectations = || due.iter().map(|(expectation, _)| *expectation);
-    let _daemon = announce(&state, expectations()).await.map_err(|_| RevertRunError::Unexpected)?;
+    let daemon = announce(&state, expectations()).await.map_err(|_| RevertRunError::Unexpected)?;
+    if daemon.as_ref().is_some_and(|daemon| !daemon.is_answered) {
+        return Err(RevertRunError::NoAnswer);
+    }
     Restorer::new(Arc::clone(&observer), root).remove_leftovers(expectations());
     let orders = OrderDirectory::new(&state);
     for (expectation, ordered) in due {

@@ -1,13 +1,17 @@
 //! The process that writes back, on hosts of the tests.
 
 use super::*;
-use crate::quarantine::Quarantine;
+use crate::{agent::writer_protocol, quarantine::Quarantine};
 use sensor_model::record::Actor;
 use serde_json::json;
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        net::UnixListener,
+    },
     path::Path,
+    thread,
 };
 use tempfile::TempDir;
 
@@ -153,6 +157,21 @@ fn during_an_apply_nothing_is_written_and_each_thing_has_the_reason() {
     assert_eq!(case.read("etc/file"), "drift");
     drop(apply);
     assert_eq!(case.revert(&[Thing::file("/etc/file")])[0].error, None);
+}
+
+#[test]
+fn without_an_answer_of_the_running_daemon_nothing_is_written() {
+    let case = Case::new(&revert_file());
+    Store::open(&case.state()).unwrap();
+    let daemon = UnixListener::bind(writer_protocol::socket(&case.state())).unwrap();
+    let silent = thread::spawn(move || drop(daemon.accept().unwrap()));
+    let results = case.revert(&[Thing::file("/etc/file")]);
+    silent.join().unwrap();
+    assert!(
+        results[0].error.as_ref().unwrap().starts_with("the running daemon gave no answer"),
+        "{results:?}"
+    );
+    assert_eq!(case.read("etc/file"), "drift");
 }
 
 #[test]
