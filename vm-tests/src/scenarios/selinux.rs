@@ -72,6 +72,7 @@ pub(super) fn labels(context: &mut Context) -> Result<()> {
     context.check("revert", revert(&node));
     context.check("enforcing", enforcing(&node));
     context.check("apply", apply(&node));
+    context.check("ordered", ordered(&node));
     context.check("denials", denials());
     Ok(())
 }
@@ -278,6 +279,28 @@ fn apply(node: &Node) -> Result<String> {
     ensure!(drifted.is_none(), "our own writes are no drift: {drifted:?}");
     node.holdfast(0, &["check"])?;
     Ok(format!("{} paths as matchpathcon says", APPLIED.len()))
+}
+
+/// In the mode `manage` a unit of systemd writes back, with a copy of the program. The policy lets systemd start only a file with the label of a
+/// program. The sensor of that mode reads with another capability than that of the service, which writes.
+fn ordered(node: &Node) -> Result<String> {
+    fs::create_dir_all("/etc/systemd/system/holdfast.service.d")?;
+    fs::write(
+        "/etc/systemd/system/holdfast.service.d/manage.conf",
+        "[Service]\nExecStart=\nExecStart=/usr/local/bin/holdfast agent --mode manage --reporter-uid 4711\n\
+         CapabilityBoundingSet=CAP_DAC_READ_SEARCH\n",
+    )?;
+    let before = node.records()?.len();
+    shell("systemctl daemon-reload && systemctl restart holdfast.service")?;
+    node.wait_for("the daemon to start", before, |record| record["kind"] == "start")?;
+    node.wait_for_verdict("compliant")?;
+    let written = put_back(node)?;
+    labelled(&["/usr/local/bin/holdfast"])?;
+    let (copy, program) = (type_of("/var/lib/holdfast/order/holdfast")?, type_of("/usr/local/bin/holdfast")?);
+    ensure!(copy == program, "the copy has the type {copy}, and the program {program}");
+    let ran = run("journalctl", &["--unit", "holdfast-revert.service", "--output", "cat"])?;
+    ensure!(ran.contains("holdfast-revert.service"), "the unit did not run: {ran}");
+    Ok(written)
 }
 
 /// The operations of the daemon that the policy refused, or would have refused before the kernel enforced it.
