@@ -36,6 +36,10 @@ fn same_paths(option: &str) -> Vec<String> {
         .collect()
 }
 
+/// Options of the linker with which a program takes less memory: a packed table of relocations (`DT_RELR`), and one function in the place of
+/// several with the same code. Rust does not promise that two functions have two addresses.
+const SMALL: [&str; 2] = ["-zpack-relative-relocs", "--icf=all"];
+
 /// Optimisation of debug builds for guests. The manifest optimises nothing, since tests take longer to compile than to run; an
 /// emulated guest needs the reverse.
 const DEV_LEVEL: &str = "CARGO_PROFILE_DEV_OPT_LEVEL";
@@ -183,6 +187,7 @@ pub(crate) fn build_static(
     let (name, folder) = profile.names();
     let target = target_dir().join("static");
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    flags.extend(SMALL.map(|option| format!("-Clink-arg=-Wl,{option}")));
     flags.extend(same_paths("--remap-path-prefix"));
     let level = std::env::var_os(DEV_LEVEL).is_none().then_some((DEV_LEVEL, "1"));
     show(
