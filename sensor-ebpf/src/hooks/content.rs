@@ -168,8 +168,12 @@ pub(crate) fn file_ioctl_compat(args: Arguments) -> i32 {
 }
 
 /// Commands of those families that only read, and that tools issue often: FS_IOC_GETFLAGS,
-/// FS_IOC_GETVERSION, both also with 32 bits, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h).
+/// FS_IOC_GETVERSION, both also with 32 bits, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h), and FS_IOC_MEASURE_VERITY, by which
+/// an observation asks for a seal (include/uapi/linux/fsverity.h).
 #[inline(always)]
 fn reads_only(command: u64) -> bool {
-    matches!(command, 0x8008_6601 | 0x8008_7601 | 0x8004_6601 | 0x8004_7601 | 0xc020_660b | 0x801c_581f)
+    matches!(
+        command,
+        0x8008_6601 | 0x8008_7601 | 0x8004_6601 | 0x8004_7601 | 0xc020_660b | 0x801c_581f | 0xc004_6686
+    )
 }

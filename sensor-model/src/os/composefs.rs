@@ -41,9 +41,10 @@ pub struct SealedRoot {
 /// The root mount, if the kernel proves each of its files by the digest of the image; else `None`. In: the mount table, and the line of kernel
 /// arguments.
 ///
-/// The boot loader gave the digest to the program that mounted the image, which refuses another image. The image has the
-/// fs-verity digest of each file that it keeps elsewhere. With `verity=require` the overlay opens no file without a digest or with another one
-/// (Documentation/filesystems/overlayfs.rst, "fs-verity support").
+/// The image has the fs-verity digest of each file that it keeps elsewhere. With `verity=require` the overlay opens no file without a digest or
+/// with another one (Documentation/filesystems/overlayfs.rst, "fs-verity support"). The image itself is read-only as long as it is mounted.
+/// Root may have the next boot mount another image under the same digest, since bootc also accepts a name that leads to an image. So the
+/// digest identifies the image in one boot only.
 pub fn sealed_root(table: &[u8], arguments: &str) -> Option<SealedRoot> {
     let (root, name) = root_image(table)?;
     let is_fixed = root.option("upperdir").is_none() && root.option("verity") == Some(b"require");

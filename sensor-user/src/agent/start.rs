@@ -86,8 +86,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     }
     // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
-    // The memory of sealed files that were read grows only on a host that has such files.
-    let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::default());
+    let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::of_watched());
     let observer = Arc::new(observer);
     // The processes that read the configs have fewer capabilities than this one has now.
     options.inputs.root_image = observer.root_image_handle();

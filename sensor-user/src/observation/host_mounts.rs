@@ -22,15 +22,20 @@ use std::{
 
 /// The mount table of the host. A file that is mounted over it is refused, as an error.
 pub(super) fn host_mounts(root: &Root) -> Result<Vec<u8>, FailedOperation> {
-    let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
+    of_proc(root, Path::new(HOST_MOUNTS))
+}
+
+/// What a file in `/proc` has. A file that is mounted over it is refused, as an error.
+pub(super) fn of_proc(root: &Root, path: &Path) -> Result<Vec<u8>, FailedOperation> {
+    let failed = |errno| FailedOperation { operation: "read the host's /proc for", errno };
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let table = root.open_at(Path::new(HOST_MOUNTS), flags).map_err(failed)?;
+    let file = root.open_at(path, flags).map_err(failed)?;
     if let Some(proc) = procfs(root)
-        && mount_of(&proc)? != mount_of(&table)?
+        && mount_of(&proc)? != mount_of(&file)?
     {
         return Err(failed(Errno::EXDEV));
     }
-    bounded::read_open(table, bounded::TABLE).map_err(|error| failed(error.errno()))
+    bounded::read_open(file, bounded::TABLE).map_err(|error| failed(error.errno()))
 }
 
 /// Whether a host runs in this root: it has a procfs, or at least a mount table, as a made-up root may have.

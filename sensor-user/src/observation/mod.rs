@@ -156,7 +156,7 @@ impl Observer {
     /// The same observer, which does not read a file again if the kernel proves that it still has a content that was read before.
     #[must_use]
     pub(crate) fn with_sealed(mut self, contents: SealedContents) -> Self {
-        self.reader.sealed = Some(Box::new(contents.with_root(os::sealed(&self.root))));
+        self.reader.sealed = Some(Box::new(contents.with_root(os::sealed(&self.root), Path::new("/proc"))));
         self
     }
 

@@ -249,8 +249,11 @@ impl Reader {
             return Ok(());
         }
         let content = self.content(file, stat.stx_size, want)?;
-        if let (Some((contents, seal)), Some(sha256)) = (&sealed, &content.sha256) {
-            contents.learn(seal, sha256);
+        // Only the expected content is asked for later. So whoever owns a file cannot have others kept.
+        if let (Some((contents, seal)), Some(sha256)) = (&sealed, content.sha256)
+            && want.sha256 == Some(sha256)
+        {
+            contents.learn(seal, &sha256);
         }
         object.size = content.size;
         object.sha256 = content.sha256;

@@ -4,13 +4,17 @@
 //! bootc. It runs no tool. It gives a reason if a host has neither.
 
 use super::{
-    host_mounts::{host_mounts, is_running},
+    host_mounts::{host_mounts, is_running, of_proc},
     names::list_names,
     object::{FailedOperation, device, stat_handle},
     resolve::{HANDLE, Root, reopen_directory},
 };
 use crate::bounded;
-use nix::{errno::Errno, fcntl::OFlag};
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs},
+};
 use rustix::fs::StatxFlags;
 use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
@@ -132,11 +136,16 @@ pub(super) fn boots_images(root: &Root) -> bool {
 }
 
 /// The root mount, if the kernel proves each of its files and `root` is in it. The handle of the root keeps the mount, so no other mount gets
-/// its number.
+/// its number. The root of a disk that is only mounted here is no overlay, whatever its files say.
 pub(super) fn sealed(root: &Root) -> Option<SealedRoot> {
+    let is_overlay =
+        fstatfs(root.directory()).is_ok_and(|found| found.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
+    if !is_overlay {
+        return None;
+    }
     let table = host_mounts(root).ok()?;
-    let arguments = read(root, Path::new(KERNEL_ARGUMENTS)).ok()?;
-    let sealed = sealed_root(&table, &arguments)?;
+    let arguments = of_proc(root, Path::new(KERNEL_ARGUMENTS)).ok()?;
+    let sealed = sealed_root(&table, &String::from_utf8_lossy(&arguments))?;
     let found = stat_handle(root.directory().as_fd(), StatxFlags::MNT_ID).ok()?;
     (found.stx_mnt_id == sealed.mount).then_some(sealed)
 }

@@ -2,9 +2,10 @@
 //!
 //! In: an open file, and the SHA-256 that its content should have. Out: whether the kernel refuses any other content. A file with fs-verity
 //! has a digest of its own that covers the whole content. The kernel compares each block with it, and gives no other bytes. So a file with the
-//! same fs-verity digest as one that was read before has the same content. An overlay does not tell the digests of its files. If the host's
-//! root is an overlay that the kernel proves as a whole, the digest of the image and the inode's number in it stand for the content.
+//! same fs-verity digest as one that was read before has the same content. An overlay does not report the digests of its files. If the host's
+//! root is an overlay that the kernel proves as a whole, the boot, the digest of the image and the inode's number in it identify the content.
 
+use crate::clock::boot_id;
 use composefs_ioctls::fsverity::fs_ioc_measure_verity;
 use rustix::fs::{Statx, StatxAttributes, StatxFlags, fstatfs};
 use sensor_model::os::SealedRoot;
@@ -12,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use std::{
     collections::HashMap,
     os::fd::BorrowedFd,
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -25,22 +27,23 @@ const SHA512: u8 = 2;
 const IMAGE: u8 = 0;
 /// Most contents that are known at a time, each of which takes 32 bytes on the disk and about twice that in memory.
 const MOST: usize = 512 << 10;
+/// Most contents that the daemon keeps: about a MiB. It reads further files each time.
+const MOST_OF_WATCHED: usize = 16 << 10;
 
 /// That a file with a certain fs-verity digest has a content with a certain SHA-256: a digest of both.
 pub(crate) type SealedContent = [u8; 32];
 
-/// What stands for the one content that the kernel gives of a file.
+/// What identifies the one content that the kernel gives of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seal {
     /// The fs-verity digest of the file, with its algorithm.
     File { algorithm: u8, digest: Vec<u8> },
-    /// The fs-verity digest of the image that is the host's root, and the number of the inode in it.
-    Image { digest: Vec<u8>, inode: u64 },
+    /// The image that is the host's root in this boot, and the number of the inode in it.
+    Image { image: [u8; 32], inode: u64 },
 }
 
 impl Seal {
-    /// The seal of an open file with fs-verity; `None` if the kernel proves nothing about its content, or does not say so. Then the file has to
-    /// be read.
+    /// The seal of an open file with fs-verity; `None` if the kernel proves nothing about its content, or does not report that.
     fn of_file(file: BorrowedFd<'_>, stat: &Statx) -> Option<Self> {
         let is_sealed = stat.stx_attributes.contains(StatxAttributes::VERITY);
         if !is_sealed || !PROVING.contains(&fstatfs(file).ok()?.f_type) {
@@ -54,30 +57,47 @@ impl Seal {
     }
 
     /// The seal of a file in a root that the kernel proves; `None` for a file on another mount.
-    fn in_root(root: &SealedRoot, stat: &Statx) -> Option<Self> {
+    fn in_root(root: &RootSeal, stat: &Statx) -> Option<Self> {
         let needed = StatxFlags::MNT_ID | StatxFlags::INO;
         let is_there = stat.stx_mask & needed.bits() == needed.bits() && stat.stx_mnt_id == root.mount;
-        is_there.then(|| Self::Image { digest: root.digest.clone(), inode: stat.stx_ino })
+        is_there.then_some(Self::Image { image: root.image, inode: stat.stx_ino })
     }
 
     /// That a file with this seal has this content.
     fn of_content(&self, sha256: &[u8; 32]) -> SealedContent {
         let hasher = match self {
             Self::File { algorithm, digest } => Sha256::new().chain_update([*algorithm]).chain_update(digest),
-            Self::Image { digest, inode } => {
-                Sha256::new().chain_update([IMAGE]).chain_update(digest).chain_update(inode.to_le_bytes())
+            Self::Image { image, inode } => {
+                Sha256::new().chain_update([IMAGE]).chain_update(image).chain_update(inode.to_le_bytes())
             }
         };
         hasher.chain_update(sha256).finalize().into()
     }
 }
 
+/// The root of a host, if the kernel proves each file of it.
+#[derive(Debug)]
+struct RootSeal {
+    /// The number of the mount.
+    mount: u64,
+    /// A digest of the image's own digest and of the boot.
+    image: [u8; 32],
+}
+
+impl RootSeal {
+    fn of(root: &SealedRoot, boot_id: &str) -> Self {
+        let image = Sha256::new().chain_update(boot_id).chain_update(&root.digest).finalize().into();
+        Self { mount: root.mount, image }
+    }
+}
+
 /// The contents of sealed files that were read before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SealedContents {
     known: Mutex<HashMap<SealedContent, Use>>,
-    /// The host's root, if the kernel proves each file of it.
-    root: Option<SealedRoot>,
+    /// How many it keeps.
+    most: usize,
+    root: Option<RootSeal>,
 }
 
 /// What happened to a content since the beginning.
@@ -94,11 +114,19 @@ impl SealedContents {
     pub(crate) fn new(known: impl IntoIterator<Item = SealedContent>) -> Self {
         let unused = Use { is_used: false, is_new: false };
         let known = known.into_iter().take(MOST).map(|content| (content, unused)).collect();
-        Self { known: Mutex::new(known), root: None }
+        Self { known: Mutex::new(known), most: MOST, root: None }
     }
 
-    /// The same contents, on a host with this root.
-    pub(super) fn with_root(self, root: Option<SealedRoot>) -> Self {
+    /// No content yet, and at most as many as the daemon may keep in memory. The owner of a watched file can seal the same content again and
+    /// again with another seal.
+    pub(crate) fn of_watched() -> Self {
+        Self { most: MOST_OF_WATCHED, ..Self::new([]) }
+    }
+
+    /// The same contents, on a host with this root. The kernel's boot id is read from `proc`.
+    pub(super) fn with_root(self, root: Option<SealedRoot>, proc: &Path) -> Self {
+        let boot_id = boot_id(proc).ok();
+        let root = root.zip(boot_id).map(|(root, boot_id)| RootSeal::of(&root, &boot_id));
         Self { root, ..self }
     }
 
@@ -118,13 +146,13 @@ impl SealedContents {
         }
     }
 
-    /// A file with this seal was read, and had this content.
+    /// A file with this seal was read, and had this content, which is the expected one.
     pub(super) fn learn(&self, seal: &Seal, sha256: &[u8; 32]) {
         let mut known = self.known();
         let content = seal.of_content(sha256);
         if let Some(found) = known.get_mut(&content) {
             found.is_used = true;
-        } else if known.len() < MOST {
+        } else if known.len() < self.most {
             known.insert(content, Use { is_used: true, is_new: true });
         }
     }
@@ -161,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_seal_proves_only_the_content_that_was_read_with_it() {
-        let contents = SealedContents::default();
+        let contents = SealedContents::new([]);
         assert!(!contents.proves(&seal(SHA256, 1), &[7; 32]));
         contents.learn(&seal(SHA256, 1), &[7; 32]);
         assert!(contents.proves(&seal(SHA256, 1), &[7; 32]));
@@ -172,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_later_process_knows_what_was_read_and_forgets_what_no_file_has_any_more() {
-        let first = SealedContents::default();
+        let first = SealedContents::new([]);
         first.learn(&seal(SHA256, 1), &[7; 32]);
         first.learn(&seal(SHA256, 2), &[8; 32]);
         let kept = first.take_new();
@@ -185,9 +213,9 @@ mod tests {
     #[test]
     fn only_a_file_on_the_mount_of_a_sealed_root_has_the_seal_of_the_image() {
         let (_file, stat) = unsealed();
-        let root = |mount| SealedRoot { mount, digest: vec![1; 32] };
+        let root = |mount| RootSeal { mount, image: [1; 32] };
         let found = Seal::in_root(&root(stat.stx_mnt_id), &stat);
-        assert_eq!(found, Some(Seal::Image { digest: vec![1; 32], inode: stat.stx_ino }));
+        assert_eq!(found, Some(Seal::Image { image: [1; 32], inode: stat.stx_ino }));
         assert_eq!(Seal::in_root(&root(stat.stx_mnt_id + 1), &stat), None, "another mount");
         let mut unknown = stat;
         unknown.stx_mask &= !StatxFlags::MNT_ID.bits();
@@ -195,20 +223,33 @@ mod tests {
     }
 
     #[test]
-    fn the_seal_of_an_image_proves_one_content_of_one_inode_of_that_image() {
-        let seal = |digest, inode| Seal::Image { digest: vec![digest; 32], inode };
-        let contents = SealedContents::default();
-        contents.learn(&seal(1, 2), &[7; 32]);
-        assert!(contents.proves(&seal(1, 2), &[7; 32]));
-        assert!(!contents.proves(&seal(1, 2), &[8; 32]), "another content");
-        assert!(!contents.proves(&seal(1, 3), &[7; 32]), "another inode");
-        assert!(!contents.proves(&seal(2, 2), &[7; 32]), "another image");
+    fn the_seal_of_an_image_proves_one_content_of_one_inode_of_that_image_in_that_boot() {
+        let seal = |digest, boot, inode| {
+            let root = SealedRoot { mount: 1, digest: vec![digest; 32] };
+            Seal::Image { image: RootSeal::of(&root, boot).image, inode }
+        };
+        let contents = SealedContents::new([]);
+        contents.learn(&seal(1, "a", 2), &[7; 32]);
+        assert!(contents.proves(&seal(1, "a", 2), &[7; 32]));
+        assert!(!contents.proves(&seal(1, "a", 2), &[8; 32]), "another content");
+        assert!(!contents.proves(&seal(1, "a", 3), &[7; 32]), "another inode");
+        assert!(!contents.proves(&seal(2, "a", 2), &[7; 32]), "another image");
+        assert!(!contents.proves(&seal(1, "b", 2), &[7; 32]), "another boot");
+    }
+
+    #[test]
+    fn the_daemon_keeps_a_limited_number_of_contents() {
+        let contents = SealedContents::of_watched();
+        for inode in 0..=MOST_OF_WATCHED as u64 {
+            contents.learn(&Seal::Image { image: [1; 32], inode }, &[7; 32]);
+        }
+        assert_eq!(contents.used().len(), MOST_OF_WATCHED);
     }
 
     #[test]
     fn a_file_without_fs_verity_has_no_seal() {
         let (file, stat) = unsealed();
-        assert_eq!(SealedContents::default().seal(file.as_fd(), &stat), None);
+        assert_eq!(SealedContents::new([]).seal(file.as_fd(), &stat), None);
     }
 
     fn unsealed() -> (File, Statx) {

@@ -2,15 +2,18 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use composefs_ioctls::fsverity::fs_ioc_measure_verity;
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 
-use crate::guest::agent::HOLDFAST;
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::disks::{FileSystem, unmount};
-use crate::guest::{files, run, shell, shell_time};
+use crate::guest::{files, run, shell, shell_time, status};
+
+const LIMIT: Duration = Duration::from_mins(1);
 
 const SEALED: &str = "/mnt/sealed";
 /// What a composefs image has: the metadata of each file, and the contents under other names.
@@ -46,6 +49,7 @@ pub(super) fn file() -> Result<String> {
     ensure!(verified.contains("sealed: 2 of these files"), "{verified}");
     let explained = shell(&format!("{HOLDFAST} explain /mnt/sealed/large --config {CONFIG}"))?;
     ensure!(explained.contains("sealed by fs-verity"), "{explained}");
+    watched()?;
     // Another content with a seal of its own.
     shell("cp /mnt/sealed/large /mnt/sealed/other && printf x | dd of=/mnt/sealed/other conv=notrunc")?;
     files::seal(&place.join("other"))?;
@@ -53,6 +57,22 @@ pub(super) fn file() -> Result<String> {
     let third = host.scan()?;
     ensure!(third["sealed"] == 1 && third["differing"] == 1, "{third}");
     Ok(format!("{first}\n{second}\n{third}"))
+}
+
+/// The daemon reads a sealed file that it watches once, too. So it compares the mode later without the content.
+fn watched() -> Result<()> {
+    let policy = "/run/sealed-live-policy.yaml";
+    fs::write(policy, self::policy("path: /mnt/sealed/, image: true, action: observe"))?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG, "--policy", policy])?;
+    status::wait_for("compliant", LIMIT)?;
+    let before = agent.records()?.len();
+    shell("chmod 600 /mnt/sealed/small")?;
+    let record = agent.wait_for("the drift", before, |record| record["kind"] == "drift")?;
+    ensure!(record["path"] == "/mnt/sealed/small" && record["after"]["sealed"] == true, "{record}");
+    shell("chmod 644 /mnt/sealed/small")?;
+    status::wait_for("compliant", LIMIT)?;
+    agent.stop()?;
+    Ok(())
 }
 
 /// The same for the root of a host that booted a sealed composefs image, made of the layout with this digest of a manifest. The content of
@@ -76,12 +96,19 @@ pub(super) fn root(manifest: &str, program: &str) -> Result<String> {
         ensure!(round["sealed"] == sealed && round["differing"] == 0, "{first} {second}");
     }
 
+    // The file of the lower layer has the number that the overlay shows, so only the mount tells them apart.
+    let shipped = format!("{METADATA}/usr/libexec/os/sealed");
     let covered_file = format!("{ROOT}/usr/libexec/os/sealed");
-    shell(&format!("echo other > /run/other && mount --bind /run/other {covered_file}"))?;
+    shell(&format!(
+        "cp {shipped} /run/shipped && mount --bind {shipped} {covered_file} && echo other > {covered_file}"
+    ))?;
     let covered = host.scan()?;
     ensure!(covered["sealed"] == FILES - 1 && covered["differing"] == 1, "{covered}");
     unmount(Path::new(&covered_file))?;
+    shell(&format!("cat /run/shipped > {shipped}"))?;
+    host.scan()?;
 
+    ensure!(host.verify(0)?.contains("sealed: "), "the image that was booted");
     argument(&IMAGE.replace('0', "f"))?;
     let verified = host.verify(0)?;
     ensure!(!verified.contains("sealed:"), "another image was booted: {verified}");
@@ -141,6 +168,13 @@ fn halt() -> Result<()> {
     unmount(Path::new(ROOT))
 }
 
+/// A policy with one rule.
+fn policy(rule: &str) -> String {
+    format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: sealed}}\nspec:\n  rules:\n  - {{{rule}}}\n"
+    )
+}
+
 /// A root, and the state directory of its daemon.
 struct Host {
     root: &'static str,
@@ -150,11 +184,8 @@ struct Host {
 impl Host {
     /// Has the paths below a directory scanned.
     fn rule(&self, directory: &str) -> Result<()> {
-        let policy = format!(
-            "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: sealed}}\nspec:\n  rules:\n  \
-             - {{path: {directory}, image: true, scan: true, action: observe}}\n"
-        );
-        Ok(fs::write(self.policy(), policy)?)
+        let rule = format!("path: {directory}, image: true, scan: true, action: observe");
+        Ok(fs::write(self.policy(), policy(&rule))?)
     }
 
     fn policy(&self) -> String {
