@@ -245,7 +245,7 @@ pub struct FileExpectation {
 pub enum ExpectedXattrs {
     /// These: each name with its value as [`crate::xattr::describe`] shows it.
     Listed(Vec<(String, String)>),
-    /// Of the capabilities these, in the same form. The source does not know the other attributes, so they are not compared.
+    /// These capabilities, described in the same form. The source does not know the other attributes, so they are not compared.
     Capabilities(Vec<(String, String)>),
     /// The source does not know them, so they are not compared.
     Unknown,

@@ -14,6 +14,8 @@ const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
 /// The attribute with the capabilities that a program gets.
 pub const CAPABILITY: &str = "security.capability";
+/// Stands in an entry of an image for a value that the image does not know; no value has this description.
+pub const UNKNOWN: &str = "unknown";
 
 /// Whether an undeclared attribute is no difference. `description` is that of [`describe`].
 pub fn is_ignored(name: &str, description: &str) -> bool {
@@ -86,7 +88,7 @@ fn nfs4_is_minimal(value: &[u8]) -> Option<bool> {
     rest.is_empty().then_some(true)
 }
 
-/// `cap_net_raw+ep`; `None` when the value is of an unknown revision.
+/// `cap_net_raw+ep`, or `=` for no capability; `None` when the value is of an unknown revision.
 fn capabilities(value: &[u8]) -> Option<String> {
     const REVISION_MASK: u32 = 0xff00_0000;
     let word = |index: usize| value.get(index * 4..index * 4 + 4)?.try_into().ok().map(u32::from_le_bytes);
@@ -107,20 +109,24 @@ fn capabilities(value: &[u8]) -> Option<String> {
     Some(parts.join(" "))
 }
 
-/// The words for sets of capabilities.
+/// The words for sets of capabilities. The effective bit of a file belongs to its permitted set, or else to its inheritable one.
 fn granted(permitted: u64, inheritable: u64, is_effective: bool) -> Vec<String> {
     let mut parts = Vec::new();
-    for (bits, flags) in [(permitted, if is_effective { "ep" } else { "p" }), (inheritable, "i")] {
+    let inherited = if is_effective && permitted == 0 { "ei" } else { "i" };
+    for (bits, flags) in [(permitted, if is_effective { "ep" } else { "p" }), (inheritable, inherited)] {
         let names: Vec<String> = (0..64).filter(|bit| bits & (1 << bit) != 0).map(capability_name).collect();
         if !names.is_empty() {
             parts.push(format!("{}+{flags}", names.join(",")));
         }
     }
+    if parts.is_empty() {
+        parts.push("=".to_owned());
+    }
     parts
 }
 
 /// The description of capabilities in the form of `setcap` (`cap_from_text(3)`), as [`describe`] has it: `cap_net_raw=ep` is `cap_net_raw+ep`.
-/// Empty if the text grants nothing; `None` if it is not such a text.
+/// `None` if it is not such a text.
 pub fn described_capabilities(text: &str) -> Option<String> {
     // Effective, inheritable, permitted.
     let mut sets = [0_u64; 3];
@@ -129,20 +135,22 @@ pub fn described_capabilities(text: &str) -> Option<String> {
         let start = clause.find(operators)?;
         let (names, mut actions) = clause.split_at(start);
         let bits = match names {
-            "" | "all" => (1 << NAMES.len()) - 1,
-            names => names.split(',').try_fold(0, |bits, name| Some(bits | 1 << capability_bit(name)?))?,
+            "" => ALL,
+            names => names.split(',').try_fold(0, |bits, name| Some(bits | capability_bits(name)?))?,
         };
         while let Some(operator) = actions.chars().next() {
             let rest = &actions[1..];
-            let end = rest.find(operators).unwrap_or(rest.len());
+            let (flags, next) = rest.split_at(rest.find(operators).unwrap_or(rest.len()));
             if operator == '=' {
                 sets = sets.map(|set| set & !bits);
+            } else if names.is_empty() || flags.is_empty() {
+                return None;
             }
-            for flag in rest[..end].chars() {
+            for flag in flags.chars() {
                 let set = &mut sets["eip".find(flag)?];
                 if operator == '-' { *set &= !bits } else { *set |= bits }
             }
-            actions = &rest[end..];
+            actions = next;
         }
     }
     let [effective, inheritable, permitted] = sets;
@@ -194,9 +202,18 @@ const NAMES: [&str; 41] = [
     "checkpoint_restore",
 ];
 
-fn capability_bit(name: &str) -> Option<usize> {
-    let name = name.strip_prefix("cap_")?;
-    NAMES.iter().position(|known| *known == name)
+/// Every capability that has a name.
+const ALL: u64 = (1 << NAMES.len()) - 1;
+
+/// The bits of a name, of a number, or of the word for all of them.
+fn capability_bits(name: &str) -> Option<u64> {
+    let name = name.to_ascii_lowercase();
+    if name == "all" {
+        return Some(ALL);
+    }
+    let of_name = name.strip_prefix("cap_").and_then(|name| NAMES.iter().position(|known| *known == name));
+    let number = of_name.or_else(|| name.parse().ok()).filter(|number| *number < 64)?;
+    Some(1 << number)
 }
 
 fn capability_name(bit: usize) -> String {
@@ -226,15 +243,28 @@ mod tests {
             ("cap_setuid+p cap_setuid+e", "cap_setuid+ep"),
             ("cap_kill=eip cap_kill-i", "cap_kill+ep"),
             ("cap_kill+ip-p", "cap_kill+i"),
-            ("all=p cap_kill= all-p", ""),
-            ("", ""),
-            ("=", ""),
+            ("cap_kill=ei", "cap_kill+ei"),
+            ("cap_kill=i", "cap_kill+i"),
+            ("63,CAP_KILL=p", "cap_kill,cap_63+p"),
+            ("all=p cap_kill= all-p", "="),
+            ("=", "="),
         ] {
             assert_eq!(described_capabilities(text).as_deref(), Some(described), "{text}");
         }
         let all = described_capabilities("=ep").unwrap();
         assert!(all.starts_with("cap_chown,") && all.ends_with("cap_checkpoint_restore+ep"), "{all}");
-        for text in ["cap_net_raw", "cap_other=ep", "net_raw=ep", "cap_net_raw=x", ",=p", "cap_net_raw é"] {
+        for text in [
+            "cap_net_raw",
+            "cap_other=ep",
+            "net_raw=ep",
+            "64=p",
+            "cap_net_raw=x",
+            ",=p",
+            "cap_net_raw é",
+            "+p",
+            "=p-e",
+            "cap_net_raw+",
+        ] {
             assert_eq!(described_capabilities(text), None, "{text}");
         }
     }

@@ -1,7 +1,7 @@
 //! The names of an image and of its layers, and how strong a verdict by them is.
 
 use super::entry::ImageEntry;
-use crate::names::names;
+use crate::{names::names, xattr};
 use serde::{Deserialize, Serialize};
 
 names! {
@@ -130,7 +130,7 @@ pub enum KnownXattrs {
     All,
     /// The capabilities.
     Capabilities,
-    /// Not one.
+    /// None.
     None,
 }
 
@@ -140,11 +140,13 @@ impl ImageMeta {
         self.digest == digest || self.indexes.iter().any(|index| index == digest)
     }
 
-    /// Which extended attributes of its path an entry has. An ostree commit has them in objects of their own. A database of packages has
-    /// either no metadata, or the capabilities.
+    /// Which extended attributes of its path an entry has. An ostree commit has them in objects of their own. The database of rpm has the
+    /// capabilities, and that of dpkg no metadata.
     pub fn known_xattrs(&self, entry: &ImageEntry) -> KnownXattrs {
+        let is_unknown = || entry.xattrs.iter().any(|(_, value)| value == xattr::UNKNOWN);
         match self.source {
             _ if self.ostree || !entry.known.has_metadata() => KnownXattrs::None,
+            ImageSource::Packages if is_unknown() => KnownXattrs::None,
             ImageSource::Packages => KnownXattrs::Capabilities,
             _ => KnownXattrs::All,
         }

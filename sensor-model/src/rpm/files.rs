@@ -6,7 +6,7 @@ use super::header::{Blob, HeaderError, paths};
 use crate::{
     image::{ImageEntry, Known, Package},
     observation::FileType,
-    xattr::{CAPABILITY, described_capabilities},
+    xattr::{CAPABILITY, UNKNOWN, described_capabilities},
 };
 
 /// Tags of a package (`rpmtag.h`).
@@ -34,7 +34,8 @@ const CONFIG: u32 = 1;
 const GHOST: u32 = 1 << 6;
 /// What `rpm --verify` compares (`rpmvf.h`).
 const VERIFY_DIGEST: u32 = 1;
-const VERIFY_METADATA: u32 = (1 << 3) | (1 << 4) | (1 << 6) | (1 << 8);
+const VERIFY_METADATA: u32 = (1 << 3) | (1 << 4) | (1 << 6);
+const VERIFY_CAPABILITIES: u32 = 1 << 8;
 
 /// A package.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,8 +58,8 @@ pub struct RpmFile {
     target: Vec<u8>,
     user: Vec<u8>,
     group: Vec<u8>,
-    /// As [`crate::xattr::describe`] has them; empty without, and `None` if they are in no known form.
-    capabilities: Option<String>,
+    /// In the words of `setcap`; empty if the file has none.
+    capabilities: Vec<u8>,
     flags: u32,
     verify: u32,
 }
@@ -107,7 +108,7 @@ pub fn package(blob: &[u8]) -> Result<RpmPackage, HeaderError> {
             target: string(&targets, place),
             user: string(&users, place),
             group: string(&groups, place),
-            capabilities: described_capabilities(&String::from_utf8_lossy(&string(&capabilities, place))),
+            capabilities: string(&capabilities, place),
             flags: flags.get(place).copied().unwrap_or(0),
             verify: verify.get(place).copied().unwrap_or(u32::MAX),
         }
@@ -130,12 +131,8 @@ impl RpmFile {
             _ => None,
         };
         let (user, group) = (uid(&self.user), gid(&self.group));
-        let capabilities = self.capabilities.as_ref();
-        let has_metadata = self.verify & VERIFY_METADATA == VERIFY_METADATA
-            && user.is_some()
-            && group.is_some()
-            && capabilities.is_some();
-        let capabilities = capabilities.filter(|granted| !granted.is_empty());
+        let has_metadata =
+            self.verify & VERIFY_METADATA == VERIFY_METADATA && user.is_some() && group.is_some();
         let known = match file_type {
             _ if self.flags & GHOST != 0 => Known::Name,
             None => Known::Existence,
@@ -154,10 +151,7 @@ impl RpmFile {
             size: if has_content { self.size } else { 0 },
             sha256: self.sha256.filter(|_| has_content),
             md5: self.md5.filter(|_| has_content),
-            xattrs: capabilities
-                .map(|granted| (CAPABILITY.to_owned(), granted.clone()))
-                .into_iter()
-                .collect(),
+            xattrs: self.granted().map(|granted| (CAPABILITY.to_owned(), granted)).into_iter().collect(),
             target: is_link.then(|| self.target.clone()),
             device: None,
             layer,
@@ -165,5 +159,15 @@ impl RpmFile {
             config: self.flags & CONFIG != 0,
             links: 0,
         }
+    }
+
+    /// The capabilities as [`crate::xattr::describe`] has them; `None` if the file has none.
+    fn granted(&self) -> Option<String> {
+        if self.verify & VERIFY_CAPABILITIES == 0 {
+            return Some(UNKNOWN.to_owned());
+        }
+        let text = str::from_utf8(&self.capabilities);
+        (!self.capabilities.is_empty())
+            .then(|| text.ok().and_then(described_capabilities).unwrap_or_else(|| UNKNOWN.to_owned()))
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     },
     observation::{FileType, ObjectObservation, UnitObservation},
     os::Deployment,
+    xattr,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -219,6 +220,25 @@ fn all_differences_are_found_not_the_first() {
         kinds,
         ["Mode", "Content", "Owner", "Owner", "Xattr", "Xattr", "Attribute", "Attribute", "MountOver"]
     );
+}
+
+#[test]
+fn where_only_capabilities_are_known_only_they_are_compared() {
+    let listed = |value: &str| vec![(xattr::CAPABILITY.to_owned(), value.to_owned())];
+    let found = |expected, found| {
+        let known = Some(Box::new(ExpectedXattrs::Capabilities(expected)));
+        texts(&file_thing(FileExpectation { xattrs: known, ..file() }), |seen| object(seen).xattrs = found)
+    };
+    let granted = || listed("cap_net_raw+ep");
+    let other = || ("user.a".to_owned(), "sha256:0".to_owned());
+    assert!(found(granted(), [granted(), vec![other()]].concat()).is_empty());
+    assert!(found(Vec::new(), vec![other()]).is_empty());
+    for (expected, seen) in
+        [(granted(), Vec::new()), (granted(), listed("cap_setuid+ep")), (Vec::new(), granted())]
+    {
+        let differences = found(expected.clone(), seen.clone());
+        assert!(matches!(&differences[..], [one] if one.starts_with("Xattr")), "{expected:?} {seen:?}");
+    }
 }
 
 #[test]

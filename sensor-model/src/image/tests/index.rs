@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     difference::DifferenceKind,
     expectation::{ExpectationSource, ImageLayer},
-    image::{Known, KnownXattrs, MAGIC, differences},
+    image::{ImageMeta, Known, KnownXattrs, MAGIC, differences},
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::path::Path;
@@ -189,6 +189,32 @@ fn of_a_package_only_the_capabilities_of_a_file_are_compared() {
     assert!(with(&[declared, ("user.b", "sha256:1")]).is_empty());
     assert_eq!(with(&[]), [DifferenceKind::Xattr]);
     assert_eq!(with(&[("security.capability", "cap_setuid+ep")]), [DifferenceKind::Xattr]);
+}
+
+#[test]
+fn which_attributes_are_known_depends_on_the_source_and_the_entry() {
+    let (entry, _) = file();
+    let meta = |source: &str, ostree| -> ImageMeta {
+        serde_json::from_value(serde_json::json!({
+            "source": source, "digest": "d", "indexes": [], "platform": "linux/amd64", "names": [], "layers": [], "entries": 0, "bytes": 0, "ostree": ostree,
+        }))
+        .unwrap()
+    };
+    let bare = ImageEntry { known: Known::Content, ..entry.clone() };
+    let unknown = ImageEntry {
+        xattrs: vec![(crate::xattr::CAPABILITY.to_owned(), crate::xattr::UNKNOWN.to_owned())],
+        ..entry.clone()
+    };
+    for (source, ostree, entry, known) in [
+        ("layers", false, &entry, KnownXattrs::All),
+        ("layers", true, &entry, KnownXattrs::None),
+        ("layers", false, &bare, KnownXattrs::None),
+        ("packages", false, &entry, KnownXattrs::Capabilities),
+        ("packages", false, &bare, KnownXattrs::None),
+        ("packages", false, &unknown, KnownXattrs::None),
+    ] {
+        assert_eq!(meta(source, ostree).known_xattrs(entry), known, "{source} {ostree} {entry:?}");
+    }
 }
 
 #[test]
