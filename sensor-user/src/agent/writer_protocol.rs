@@ -1,9 +1,9 @@
 //! The protocol between the daemon and another process of Holdfast that writes declared state.
 //!
 //! In: the announcement of what the process will write, which the journal holds already. Out: the daemon's answer: whether it
-//! watches all of it, and whether it accepts the process as Holdfast. The process writes after the answer, or after a time limit.
-//! It keeps the connection open until it ends. Then the daemon checks the state of the apply. Without a daemon the process does
-//! not wait. Only root reaches the socket.
+//! watches all of it, and whether it accepts the process as Holdfast. An apply or a repair writes after the answer, or after a time limit. A revert
+//! that the daemon ordered writes only after the answer. The process keeps the connection open until it ends. Then the daemon checks the
+//! state of the apply. Without a daemon the process does not wait. Only root reaches the socket.
 
 use sensor_model::expectation::Expectation;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ pub(crate) fn digest(expectation: &Expectation) -> String {
 /// An open connection to the daemon. The daemon accepts the process as Holdfast as long as it is open.
 #[derive(Debug)]
 pub(crate) struct WriterConnection {
-    _stream: BufReader<UnixStream>,
+    _stream: Option<BufReader<UnixStream>>,
     /// The daemon answered the announcement.
     pub(crate) is_answered: bool,
     /// The daemon expects another state than the repair would write.
@@ -76,8 +76,8 @@ pub(crate) struct WriterConnection {
 }
 
 impl WriterConnection {
-    /// Sends the announcement to the daemon, and waits for its answer. `None` without a daemon. `say` takes lines for a person about
-    /// problems. The wait has a limit, so that a daemon that hangs prevents no write.
+    /// Sends the announcement to the daemon, and waits for its answer for a limited time. `None` if no daemon runs. `say` takes lines for a
+    /// person about problems.
     pub(crate) async fn announce(
         state: &Path,
         announcement: &WriterAnnouncement,
@@ -93,7 +93,7 @@ impl WriterConnection {
             }
             Err(error) => {
                 say(&format!("cannot announce the writes to the daemon: {error}"));
-                return None;
+                return Some(Self { _stream: None, is_answered: false, unexpected: false });
             }
         };
         let mut stream = BufReader::new(stream);
@@ -114,7 +114,7 @@ impl WriterConnection {
             Ok(Err(error)) => say(&format!("the daemon gave no answer: {error}")),
             Err(_) => say(&format!("the daemon gave no answer within {} s", PATIENCE.as_secs())),
         }
-        Some(Self { _stream: stream, is_answered, unexpected })
+        Some(Self { _stream: Some(stream), is_answered, unexpected })
     }
 }
 

@@ -282,7 +282,8 @@ fn apply(node: &Node) -> Result<String> {
 }
 
 /// In the mode `manage` a unit of systemd writes back, with a copy of the program. The policy lets systemd start only a file with the label of a
-/// program. The sensor of that mode reads with another capability than that of the service, which writes.
+/// program. The sensor of that mode gives up `CAP_DAC_OVERRIDE` and reads with `CAP_DAC_READ_SEARCH`, which
+/// the service does not have.
 fn ordered(node: &Node) -> Result<String> {
     fs::create_dir_all("/etc/systemd/system/holdfast.service.d")?;
     fs::write(

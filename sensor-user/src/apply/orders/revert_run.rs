@@ -2,7 +2,7 @@
 //!
 //! In: the request of the daemon, and the configs and policies that the daemon uses. Out: a result for each thing. The request only
 //! names things: the configs decide what is written, and the policies whether. During the process no apply starts. A running daemon
-//! is notified before the first write, and accepts the process as Holdfast.
+//! is notified before the first write, and accepts the process as Holdfast. Without its answer nothing is written.
 
 use super::files::OrderDirectory;
 use super::revert_files::{RevertFiles, RevertRequest, RevertedThing, RevertedThings};
@@ -69,7 +69,7 @@ enum RevertRunError {
          daemon tries again"
     )]
     Unexpected,
-    /// The running daemon may expect another state.
+    /// The running daemon did not answer the announcement.
     #[error(
         "the running daemon gave no answer, so it may expect another state of these paths; nothing was written, and the daemon tries again"
     )]
@@ -136,8 +136,6 @@ async fn revert(
     })?;
     // As in the daemon, a rule writes to no file system whose server may hang.
     let observer = Arc::new(Observer::guarded(root)?);
-    let mut reverter = Reverter::new(root, &state, host.own.clone());
-    reverter.recover(&observer);
     let whole = desired::load_with_config(&inputs(&host.sources)?, &*observer)?;
     let mut due = Vec::new();
     for ordered in things {
@@ -155,6 +153,8 @@ async fn revert(
     if daemon.as_ref().is_some_and(|daemon| !daemon.is_answered) {
         return Err(RevertRunError::NoAnswer);
     }
+    let mut reverter = Reverter::new(root, &state, host.own.clone());
+    reverter.recover(&observer);
     Restorer::new(Arc::clone(&observer), root).remove_leftovers(expectations());
     let orders = OrderDirectory::new(&state);
     for (expectation, ordered) in due {

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::{
     fs,
     os::unix::{
-        fs::{MetadataExt as _, PermissionsExt as _},
+        fs::{MetadataExt as _, PermissionsExt as _, symlink},
         net::UnixListener,
     },
     path::Path,
@@ -163,15 +163,20 @@ fn during_an_apply_nothing_is_written_and_each_thing_has_the_reason() {
 fn without_an_answer_of_the_running_daemon_nothing_is_written() {
     let case = Case::new(&revert_file());
     Store::open(&case.state()).unwrap();
-    let daemon = UnixListener::bind(writer_protocol::socket(&case.state())).unwrap();
-    let silent = thread::spawn(move || drop(daemon.accept().unwrap()));
-    let results = case.revert(&[Thing::file("/etc/file")]);
-    silent.join().unwrap();
-    assert!(
-        results[0].error.as_ref().unwrap().starts_with("the running daemon gave no answer"),
-        "{results:?}"
-    );
-    assert_eq!(case.read("etc/file"), "drift");
+    let socket = writer_protocol::socket(&case.state());
+    let refused = || {
+        let error = case.revert(&[Thing::file("/etc/file")])[0].error.clone().unwrap();
+        assert!(error.starts_with("the running daemon gave no answer"), "{error}");
+        assert_eq!(case.read("etc/file"), "drift");
+    };
+    let daemon = UnixListener::bind(&socket).unwrap();
+    // The connection ends without an answer.
+    thread::spawn(move || drop(daemon.accept().unwrap()));
+    refused();
+    // The socket cannot be reached.
+    fs::remove_file(&socket).unwrap();
+    symlink(&socket, &socket).unwrap();
+    refused();
 }
 
 #[test]
