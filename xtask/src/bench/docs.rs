@@ -35,10 +35,8 @@ const MISSES: &[(&str, &str)] = &[
     ),
     (
         "memory with 10,000 managed files",
-        "The difference of the two rows is backed by the program's file: code that ran once. The other part was measured on the\n\
-         fanotify backend: 1.4 MiB with one managed file, 9.7 MiB with 10,000. So a file takes 0.9 KiB, with the gaps between\n\
-         allocations. By the settings of its systemd unit the daemon returns freed pages at once. With the allocator's own\n\
-         settings it would take 19.6 MiB.",
+        "The difference of the two rows is backed by the program's file: code that ran once. By the\n\
+         settings of its systemd unit the daemon returns freed pages at once.",
     ),
     (
         "write to verdict and record of drift, median",
