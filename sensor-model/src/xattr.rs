@@ -14,7 +14,7 @@ const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
 /// The attribute with the capabilities that a program gets.
 pub const CAPABILITY: &str = "security.capability";
-/// Stands in an entry of an image for a value that the image does not know; no value has this description.
+/// The description, in an entry of an image, of a value that the image does not know. [`describe`] never gives it.
 pub const UNKNOWN: &str = "unknown";
 
 /// Whether an undeclared attribute is no difference. `description` is that of [`describe`].

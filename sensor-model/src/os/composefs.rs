@@ -1,8 +1,8 @@
 //! The booted deployment of a host whose root is a composefs image, as bootc makes it without ostree.
 //!
-//! In: the host's mount table and kernel arguments. Out: the deployment's name, which is the fs-verity digest of its root image. bootc keeps
-//! the state of a deployment in a directory of that name. Whether the root mount shows the image alone, or has an upper directory over it. And
-//! whether the kernel proves each file of the image.
+//! In: the host's mount table and kernel arguments. Out: the deployment's name, which is the fs-verity digest of its root image; whether the
+//! root mount shows the image alone, without an upper directory over it; and whether the kernel proves each file of the image. bootc keeps the
+//! state of a deployment in a directory of that name.
 
 use super::arguments;
 use crate::host::mountinfo;

@@ -1,7 +1,7 @@
-//! The mount table of the host, as its first process has it.
+//! The mount table of the host, as its first process has it, and other files in the host's `/proc`.
 //!
-//! In: the host's root. Out: the bytes of the table, and whether a host runs in the root at all. If `/proc` is a procfs,
-//! the table must be on the same mount, because root could mount another process's table over it.
+//! In: the host's root. Out: the bytes of the file, and whether a host runs in the root at all. If `/proc` is a procfs,
+//! the file must be on the same mount, because root could mount another file over it, such as the table of another process.
 
 use super::{
     object::{FailedOperation, stat_handle},
@@ -22,20 +22,19 @@ use std::{
 
 /// The mount table of the host. A file that is mounted over it is refused, as an error.
 pub(super) fn host_mounts(root: &Root) -> Result<Vec<u8>, FailedOperation> {
-    of_proc(root, Path::new(HOST_MOUNTS))
+    let failed = |errno| FailedOperation { operation: "read the mount table of the host for", errno };
+    of_proc(root, Path::new(HOST_MOUNTS)).map_err(failed)
 }
 
-/// What a file in `/proc` has. A file that is mounted over it is refused, as an error.
-pub(super) fn of_proc(root: &Root, path: &Path) -> Result<Vec<u8>, FailedOperation> {
-    let failed = |errno| FailedOperation { operation: "read the host's /proc for", errno };
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let file = root.open_at(path, flags).map_err(failed)?;
+/// The content of a file in `/proc`. A file that is mounted over it is refused, as an error.
+pub(super) fn of_proc(root: &Root, path: &Path) -> Result<Vec<u8>, Errno> {
+    let file = root.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
     if let Some(proc) = procfs(root)
         && mount_of(&proc)? != mount_of(&file)?
     {
-        return Err(failed(Errno::EXDEV));
+        return Err(Errno::EXDEV);
     }
-    bounded::read_open(file, bounded::TABLE).map_err(|error| failed(error.errno()))
+    bounded::read_open(file, bounded::TABLE).map_err(|error| error.errno())
 }
 
 /// Whether a host runs in this root: it has a procfs, or at least a mount table, as a made-up root may have.
@@ -49,6 +48,7 @@ fn procfs(root: &Root) -> Option<OwnedFd> {
 }
 
 /// The number of the mount of an open object; 0 on a kernel without the field (before 5.8).
-fn mount_of(object: &OwnedFd) -> Result<u64, FailedOperation> {
-    stat_handle(object.as_fd(), StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
+fn mount_of(object: &OwnedFd) -> Result<u64, Errno> {
+    let stat = stat_handle(object.as_fd(), StatxFlags::MNT_ID).map_err(|failed| failed.errno)?;
+    Ok(stat.stx_mnt_id)
 }

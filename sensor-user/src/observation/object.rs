@@ -249,7 +249,7 @@ impl Reader {
             return Ok(());
         }
         let content = self.content(file, stat.stx_size, want)?;
-        // Only the expected content is asked for later. So whoever owns a file cannot have others kept.
+        // `proves` is called with the expected content only. The owner of a file can write any other content, whose pair would only use memory.
         if let (Some((contents, seal)), Some(sha256)) = (&sealed, content.sha256)
             && want.sha256 == Some(sha256)
         {

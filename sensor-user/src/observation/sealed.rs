@@ -23,7 +23,7 @@ const PROVING: [i64; 3] = [0xef53, 0x9123_683e, 0xf2f5_2010];
 /// `FS_VERITY_HASH_ALG_SHA256` and `FS_VERITY_HASH_ALG_SHA512` (include/uapi/linux/fsverity.h).
 const SHA256: u8 = 1;
 const SHA512: u8 = 2;
-/// Stands in the place of the algorithm in the digest of a [`Seal::Image`]; no algorithm has this number.
+/// The first byte of the digest of a [`Seal::Image`]. That of a [`Seal::File`] is the algorithm, and the kernel gives none this number.
 const IMAGE: u8 = 0;
 /// Most contents that are known at a time, each of which takes 32 bytes on the disk and about twice that in memory.
 const MOST: usize = 512 << 10;
@@ -33,7 +33,7 @@ const MOST_OF_WATCHED: usize = 16 << 10;
 /// That a file with a certain fs-verity digest has a content with a certain SHA-256: a digest of both.
 pub(crate) type SealedContent = [u8; 32];
 
-/// What identifies the one content that the kernel gives of a file.
+/// An identity of a file, for which the kernel gives one content and no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seal {
     /// The fs-verity digest of the file, with its algorithm.
@@ -100,7 +100,7 @@ pub(crate) struct SealedContents {
     root: Option<RootSeal>,
 }
 
-/// What happened to a content since the beginning.
+/// The use of a content since the beginning.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     /// A file had it.
@@ -117,7 +117,7 @@ impl SealedContents {
         Self { known: Mutex::new(known), most: MOST, root: None }
     }
 
-    /// No content yet, and at most as many as the daemon may keep in memory. The owner of a watched file can seal the same content again and
+    /// No content yet, with room for as many as the daemon may keep in memory. The owner of a watched file can seal the same content again and
     /// again with another seal.
     pub(crate) fn of_watched() -> Self {
         Self { most: MOST_OF_WATCHED, ..Self::new([]) }
@@ -125,8 +125,7 @@ impl SealedContents {
 
     /// The same contents, on a host with this root. The kernel's boot id is read from `proc`.
     pub(super) fn with_root(self, root: Option<SealedRoot>, proc: &Path) -> Self {
-        let boot_id = boot_id(proc).ok();
-        let root = root.zip(boot_id).map(|(root, boot_id)| RootSeal::of(&root, &boot_id));
+        let root = root.and_then(|root| Some(RootSeal::of(&root, &boot_id(proc).ok()?)));
         Self { root, ..self }
     }
 

@@ -16,7 +16,7 @@ use crate::guest::{files, run, shell, shell_time, status};
 const LIMIT: Duration = Duration::from_mins(1);
 
 const SEALED: &str = "/mnt/sealed";
-/// What a composefs image has: the metadata of each file, and the contents under other names.
+/// The parts of a composefs image: the metadata of each file, and the contents under other names.
 const METADATA: &str = "/mnt/sealed/native/metadata";
 const OBJECTS: &str = "/mnt/sealed/native/objects";
 const ROOT: &str = "/run/sealed-root";
@@ -75,8 +75,9 @@ fn watched() -> Result<()> {
     Ok(())
 }
 
-/// The same for the root of a host that booted a sealed composefs image, made of the layout with this digest of a manifest. The content of
-/// `program` is kept elsewhere. An overlay tells no digest of its files, and requires them itself. A mount over a file, and a root that the boot loader did not name, prove nothing.
+/// The same for the root of a host that booted a sealed composefs image, made of the layout with this digest of a manifest. The image keeps the
+/// content of `program` elsewhere. The overlay does not report the digests of its files, and compares them itself. A file that is mounted over
+/// one of the root is read, and so is each file if the boot loader named another image.
 pub(super) fn root(manifest: &str, program: &str) -> Result<String> {
     files::load_module("overlay")?;
     let host = Host { root: ROOT, state: "/run/sealed-root-state" };
