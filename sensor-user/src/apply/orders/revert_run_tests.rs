@@ -70,6 +70,7 @@ impl Case {
         fs::read_to_string(self.at(path)).unwrap()
     }
 
+    /// Nothing here waits for the clock: the runtime's time passes at once where every task waits for it.
     fn run(&self) -> io::Result<bool> {
         let sources = NamedSources {
             root: self.0.path().to_owned(),
@@ -78,7 +79,8 @@ impl Case {
             policies: Vec::new(),
             allow_unknown: false,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run_reverts(&RevertHost { sources, own: Vec::new() }))
     }
 
@@ -170,9 +172,16 @@ fn without_an_answer_of_the_running_daemon_nothing_is_written() {
         assert_eq!(case.read("etc/file"), "drift");
     };
     let daemon = UnixListener::bind(&socket).unwrap();
-    // The connection ends without an answer.
-    thread::spawn(move || drop(daemon.accept().unwrap()));
+    // A daemon that hangs accepts no connection and gives no answer until the time limit.
     refused();
+    // The connection ends without an answer. The first one in the queue is that of the case before.
+    let ends = thread::spawn(move || {
+        for _ in 0..2 {
+            drop(daemon.accept().unwrap());
+        }
+    });
+    refused();
+    ends.join().unwrap();
     // The socket cannot be reached.
     fs::remove_file(&socket).unwrap();
     symlink(&socket, &socket).unwrap();
