@@ -3,7 +3,7 @@
 //! In: the directory of indexes, and an observer of the host. Out: the indexes that say what the host should have, the strongest first.
 
 use super::{
-    deployment::booted_digest,
+    deployment::{booted_commit, booted_digest},
     error::ImageError,
     images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES},
     index::ImageIndex,
@@ -77,8 +77,19 @@ pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, Ima
         opened => opened?,
     };
     chosen.indexes.extend(image);
-    chosen.add(images, OSTREE, observer)?;
+    match of_booted_commit(images, observer)? {
+        Some(index) => chosen.indexes.push(index),
+        None => chosen.add(images, OSTREE, observer)?,
+    }
     Ok(chosen)
+}
+
+/// The index of the booted ostree commit; `None` without one. It may be from before the boot.
+///
+/// # Errors
+/// An index cannot be read.
+pub fn of_booted_commit(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
+    booted_commit(observer).map_or(Ok(None), |commit| images.of_commit(&commit))
 }
 
 /// The index of the extensions that are merged now; `None` without one, and for an old one.

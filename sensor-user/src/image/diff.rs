@@ -4,7 +4,7 @@
 //! reads no file of the host.
 
 use super::{error::ImageError, index::ImageIndex};
-use sensor_model::image::{ImageEntry, changed_parts};
+use sensor_model::image::{ImageEntry, ImageSource, changed_parts};
 
 /// One path that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,13 +19,19 @@ pub struct ChangedPath {
     pub parts: Vec<&'static str>,
 }
 
-/// Everything that differs, in the order of the new index, and after that what it no longer has.
+/// Everything that differs, in the order of the new index, and after that what it no longer has. The index of an ostree commit has `/usr/etc` once
+/// more as `/etc`, which is left out.
 ///
 /// # Errors
 /// An index cannot be read.
 pub fn diff(old: &ImageIndex, new: &ImageIndex) -> Result<Vec<ChangedPath>, ImageError> {
     let mut found = Vec::new();
+    let are_commits = [old, new].iter().all(|index| index.meta().source == ImageSource::Ostree);
+    let is_left_out = |path: &[u8]| are_commits && (path == b"/etc" || path.starts_with(b"/etc/"));
     new.each(|path, entry| {
+        if is_left_out(path) {
+            return Ok(());
+        }
         let before = old.find(path)?;
         let parts = before.as_ref().map_or_else(Vec::new, |before| changed_parts(before, &entry));
         if before.is_none() || !parts.is_empty() {
@@ -34,7 +40,7 @@ pub fn diff(old: &ImageIndex, new: &ImageIndex) -> Result<Vec<ChangedPath>, Imag
         Ok::<(), ImageError>(())
     })?;
     old.each(|path, entry| {
-        if new.find(path)?.is_none() {
+        if !is_left_out(path) && new.find(path)?.is_none() {
             found.push(ChangedPath { path: path.to_vec(), old: Some(entry), new: None, parts: Vec::new() });
         }
         Ok::<(), ImageError>(())

@@ -128,7 +128,11 @@ pub enum ImageError {
         reason: IndexError,
     },
     /// No index is that of a digest.
-    #[error("no index of {wanted}; build it with `holdfast image index LAYOUT`{}", known(images))]
+    #[error(
+        "no index of {wanted}; build it with `holdfast image index LAYOUT`, or that of an ostree commit with `holdfast image index \
+         --ostree=COMMIT`{}",
+        known(images)
+    )]
     Unknown {
         /// The digest, or its beginning.
         wanted: String,
@@ -209,6 +213,20 @@ pub enum OstreeFault {
          image"
     )]
     NotBooted,
+    /// Not one commit has the name.
+    #[error(
+        "{of} ostree deployments of this host are of the commit {wanted:?}, and one is needed: name a checksum, the beginning of one, `staged`, or \
+         the image or branch of a deployment; the deployed commits are {}",
+        deployed.join(", ")
+    )]
+    NoCommit {
+        /// The name.
+        wanted: String,
+        /// How many commits have it.
+        of: usize,
+        /// The checksums of the deployed commits.
+        deployed: Vec<String>,
+    },
     /// The name of the deployment has no checksum.
     #[error(
         "the booted deployment has the name {0:?}, which does not begin with the checksum of a commit; `ostree admin status` shows what is \
@@ -301,7 +319,7 @@ impl ImageError {
             | Self::OtherCommit
             | Self::OtherExtensions
             | Self::Extensions(ExtensionFault::NotRunning(_))
-            | Self::Ostree(OstreeFault::NotBooted | OstreeFault::Mode(_))
+            | Self::Ostree(OstreeFault::NotBooted | OstreeFault::NoCommit { .. } | OstreeFault::Mode(_))
             | Self::Old => true,
             Self::Call(_)
             | Self::Index { .. }

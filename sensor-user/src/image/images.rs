@@ -2,13 +2,15 @@
 //!
 //! In: the state directory. Out: the index of a digest, and a list of all. A digest may be that of the manifest or of an image index
 //! that leads to it, or the beginning of the manifest's. The indexes of the merged extensions, of the booted ostree commit, of the
-//! host's packages and of its baseline have the names `extensions`, `ostree`, `packages` and `baseline` in the place of a digest.
+//! host's packages and of its baseline have the names `extensions`, `ostree`, `packages` and `baseline` in the place of a digest. The index of
+//! another ostree commit has the name `ostree-` with the commit's checksum.
 
 use super::{error::ImageError, index::ImageIndex};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{ImageMeta, ImageSource, is_digest};
 use std::{
+    ffi::OsString,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
@@ -23,7 +25,9 @@ pub const EXTENSIONS: &str = "extensions";
 pub const PACKAGES: &str = "packages";
 /// The name of the index of the host's baseline.
 pub const BASELINE: &str = "baseline";
-/// The fewest digits of a digest's beginning.
+/// How the names of the indexes of other ostree commits begin.
+const COMMIT: &str = "ostree-";
+/// The fewest digits of the beginning of a digest or of a checksum.
 const FEWEST: usize = 6;
 
 /// The directory of all indexes.
@@ -54,7 +58,13 @@ impl Images {
         }
     }
 
-    fn name_of(digest: &str) -> String {
+    /// The name of the index of an ostree commit that was not the booted one when the index was made.
+    pub(super) fn name_of_commit(checksum: &str) -> String {
+        format!("{COMMIT}{checksum}")
+    }
+
+    /// The file of the index with a name.
+    pub(super) fn name_of(digest: &str) -> String {
         format!("{}{ENDING}", digest.strip_prefix("sha256:").unwrap_or(digest))
     }
 
@@ -63,8 +73,8 @@ impl Images {
         self.path.join(Self::name_of(name)).exists()
     }
 
-    /// Opens the index with a name: [`EXTENSIONS`], [`OSTREE`], [`PACKAGES`] or [`BASELINE`]; `None` if there is none. It may be of an earlier commit, or of
-    /// earlier packages.
+    /// Opens the index with a name: [`EXTENSIONS`], [`OSTREE`], [`PACKAGES`], [`BASELINE`], or one of [`Images::commits`] and [`Images::digests`];
+    /// `None` if there is none. It may be of an earlier commit, or of earlier packages.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -83,22 +93,46 @@ impl Images {
         sys::directory(&self.path).map_err(|errno| CallError::new(&self.path, "open the directory", errno))
     }
 
+    /// Opens the index of an ostree commit, whether it was the booted one or not; `None` if there is none.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(super) fn of_commit(&self, checksum: &str) -> Result<Option<ImageIndex>, ImageError> {
+        match self.named(OSTREE)? {
+            Some(index) if index.meta().state.as_deref() == Some(checksum) => Ok(Some(index)),
+            _ => self.named(&Self::name_of_commit(checksum)),
+        }
+    }
+
     /// The digests of all images that have an index, sorted.
     ///
     /// # Errors
     /// The directory cannot be read. A missing one is empty.
     pub fn digests(&self) -> Result<Vec<String>, ImageError> {
+        let names = self.names()?.into_iter().map(|name| format!("sha256:{name}"));
+        Ok(names.filter(|digest| is_digest(digest)).collect())
+    }
+
+    /// The names of the indexes of ostree commits that were not the booted one, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read. A missing one is empty.
+    pub fn commits(&self) -> Result<Vec<String>, ImageError> {
+        let is_checksum = |text: &str| is_digest(&format!("sha256:{text}"));
+        let names = self.names()?;
+        Ok(names.into_iter().filter(|name| name.strip_prefix(COMMIT).is_some_and(is_checksum)).collect())
+    }
+
+    /// The names of all indexes, sorted. A missing directory has none.
+    fn names(&self) -> Result<Vec<String>, ImageError> {
         let directory = match sys::directory(&self.path) {
             Ok(directory) => directory,
             Err(Errno::ENOENT) => return Ok(Vec::new()),
             Err(errno) => return Err(CallError::new(&self.path, "open", errno).into()),
         };
         let names = sys::names(directory).map_err(|errno| CallError::new(&self.path, "read", errno))?;
-        let digests = names.iter().filter_map(|name| {
-            let digest = format!("sha256:{}", name.to_str()?.strip_suffix(ENDING)?);
-            is_digest(&digest).then_some(digest)
-        });
-        Ok(digests.collect())
+        let ended = |name: &OsString| Some(name.to_str()?.strip_suffix(ENDING)?.to_owned());
+        Ok(names.iter().filter_map(ended).collect())
     }
 
     /// Opens the index of the manifest with this digest; `None` if there is none.
@@ -112,8 +146,9 @@ impl Images {
         ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
-    /// Opens the index of an image: by `extensions`, `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that leads to it, or by the beginning of the
-    /// manifest's digest.
+    /// Opens the index of an image: by `extensions`, `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that
+    /// leads to it, or by the beginning of the manifest's digest; or that of an ostree commit, by `ostree-` and its checksum, or the beginning of
+    /// that.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read.
@@ -125,16 +160,22 @@ impl Images {
         if let Some(index) = self.open_exact(wanted)? {
             return Ok(index);
         }
-        let digests = self.digests()?;
-        let digits = wanted.strip_prefix("sha256:").unwrap_or(wanted);
-        if !is_digest(wanted) && digits.len() >= FEWEST {
-            let beginning = format!("sha256:{digits}");
-            let found: Vec<_> = digests.iter().filter(|digest| digest.starts_with(&beginning)).collect();
+        let (digests, commits) = (self.digests()?, self.commits()?);
+        let (all, beginning) = match wanted.strip_prefix(COMMIT) {
+            Some(digits) => (&commits, Some((digits, wanted.to_owned()))),
+            None if is_digest(wanted) => (&digests, None),
+            None => {
+                let digits = wanted.strip_prefix("sha256:").unwrap_or(wanted);
+                (&digests, Some((digits, format!("sha256:{digits}"))))
+            }
+        };
+        if let Some((_, beginning)) = beginning.filter(|(digits, _)| digits.len() >= FEWEST) {
+            let found: Vec<_> = all.iter().filter(|name| name.starts_with(&beginning)).collect();
             match found.as_slice() {
                 [] => {}
-                [digest] => return ImageIndex::open(&self.path.join(Self::name_of(digest))),
+                [name] => return ImageIndex::open(&self.path.join(Self::name_of(name))),
                 several => {
-                    let images = several.iter().map(|digest| (*digest).clone()).collect();
+                    let images = several.iter().map(|name| (*name).clone()).collect();
                     return Err(ImageError::Ambiguous { wanted: wanted.to_owned(), images });
                 }
             }
@@ -148,6 +189,6 @@ impl Images {
                 }
             }
         }
-        Err(ImageError::Unknown { wanted: wanted.to_owned(), images: digests })
+        Err(ImageError::Unknown { wanted: wanted.to_owned(), images: [digests, commits].concat() })
     }
 }

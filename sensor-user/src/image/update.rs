@@ -6,13 +6,14 @@
 use super::{
     diff::{ChangedPath, diff},
     error::ImageError,
-    images::Images,
+    images::{Images, OSTREE},
     index::ImageIndex,
 };
 use crate::bounded;
 use sensor_model::{
     image::{UpdateEffect, programs, unit_at, update_effect},
     observation::FileType,
+    os::reference,
 };
 use serde::Serialize;
 use std::{
@@ -42,9 +43,9 @@ pub enum ImageUpdate {
 /// What another OS image changes.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct ImageChanges {
-    /// Digest of the old image's manifest.
+    /// Digest of the old image's manifest, or the checksum of its ostree commit.
     pub old: String,
-    /// Digest of the new image's manifest.
+    /// Digest of the new image's manifest, or the checksum of its ostree commit.
     pub new: String,
     /// How many paths only the new image has.
     pub added: usize,
@@ -91,26 +92,69 @@ pub struct ChangedLayer {
     pub paths: usize,
 }
 
-/// What an update from one image to another changes. The names are those of configs: with a digest after the `@`.
+/// What an update from one image to another changes. The names are those of configs: an image, mostly with a digest after the `@`, or a
+/// branch or a commit of ostree.
 pub fn image_update(images: &Images, old: Option<&str>, new: &str, units: &UnitPrograms) -> ImageUpdate {
-    let found = opened(images, old, "the old config").and_then(|old| {
-        let new = opened(images, Some(new), "the new config")?;
+    let found = Indexes::of(images, old, "the old config").and_then(|old| {
+        let new = Indexes::of(images, Some(new), "the new config")?;
+        let (old, new) = old.comparable(new)?;
         changes(&old, &new, units).map_err(|error| error.to_string())
     });
     found.map_or_else(ImageUpdate::Unknown, ImageUpdate::Known)
 }
 
-/// The index of an image of a config.
-fn opened(images: &Images, name: Option<&str>, whose: &str) -> Result<ImageIndex, String> {
-    let name = name.ok_or_else(|| format!("{whose} has no osImageURL"))?;
-    let (_, digest) =
-        name.rsplit_once('@').ok_or_else(|| format!("{whose} names {name}, without a digest"))?;
-    images.open(digest).map_err(|error| match error {
-        ImageError::Unknown { .. } => {
-            format!("{digest} of {whose} has no index; `holdfast image index` makes one of its layout")
+/// The indexes of one image.
+struct Indexes {
+    /// Of its layout.
+    layout: Option<ImageIndex>,
+    /// Of an ostree commit that was made from it.
+    commit: Option<ImageIndex>,
+}
+
+impl Indexes {
+    /// Those of an image of a config. There is one at least.
+    fn of(images: &Images, name: Option<&str>, whose: &str) -> Result<Self, String> {
+        let name = name.ok_or_else(|| format!("{whose} has no osImageURL"))?;
+        let digest = name.rsplit_once('@').map(|(_, digest)| digest);
+        let layout = match digest.map(|digest| images.open(digest)).transpose() {
+            Err(ImageError::Unknown { .. }) => None,
+            opened => opened.map_err(|error| error.to_string())?,
+        };
+        let commit = of_commit(images, name, digest).map_err(|error| error.to_string())?;
+        if layout.is_none() && commit.is_none() {
+            let without = if digest.is_some() { "" } else { "is without a digest and " };
+            return Err(format!(
+                "{name} of {whose} {without}has no index; `holdfast image index` makes one of the layout of a digest, or of an ostree commit"
+            ));
         }
-        error => error.to_string(),
-    })
+        Ok(Self { layout, commit })
+    }
+
+    /// Two indexes of one kind. A layout has the layers' paths, and a commit has those of the host.
+    fn comparable(self, new: Self) -> Result<(ImageIndex, ImageIndex), String> {
+        let of_layouts = self.layout.zip(new.layout);
+        of_layouts.or_else(|| self.commit.zip(new.commit)).ok_or_else(|| {
+            "one image has an index of its layout alone, and the other one of its ostree commit alone, which cannot be compared; index both in \
+             one of the two ways"
+                .to_owned()
+        })
+    }
+}
+
+/// The index of an ostree commit that was made from the image, has the name as that of its branch, or is named itself.
+fn of_commit(images: &Images, name: &str, digest: Option<&str>) -> Result<Option<ImageIndex>, ImageError> {
+    let name = reference(name);
+    let others = images.commits()?;
+    for indexed in [OSTREE.to_owned()].iter().chain(&others) {
+        let Some(index) = images.named(indexed)? else { continue };
+        let meta = index.meta();
+        let is_made_from = digest.is_some() && meta.manifest.as_deref() == digest;
+        if is_made_from || meta.state.as_deref() == Some(name) || meta.names.iter().any(|known| known == name)
+        {
+            return Ok(Some(index));
+        }
+    }
+    Ok(None)
 }
 
 fn changes(old: &ImageIndex, new: &ImageIndex, units: &UnitPrograms) -> Result<ImageChanges, ImageError> {

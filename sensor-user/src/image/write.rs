@@ -45,14 +45,19 @@ impl Entries for ImageTree {
 }
 
 /// Writes the index of an image or of packages.
-pub(super) fn write(
+pub(super) fn write(images: &Images, meta: ImageMeta, tree: &impl Entries) -> Result<Indexed, ImageError> {
+    write_file(images, &Images::file_name(&meta), meta, tree)
+}
+
+/// The same, into the file with this name.
+pub(super) fn write_file(
     images: &Images,
+    name: &str,
     mut meta: ImageMeta,
     tree: &impl Entries,
 ) -> Result<Indexed, ImageError> {
     let directory = images.make()?;
-    let name = Images::file_name(&meta);
-    let path = images.path().join(&name);
+    let path = images.path().join(name);
     let failed = |operation| {
         let path = path.clone();
         move |errno: Errno| CallError::new(&path, operation, errno)
@@ -67,7 +72,7 @@ pub(super) fn write(
     let written = fill(&file, &path, &mut meta, tree);
     let placed = written.and_then(|size| {
         sys::sync(&file).map_err(failed("sync"))?;
-        sys::rename_over(&directory, OsStr::new(&temporary), OsStr::new(&name)).map_err(failed("rename"))?;
+        sys::rename_over(&directory, OsStr::new(&temporary), OsStr::new(name)).map_err(failed("rename"))?;
         sys::sync(&directory).map_err(failed("sync the directory"))?;
         Ok(size)
     });

@@ -6,7 +6,7 @@ use super::{
     Observer, hierarchy, os,
     pristine::{Pristine, RootImage},
 };
-use sensor_model::os::hierarchy::Cover;
+use sensor_model::os::{Deployment, hierarchy::Cover};
 use std::{
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
@@ -17,6 +17,11 @@ impl Observer {
     /// The paths in the directories of ostree's deployments: each deployment, and the file with its origin.
     pub(crate) fn deployments(&self) -> Vec<PathBuf> {
         os::deployments(&self.root)
+    }
+
+    /// The deployments of ostree by their origin files, and whether each of them is staged for the next boot.
+    pub(crate) fn ostree_deployments(&self) -> Vec<(Deployment, bool)> {
+        os::ostree_deployments(&self.root)
     }
 
     /// What is mounted over each hierarchy of the OS.

@@ -130,6 +130,24 @@ fn is_staged(root: &Root, image: &str, staged: &str, booted: &Path) -> Result<bo
     Ok(read.map(|origin| of_origin(&origin, None)).any(|deployment| deployment.is(image)))
 }
 
+/// The deployments of ostree with a commit in their name and an origin file that can be read, and whether each of them is staged for the next
+/// boot. Empty on a host without any.
+pub(super) fn ostree_deployments(root: &Root) -> Vec<(Deployment, bool)> {
+    let staged = read(root, Path::new(STAGED)).unwrap_or_default();
+    let booted = ostree_deployment(root).ok();
+    let found =
+        deployments(root).into_iter().filter(|path| path.extension().is_none_or(|end| end != "origin"));
+    let read = found.filter_map(|path| {
+        let origin = read(root, &origin_beside(&path)).ok()?;
+        // The file has the name of the booted deployment, too.
+        let name = path.file_name()?.to_string_lossy();
+        let is_staged = staged.contains(&*name)
+            && booted.as_ref().is_none_or(|booted| booted.file_name() != path.file_name());
+        Some((of_origin(&origin, Some(&checksum_of(&path)?)), is_staged))
+    });
+    read.collect()
+}
+
 /// Whether the host booted a deployment of an image, also if its files do not say which one.
 pub(super) fn boots_images(root: &Root) -> bool {
     root.open_at(Path::new(OSTREE_BOOTED), HANDLE).is_ok() || !matches!(composefs_origin(root), Ok(None))

@@ -9,6 +9,7 @@ mod extensions;
 mod indexed;
 mod layout;
 mod ostree;
+mod ostree_commits;
 mod ostree_layers;
 mod packages;
 mod policies;

@@ -24,6 +24,11 @@ fn digest(digit: char) -> String {
 
 /// The texts of the commit's metadata: the digest, the manifest and the config.
 fn texts() -> [(&'static str, String); 3] {
+    texts_of(&digest(IMAGE))
+}
+
+/// The same of an image with this digest.
+pub(crate) fn texts_of(image: &str) -> [(&'static str, String); 3] {
     let layer = |digit| json!({"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest(digit), "size": 5});
     let manifest = json!({"config": {"digest": digest('f'), "size": 2}, "layers": LAYERS.map(layer)});
     let config = json!({
@@ -39,7 +44,7 @@ fn texts() -> [(&'static str, String); 3] {
         ],
     });
     [
-        ("ostree.manifest-digest", digest(IMAGE)),
+        ("ostree.manifest-digest", image.to_owned()),
         ("ostree.manifest", manifest.to_string()),
         ("ostree.container.image-config", config.to_string()),
     ]

@@ -43,7 +43,7 @@ fn two_images(world: &World) -> [String; 2] {
     })
 }
 
-fn config(world: &World, name: &str, image: &str) -> String {
+pub(crate) fn config(world: &World, name: &str, image: &str) -> String {
     let object = json!({
         "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": { "name": name },
         "spec": { "osImageURL": image, "config": { "ignition": { "version": "3.4.0" } } },

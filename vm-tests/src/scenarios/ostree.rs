@@ -51,6 +51,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
         "" => {
             context.check("host", host(0));
             context.check("commit_indexed", commit::indexed());
+            context.check("next_commit_indexed", commit::next_indexed());
             context.check("early unit", early_unit());
             context.check("first", first());
             context.check("argument_waits", waits());
@@ -63,7 +64,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
-            context.check("index_of_the_last_commit", commit::old_index());
+            context.check("indexes_after_the_upgrade", commit::indexes_after_the_upgrade());
             context.check("put_again", put_again());
             context.check("daemon", daemon());
             let before = history()?["applies"][0]["previous"].to_string();

@@ -1,4 +1,4 @@
-//! `holdfast image index`: reads a layout, the booted ostree commit, merged extensions, the databases of packages, or a baseline.
+//! `holdfast image index`: reads a layout, an ostree commit, merged extensions, the databases of packages, or a baseline.
 
 use super::place::{Place, input};
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
         output::{Output, Screen, Tone, clean, count},
     },
     image::{
-        ImageError, Indexed, LeftOutExtension, Progress, index_baseline, index_extensions, index_image,
-        index_ostree, index_packages,
+        BOOTED, ImageError, Indexed, LeftOutExtension, Progress, index_baseline, index_extensions,
+        index_image, index_ostree, index_packages,
     },
     observation::Observer,
 };
@@ -36,9 +36,11 @@ pub(super) struct Index {
     /// Directory with an OCI image layout: `oci-layout`, `index.json` and `blobs`.
     #[arg(required_unless_present_any = ["packages", "baseline", "ostree", "extensions"])]
     layout: Option<PathBuf>,
-    /// Index the ostree commit that this host booted, from its repository.
-    #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline", "extensions"])]
-    ostree: bool,
+    /// Index an ostree commit from this host's repository: `booted`, `staged` for that of the next boot, a checksum, the beginning of a
+    /// deployment's, or the image or branch of a deployment. [default without a value: booted]
+    #[arg(long, value_name = "COMMIT", num_args = 0..=1, require_equals = true, default_missing_value = BOOTED)]
+    #[arg(conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline", "extensions"])]
+    ostree: Option<String>,
     /// Index the directories of the system and configuration extensions that are merged on this host now.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline"])]
     extensions: bool,
@@ -99,8 +101,8 @@ impl Index {
             index_baseline(file, &text.map_err(BadInput::wrap)?, &self.place.images())
         } else {
             let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-            if self.ostree {
-                self.commit(&observer)
+            if let Some(wanted) = &self.ostree {
+                self.commit(&observer, wanted)
             } else if self.extensions {
                 index_extensions(&observer, &self.place.images()).map(|(indexed, without)| {
                     left_out = without;
@@ -126,9 +128,9 @@ impl Index {
         Ok(IN_SYNC)
     }
 
-    fn commit(&self, observer: &Observer) -> Result<Indexed, ImageError> {
+    fn commit(&self, observer: &Observer, wanted: &str) -> Result<Indexed, ImageError> {
         let mut bar = Bar::new();
-        let indexed = index_ostree(observer, &self.place.images(), &mut |read| {
+        let indexed = index_ostree(observer, &self.place.images(), wanted, &mut |read| {
             bar.show_line(|| format!("{} MiB of files", read >> 20));
         });
         bar.end();

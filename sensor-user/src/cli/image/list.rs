@@ -38,7 +38,7 @@ pub struct ImageListReport {
 /// An index that cannot be read.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct UnreadableIndex {
-    /// Digest of the image's manifest; `packages` or `baseline` for those of the host.
+    /// Digest of the image's manifest; `ostree-` and the checksum of a commit; `extensions`, `ostree`, `packages` or `baseline` for those of the host.
     pub digest: String,
     /// Why not.
     pub reason: String,
@@ -48,48 +48,49 @@ impl List {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let images = self.place.images();
         let mut report = ImageListReport { schema: SCHEMA, images: Vec::new(), unreadable: Vec::new() };
-        for name in [EXTENSIONS, OSTREE, PACKAGES, BASELINE] {
-            match images.named(name) {
-                Ok(index) => report.images.extend(index.map(|index| index.meta().clone())),
-                Err(error) => {
-                    let unreadable = UnreadableIndex { digest: name.to_owned(), reason: error.to_string() };
-                    report.unreadable.push(unreadable);
+        let others = [images.commits(), images.digests()].into_iter().collect::<Result<Vec<_>, _>>();
+        let known = [EXTENSIONS, OSTREE, PACKAGES, BASELINE].map(str::to_owned);
+        let mut names = Vec::new();
+        for name in known.into_iter().chain(others.map_err(input)?.concat()) {
+            match images.named(&name) {
+                Ok(Some(index)) => {
+                    report.images.push(index.meta().clone());
+                    names.push(name);
                 }
-            }
-        }
-        for digest in images.digests().map_err(input)? {
-            match images.open(&digest) {
-                Ok(index) => report.images.push(index.meta().clone()),
-                Err(error) => report.unreadable.push(UnreadableIndex { digest, reason: error.to_string() }),
+                Ok(None) => {}
+                Err(error) => {
+                    report.unreadable.push(UnreadableIndex { digest: name, reason: error.to_string() });
+                }
             }
         }
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
-            text(&report, screen)?;
+            text(&report, &names, screen)?;
         }
         Ok(if report.unreadable.is_empty() { IN_SYNC } else { FAILURE })
     }
 }
 
-fn text(report: &ImageListReport, screen: &mut Screen) -> std::io::Result<()> {
+/// `names` are those of the images, in their order.
+fn text(report: &ImageListReport, names: &[String], screen: &mut Screen) -> std::io::Result<()> {
     if report.images.is_empty() && report.unreadable.is_empty() {
         return screen.line("no image has an index; `holdfast image index LAYOUT` makes one");
     }
     let mut rows = Vec::new();
-    for meta in &report.images {
-        let (name, layers) = match meta.source {
-            ImageSource::Layers => (meta.digest.clone(), "layer"),
-            ImageSource::Ostree if meta.has_digests() => (OSTREE.to_owned(), "layer"),
-            ImageSource::Ostree => (OSTREE.to_owned(), "commit"),
-            ImageSource::Extensions => (EXTENSIONS.to_owned(), "extension"),
-            ImageSource::Packages => (PACKAGES.to_owned(), "package"),
-            ImageSource::Baseline => (BASELINE.to_owned(), "baseline"),
+    for (meta, name) in report.images.iter().zip(names) {
+        let layers = match meta.source {
+            ImageSource::Layers => "layer",
+            ImageSource::Ostree if meta.has_digests() => "layer",
+            ImageSource::Ostree => "commit",
+            ImageSource::Extensions => "extension",
+            ImageSource::Packages => "package",
+            ImageSource::Baseline => "baseline",
         };
         rows.push((
             None,
             vec![
-                name,
+                name.clone(),
                 clean(&meta.platform),
                 count(meta.layer_count(), layers),
                 format!("{} paths", meta.entries),

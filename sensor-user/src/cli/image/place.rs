@@ -3,7 +3,7 @@
 use crate::{
     cli::BadInput,
     desired::state_directory,
-    image::{ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest},
+    image::{ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit},
     observation::Observer,
 };
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ impl Place {
 /// The image to use.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImageOption {
-    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `extensions`, `ostree`,
-    /// `packages` or `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the booted ostree commit, or
+    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `ostree-` and the checksum of a
+    /// commit, or its beginning; `extensions`, `ostree`, `packages` or `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the booted ostree commit, or
     /// else the packages, if they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
@@ -48,22 +48,27 @@ impl ImageOption {
             match images.open(&digest) {
                 // The commit that was made from the image may have an index.
                 Err(error @ ImageError::Unknown { .. }) => {
-                    let commit = images.named(OSTREE).map_err(input)?;
+                    let commit = commit(images, observer).map_err(input)?;
                     return commit.ok_or(error).and_then(|index| index.refuse_old(observer)).map_err(input);
                 }
                 opened => return opened.map_err(input),
             }
         }
-        for name in [OSTREE, PACKAGES] {
-            if let Some(index) = images.named(name).map_err(input)? {
-                return index.refuse_old(observer).map_err(input);
-            }
+        if let Some(index) =
+            commit(images, observer).transpose().or_else(|| images.named(PACKAGES).transpose())
+        {
+            return index.and_then(|index| index.refuse_old(observer)).map_err(input);
         }
         Err(BadInput::because(
             "this host does not show which image it booted, and neither its ostree commit nor its packages have an index; name an image with \
              --image DIGEST, or run `holdfast image index --ostree` or `--packages`",
         ))
     }
+}
+
+/// The index of the booted commit, or else an old one.
+fn commit(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
+    Ok(of_booted_commit(images, observer)?.or(images.named(OSTREE)?))
 }
 
 /// An error about an image, with its exit code.

@@ -1,11 +1,12 @@
-//! An index of the ostree commit that a host booted.
+//! An index of an ostree commit: the booted one, or another one of the host's repository.
 //!
 //! In: the repository of an ostree host. Out: the index file: what the commit has in `/usr`, the links of the root directory, and the
-//! commit's `/usr/etc` once more as `/etc`, which is its first state on the host. Each object is verified: the commit by the name of the
-//! booted deployment, and every other one by the object that leads to it. If the commit was made from an image, the index has the image's
+//! commit's `/usr/etc` once more as `/etc`, which is its first state on the host. Each object is verified: the commit by the name of its
+//! deployment or by the given checksum, and every other one by the object that leads to it. If the commit was made from an image, the index has the image's
 //! layers, and then the commit itself, for what no layer explains.
 
 mod layers;
+mod named_commit;
 pub(super) mod repository;
 
 use super::{
@@ -17,6 +18,8 @@ use super::{
 use crate::{clock::rfc3339, observation::Observer, sys::CallError};
 use jiff::Timestamp;
 use layers::ImageLayers;
+pub use named_commit::BOOTED;
+use named_commit::NamedCommit;
 use nix::errno::Errno;
 use repository::{MOST_DEEP, Repository, checksum_of, entry};
 use sensor_model::{
@@ -30,16 +33,20 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 /// Characters of the commit's subject that the index keeps. Each record of a drift has them.
 const SUBJECT: usize = 120;
 
-/// Indexes the commit that a host booted. `progress` gets the bytes of files that were read so far.
+/// Indexes the `wanted` commit: [`BOOTED`], `staged`, a checksum, the beginning of a deployment's, or the name of a deployment's image or
+/// branch. `progress` gets the bytes of files that were read so far.
 ///
 /// # Errors
-/// A host that booted no ostree deployment, an object that is missing or damaged, and an index that cannot be written.
+/// A host that booted no ostree deployment, no such commit, an object that is missing or damaged, and an index that cannot be written.
 pub fn index_ostree(
     observer: &Observer,
     images: &Images,
+    wanted: &str,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Indexed, ImageError> {
-    let checksum = booted_commit(observer).ok_or(OstreeFault::NotBooted)?;
+    let booted = booted_commit(observer).ok_or(OstreeFault::NotBooted)?;
+    let NamedCommit { checksum, names } = NamedCommit::of(observer, wanted, &booted)?;
+    let file = if checksum == booted { OSTREE.to_owned() } else { Images::name_of_commit(&checksum) };
     let name = checksum_of(&checksum).ok_or_else(|| OstreeFault::Name(checksum.clone()))?;
     let repository = Repository::of(observer, progress)?;
     let commit = repository.commit(name)?;
@@ -60,7 +67,8 @@ pub fn index_ostree(
     }
     // A directory comes before what is in it.
     entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-    write::write(images, meta(checksum, &commit, image, repository.read()), &entries)
+    let meta = ImageMeta { names, ..meta(checksum, &commit, image, repository.read()) };
+    write::write_file(images, &Images::name_of(&file), meta, &entries)
 }
 
 /// The same, unless that commit or the image that it was made from has an index already. Gives the new index.
@@ -73,14 +81,14 @@ pub fn renew_ostree(observer: &Observer, images: &Images) -> Result<Option<Index
     if of_image.is_some() {
         return Ok(None);
     }
-    match images.named(OSTREE) {
-        Ok(Some(index)) if index.meta().state.as_ref() == Some(&commit) => return Ok(None),
+    match images.of_commit(&commit) {
+        Ok(Some(_)) => return Ok(None),
         Ok(_) => {}
         Err(error) => {
             tracing::warn!(%error, "The index of the booted ostree commit cannot be used, so it is made anew.");
         }
     }
-    index_ostree(observer, images, &mut |_| {}).map(Some)
+    index_ostree(observer, images, BOOTED, &mut |_| {}).map(Some)
 }
 
 /// What the index says about a commit.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::apply::holdfast;
 use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{IMAGE, LAYERS, VERSIONS};
-use crate::guest::{shell, status};
+use crate::guest::{run, shell, status};
 
 /// A file that each version has with another content.
 const FILE: &str = "/usr/lib/os-version";
@@ -41,11 +41,24 @@ pub(super) fn indexed() -> Result<String> {
     Ok(printed)
 }
 
-/// The index of the last commit is refused.
-pub(super) fn old_index() -> Result<String> {
+/// Indexes the commit of the next version before its deployment, and compares it with the booted one.
+pub(super) fn next_indexed() -> Result<String> {
+    let checksum = run("ostree", &["rev-parse", VERSIONS[1].branch])?;
+    let (printed, _) = holdfast(0, &["image", "index", &format!("--ostree={}", checksum.trim())])?;
+    ensure!(printed.contains(&format!("({})", VERSIONS[1].name)), "{printed}");
+    let (changes, _) = holdfast(1, &["image", "diff", "ostree", &format!("ostree-{}", &checksum[..12])])?;
+    ensure!(changes.contains(&format!("changed (content) {FILE} ")), "{changes}");
+    Ok(printed)
+}
+
+/// After the upgrade the index of the last commit is refused, and that of the next one is the booted commit's.
+pub(super) fn indexes_after_the_upgrade() -> Result<String> {
     let (_, refused) = holdfast(2, &["image", "verify", FILE, "--image", "ostree"])?;
     ensure!(refused.contains("another ostree commit"), "{refused}");
-    Ok(refused)
+    holdfast(0, &["image", "verify", FILE])?;
+    let (differing, _) = opened(|| holdfast(1, &["image", "verify", FILE]))?;
+    ensure!(differing.contains(FILE) && differing.contains(VERSIONS[1].name), "{differing}");
+    Ok(differing)
 }
 
 /// A change of the opened `/usr` and one of `/etc`, as `image verify` finds them.
@@ -94,6 +107,7 @@ pub(super) fn watched() -> Result<String> {
     fs::write(UNDECLARED, "local\n")?;
     let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
     ensure!(local["path"] == UNDECLARED && local["detail"]["policy"] == "observe", "{local}");
+    ensure!(local["actor"]["pid"] == std::process::id(), "this process changed it: {local}");
     fs::write(UNDECLARED, content)?;
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
