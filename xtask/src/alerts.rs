@@ -90,9 +90,11 @@ mod tests {
     use crate::manifests::ALERTS;
 
     /// What kube-state-metrics shows of objects that Holdfast writes.
-    const OF_OBJECTS: [&str; 3] = ["kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
+    const OF_OBJECTS: [&str; 4] =
+        ["kube_node_info", "kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
     /// What the reporter's page has besides the sensor's: its test in `cluster/src/metrics.rs` has the same names.
-    const OF_REPORTERS: [&str; 3] = [
+    const OF_REPORTERS: [&str; 4] = [
+        "holdfast_reporter_last_write_timestamp_seconds",
         "holdfast_reporter_node_updating",
         "holdfast_reporter_os_image_out_of_step",
         "holdfast_reporter_sensor_up",

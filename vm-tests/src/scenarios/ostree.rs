@@ -51,13 +51,13 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
         "" => {
             context.check("host", host(0));
             context.check("commit_indexed", commit::indexed());
-            context.check("next_commit_indexed", commit::next_indexed());
             context.check("early unit", early_unit());
             context.check("first", first());
             context.check("argument_waits", waits());
             context.check("argument_taken_away", taken_away());
             context.check("arguments_wait_again", wait_again());
             context.check("foreseen", foreseen());
+            context.check("next_commit_indexed", commit::next_indexed());
             reboots(context, "upgraded", || {
                 apply(VERSIONS[1].branch, &["run=1", "demo=blue sky=\"a b\""], "two", &[])
             })
