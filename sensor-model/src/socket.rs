@@ -189,9 +189,6 @@ pub struct DesiredConfig {
     /// The `MachineConfiguration` with the cluster's node disruption policy, if there is one.
     #[serde(default)]
     pub node_disruption: Option<serde_json::Value>,
-    /// Drift policies, in the form of the files in `policies/`.
-    #[serde(default)]
-    pub drift_policies: Vec<serde_json::Value>,
 }
 
 /// The plan of a config that was handed in.
@@ -237,6 +234,7 @@ pub enum ApplyPhase {
 
 /// The progress of the newest order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact")]
 pub struct ApplyProgress {
     /// Always [`APPLY_PROGRESS_SCHEMA`].
     pub schema: String,
@@ -254,8 +252,12 @@ pub struct ApplyProgress {
     pub unreconcilable: bool,
     /// It failed, and the node has the old config again.
     pub rolled_back: bool,
-    /// The name of the `MachineConfig` that the node has.
+    /// The name of the `MachineConfig` that the node has. `None` before the first apply on a node that the Machine Config Operator's daemon did
+    /// not manage.
     pub current: Option<String>,
+    /// The Machine Config Operator's daemon runs on the node, so the sensor applies nothing and writes nothing back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_managed_by_operator: bool,
 }
 
 /// Why a request has no other answer.

@@ -45,11 +45,7 @@ impl Configs {
             return Ok(None);
         };
         let policy = present(limited("MachineConfiguration", self.policies.get(CLUSTER)).await)?;
-        Ok(Some(DesiredConfig {
-            machine_config: plain(config),
-            node_disruption: policy.map(plain),
-            drift_policies: Vec::new(),
-        }))
+        Ok(Some(DesiredConfig { machine_config: plain(config), node_disruption: policy.map(plain) }))
     }
 }
 

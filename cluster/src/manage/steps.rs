@@ -92,11 +92,17 @@ pub fn next(now: &Situation<'_>) -> Step {
     let (Some(desired), Some(progress)) = (now.annotations.get(DESIRED_CONFIG), now.progress) else {
         return wanted.then(Then::Wait);
     };
+    if progress.is_managed_by_operator {
+        // Two writers of one annotation would undo each other.
+        return wanted.then(Then::Wait);
+    }
     if progress.phase != ApplyPhase::Rebooting {
         wanted.annotations.remove(POST_CONFIG_ACTION);
     }
     let failed = progress.phase == ApplyPhase::Failed && progress.config.as_ref() == Some(desired);
-    // The node's own record is the truth: the annotations may come from a backup of etcd.
+    // The node's own record is the truth: the annotations may come from a backup of etcd. Without a record the sensor first compares the node
+    // with the config, and applies what differs.
+    let is_recorded = progress.current.is_some();
     let current = progress.current.as_ref().or_else(|| now.annotations.get(CURRENT_CONFIG));
     match progress.phase {
         ApplyPhase::Running => wanted.working().then(Then::Wait),
@@ -107,7 +113,9 @@ pub fn next(now: &Situation<'_>) -> Step {
         _ if failed && !now.may_attempt && !now.has_refusal(desired) => {
             wanted.failed_apply(now, progress, current, desired).then(Then::Wait)
         }
-        _ if !failed && current == Some(desired) => wanted.in_sync(now, desired).then(Then::Wait),
+        _ if !failed && is_recorded && current == Some(desired) => {
+            wanted.in_sync(now, desired).then(Then::Wait)
+        }
         _ => toward(now, wanted, current, desired),
     }
 }

@@ -59,6 +59,8 @@ pub struct Manager {
     not_before: Option<Instant>,
     /// Since when the node waits for a drain, at least. A restart begins anew.
     drain_since: Option<Instant>,
+    /// The Machine Config Operator's daemon runs on the node.
+    is_left_alone: bool,
 }
 
 impl Manager {
@@ -83,6 +85,7 @@ impl Manager {
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
             drain_since: None,
+            is_left_alone: false,
         }
     }
 
@@ -130,6 +133,19 @@ impl Manager {
             });
             if failed {
                 self.pause();
+            }
+            let is_left_alone = progress.is_some_and(|progress| progress.is_managed_by_operator);
+            if is_left_alone != self.is_left_alone {
+                self.is_left_alone = is_left_alone;
+                if is_left_alone {
+                    tracing::warn!(
+                        "The Machine Config Operator's daemon runs on this node: Holdfast leaves its annotations alone, and applies nothing."
+                    );
+                } else {
+                    tracing::info!(
+                        "The Machine Config Operator's daemon does not run any more: Holdfast manages this node."
+                    );
+                }
             }
         }
         let waits = self.node().is_some_and(|node| annotations::waits_for_drain(&node.annotations));

@@ -109,11 +109,42 @@ fn progress(phase: ApplyPhase, config: Option<&str>, current: &str) -> ApplyProg
         unreconcilable: false,
         rolled_back: false,
         current: Some(current.to_owned()),
+        is_managed_by_operator: false,
     }
 }
 
 fn apply(config: &str) -> Then {
     Then::Apply(format!("id-{config}"))
+}
+
+#[test]
+fn a_node_without_a_record_of_its_config_is_done_only_after_the_sensor_has_compared_it() {
+    let mut node = Played::new("a");
+    node.annotations.remove(STATE);
+    node.progress = Some(ApplyProgress { current: None, ..progress(ApplyPhase::Idle, None, "") });
+    assert_eq!(node.settle(), (vec![], Then::Plan));
+    assert!(!node.annotations.contains_key(STATE), "{:?}", node.annotations);
+    node.plan("a", false);
+    assert_eq!(node.settle(), (vec![], apply("a")));
+    assert!(node.has(STATE, "Working"));
+    node.progress = Some(progress(ApplyPhase::Done, Some("a"), "a"));
+    assert_eq!(node.settle().1, Then::Wait);
+    assert!(node.has(STATE, "Done") && node.has(CURRENT_CONFIG, "a"));
+}
+
+#[test]
+fn beside_the_operators_daemon_no_annotation_is_written_and_nothing_is_asked_for() {
+    let drifted = NodeDrift::Drifted(TEXT.to_owned());
+    for (desired, drift) in [("a", NodeDrift::InSync), ("b", NodeDrift::InSync), ("a", drifted)] {
+        let mut node = Played::new(desired);
+        node.drift = drift;
+        node.plan("b", true);
+        let progress = progress(ApplyPhase::Idle, None, "a");
+        node.progress = Some(ApplyProgress { is_managed_by_operator: true, ..progress });
+        let before = node.annotations.clone();
+        assert_eq!(node.settle(), (vec![], Then::Wait));
+        assert_eq!(node.annotations, before);
+    }
 }
 
 #[test]

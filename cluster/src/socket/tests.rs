@@ -181,11 +181,7 @@ async fn a_config_is_planned_and_ordered_by_its_id_and_its_progress_is_followed(
         "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
     ];
     let (_folder, mut socket, asked) = sensor(answers);
-    let config = DesiredConfig {
-        machine_config: serde_json::json!({}),
-        node_disruption: None,
-        drift_policies: Vec::new(),
-    };
+    let config = DesiredConfig { machine_config: serde_json::json!({}), node_disruption: None };
     let planned = socket.put_config(&config).await.unwrap();
     assert!(planned.reboots && planned.plan.reboot);
     assert_eq!(socket.apply(&planned.id).await.unwrap().phase, contract::ApplyPhase::Running);

@@ -42,6 +42,7 @@ impl Applies {
             unreconcilable: false,
             rolled_back: false,
             current: None,
+            is_managed_by_operator: false,
         };
         let state = watch::Sender::new(State { drains: false, planned: None, progress });
         let listener = UnixListener::bind(run.join("manage.sock"))?;
@@ -202,6 +203,7 @@ fn order(asked: &Asked, state: &watch::Sender<State>) -> Result<String> {
             unreconcilable: false,
             rolled_back: false,
             current,
+            is_managed_by_operator: false,
         };
     });
     Ok(answer("202 Accepted", &serde_json::to_string(&state.borrow().progress)?))

@@ -4,7 +4,7 @@
 //! In: the host's processes and files. Out: whether Holdfast may write.
 
 use super::request::{ApplyOptions, OperatorRule};
-use std::{fs, io::Read as _, path::Path};
+use std::{fs, io::Read as _, os::unix::fs::MetadataExt as _, path::Path};
 
 /// The program of the Machine Config Operator's daemon.
 const MCO_DAEMON: &str = "machine-config-daemon";
@@ -29,6 +29,11 @@ pub enum OperatorDaemon {
          was removed for good, move that file away or apply with --beside-mco"
     )]
     MayStart,
+}
+
+/// The number of the process of the Machine Config Operator's daemon; `None` if it does not run on the host at `root`.
+pub(super) fn running_operator(root: &Path) -> Option<String> {
+    Mco { root, rule: OperatorRule::TakeOver }.running()
 }
 
 /// The check of one host.
@@ -63,9 +68,16 @@ impl<'a> Mco<'a> {
 
     /// The number of the daemon's process.
     fn running(self) -> Option<String> {
-        for entry in fs::read_dir(self.root.join("proc")).ok()?.flatten() {
+        let processes = self.root.join("proc");
+        // Any user can start a process with this name. The daemon runs as root, as process 1 does.
+        let root_user = fs::metadata(processes.join("1")).ok().map(|first| first.uid());
+        for entry in fs::read_dir(processes).ok()?.flatten() {
             let pid = entry.file_name();
             if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            let is_of_root = |user| entry.metadata().is_ok_and(|process| process.uid() == user);
+            if !root_user.is_none_or(is_of_root) {
                 continue;
             }
             // Only the program's path: a user can make the arguments as long as they like.
@@ -133,6 +145,19 @@ mod tests {
             assert_eq!(checked, wanted, "{command:?}");
             assert_eq!(check(root.path(), OperatorRule::Beside), Ok(()), "{command:?}");
         }
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_not_the_operators_daemon() {
+        // Only root can make a file of another user.
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let root = running(&[b"/usr/bin/machine-config-daemon\0start\0"]);
+        fs::create_dir_all(root.path().join("proc/1")).unwrap();
+        assert_eq!(running_operator(root.path()).as_deref(), Some("7"));
+        std::os::unix::fs::chown(root.path().join("proc/7"), Some(1000), None).unwrap();
+        assert_eq!(running_operator(root.path()), None);
     }
 
     #[test]

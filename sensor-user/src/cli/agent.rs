@@ -156,6 +156,7 @@ impl AgentCommand {
         let mut inputs = sources.clone().daemon_inputs(options, waits_or_none);
         if mode == Mode::Manage {
             inputs.prefer_operator_config();
+            inputs.allow_no_config();
         }
         let limits = if mode == Mode::Manage { ActionLimits::MANAGE } else { ActionLimits::OBSERVE };
         let orders = ReporterOrders {

@@ -141,6 +141,14 @@ impl Inputs {
         }
     }
 
+    /// Nothing is declared while no config is named and the host has none: a managed node gets its first config from the cluster.
+    pub fn allow_no_config(&mut self) {
+        let StateSource::MachineConfigs(configs) = &mut self.source;
+        if let MachineConfigs::Service(path) = configs {
+            *configs = MachineConfigs::ServiceIfAny(std::mem::take(path));
+        }
+    }
+
     /// The file with the policies of the cluster, if they are in force. The last usable policies have a copy of it.
     pub fn cluster_policies(&self) -> Option<PathBuf> {
         let is_read = self.with_cluster_policies && !self.is_replaced();

@@ -37,6 +37,8 @@ pub enum MachineConfigs {
     Named(Vec<PathBuf>),
     /// The directory of the host's service.
     Service(PathBuf),
+    /// The same directory, and nothing while it does not exist.
+    ServiceIfAny(PathBuf),
     /// The file of the Machine Config Operator's daemon.
     Operator(PathBuf),
     /// The config that `holdfast apply` applied last.
@@ -76,7 +78,10 @@ impl StateSource {
         let Self::MachineConfigs(configs) = self;
         match configs {
             MachineConfigs::Named(paths) | MachineConfigs::LastUsable(paths) => paths,
-            MachineConfigs::Service(path) | MachineConfigs::Operator(path) => std::slice::from_ref(path),
+            MachineConfigs::ServiceIfAny(path) if !path.exists() => &[],
+            MachineConfigs::Service(path)
+            | MachineConfigs::ServiceIfAny(path)
+            | MachineConfigs::Operator(path) => std::slice::from_ref(path),
             MachineConfigs::Applied(generation) => std::slice::from_ref(&generation.manifests),
         }
     }
@@ -91,7 +96,7 @@ impl StateSource {
 
     /// Whether the configs are those of the host's service.
     pub(super) fn is_of_service(&self) -> bool {
-        matches!(self, Self::MachineConfigs(MachineConfigs::Service(_)))
+        matches!(self, Self::MachineConfigs(MachineConfigs::Service(_) | MachineConfigs::ServiceIfAny(_)))
     }
 
     /// The file of the Machine Config Operator's daemon, if it is the source.
@@ -106,7 +111,7 @@ impl StateSource {
     pub(super) fn was_accepted(&self) -> bool {
         let Self::MachineConfigs(configs) = self;
         match configs {
-            MachineConfigs::Named(_) | MachineConfigs::Service(_) => false,
+            MachineConfigs::Named(_) | MachineConfigs::Service(_) | MachineConfigs::ServiceIfAny(_) => false,
             MachineConfigs::Operator(_) | MachineConfigs::Applied(_) | MachineConfigs::LastUsable(_) => true,
         }
     }
@@ -116,6 +121,7 @@ impl StateSource {
         let Self::MachineConfigs(configs) = self;
         let chosen = match configs {
             MachineConfigs::Named(_) | MachineConfigs::LastUsable(_) => return error,
+            MachineConfigs::ServiceIfAny(_) => "the config of the service".to_owned(),
             MachineConfigs::Operator(_) => "the config of the Machine Config Operator's daemon".to_owned(),
             MachineConfigs::Applied(generation) => {
                 format!("the config that was applied last, number {}", generation.number)
@@ -206,6 +212,16 @@ mod tests {
         assert_eq!(choose(root.path(), &[], &[], Some(applied)).0.of_operator(), None);
         std::fs::create_dir_all(root.path().join(SERVICE_CONFIGS)).unwrap();
         assert!(choose(root.path(), &[], &[], None).0.is_of_service());
+    }
+
+    #[test]
+    fn a_managed_node_without_any_config_has_nothing_declared_until_the_service_gets_one() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(SERVICE_CONFIGS);
+        let source = StateSource::MachineConfigs(MachineConfigs::ServiceIfAny(path.clone()));
+        assert!(source.manifests().is_empty() && source.is_of_service());
+        std::fs::create_dir_all(&path).unwrap();
+        assert_eq!(source.manifests(), [path]);
     }
 
     #[test]

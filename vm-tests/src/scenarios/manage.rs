@@ -66,10 +66,11 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         Ok(lists.iter().try_for_each(|list| api::get(&format!("/apis/{list}")).map(drop)).ok())
     })?;
     apply_object(POLICY)?;
-    annotate("currentConfig", CONFIG_NAME)?;
+    apply_object(CONFIG)?;
     annotate("desiredConfig", CONFIG_NAME)?;
     let pod = kube::deploy(context, "overlays/manage")?;
     context.check("pod_is_ready", Ok(pod));
+    context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
     let manifest = configured(CONFIG, &RESTART);
     context.check("an_apply_with_a_restart", with_restart(&manifest));
     let manifest = configured(&manifest, &DRAIN);
@@ -124,14 +125,14 @@ fn seen() -> String {
     format!("{}\n{}\n{}", node["metadata"]["annotations"], unit.unwrap_or_default(), kube::pods())
 }
 
-fn is_done(config: &str) -> Result<()> {
+fn is_done(config: &str) -> Result<String> {
     until("currentConfig", config)?;
     until("state", "Done")?;
     let report = wait::until("the report to say in sync", LIMIT, || {
         Ok(kube::get("driftreport", NODE).ok().filter(|report| report["status"]["state"] == "InSync"))
     })?;
     ensure!(report["status"]["plan"].is_null(), "the plan stays: {report}");
-    Ok(())
+    Ok(config.to_owned())
 }
 
 /// The service runs anew, and the file is the new one.

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -43,20 +44,19 @@ const UNIT: &str = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     wait::for_systemd()?;
-    for folder in ["/etc/order", CLOSED, "/etc/holdfast/machine-configs", "/etc/holdfast/policies"] {
+    for folder in ["/etc/order", CLOSED, "/etc/holdfast/policies"] {
         fs::create_dir_all(folder)?;
     }
-    fs::write(FILE, "one\n")?;
-    fs::write(REVERTED, "declared\n")?;
     fs::write("/etc/holdfast/policies/order.yaml", POLICY)?;
-    fs::write("/etc/holdfast/machine-configs/one.yaml", config("one").to_string())?;
     fs::write("/etc/systemd/system/order.service", UNIT)?;
     run("systemctl", &["daemon-reload"])?;
     run("systemctl", &["start", "order.service"])?;
     let sensor = sensor()?;
     status::wait_for("compliant", LIMIT)?;
+    context.check("a_node_without_a_config_gets_its_first_one", first());
+    context.check("beside_the_operators_daemon_it_says_so", beside_operator());
     run("mkfifo", &[HOLD])?;
-    order()?;
+    order("two", &json!({ "type": "Restart", "restart": { "serviceName": "order.service" } }))?;
     // The unit waits as long as the pipe is open for writing.
     let (works, mut pipe) = works()?;
     context.check("in_mid_apply", running(&works).and_then(|_| patient()));
@@ -108,17 +108,52 @@ fn ask(method: &str, path: &str, body: &Value) -> Result<Value> {
     Ok(body)
 }
 
-/// Hands the second config in, and orders it.
-fn order() -> Result<()> {
+/// The host has no config, and the sensor has nothing to compare. The first config comes from the reporter.
+fn first() -> Result<String> {
+    let progress = ask("GET", "/v1/apply", &Value::Null)?;
+    ensure!(progress["phase"] == "Idle" && progress["current"].is_null(), "{progress}");
+    order("one", &json!({ "type": "None" }))?;
+    let progress = wait::until("the end of the first apply", LIMIT, || {
+        let progress = ask("GET", "/v1/apply", &Value::Null)?;
+        Ok((progress["phase"] != "Running").then_some(progress))
+    })?;
+    ensure!(progress["phase"] == "Done" && progress["current"] == "rendered-one", "{progress}");
+    ensure!(
+        fs::read_to_string(FILE)? == "one\n" && fs::read_to_string(REVERTED)? == "declared\n",
+        "the files"
+    );
+    status::wait_for("compliant", LIMIT)?;
+    Ok(progress.to_string())
+}
+
+/// While a process of root with the name of the Machine Config Operator's daemon runs, the reporter is told to leave the node alone.
+fn beside_operator() -> Result<String> {
+    let program = "/run/machine-config-daemon";
+    fs::copy("/bin/sleep", program)?;
+    let mut daemon = Command::new(program).arg("infinity").spawn()?;
+    let found = wait::until("the sensor to see the daemon", LIMIT, || {
+        let progress = ask("GET", "/v1/apply", &Value::Null)?;
+        Ok((progress["is_managed_by_operator"] == true).then_some(progress))
+    });
+    daemon.kill()?;
+    daemon.wait()?;
+    let found = found?;
+    wait::until("the sensor to see that it ended", LIMIT, || {
+        Ok(ask("GET", "/v1/apply", &Value::Null)?["is_managed_by_operator"].is_null().then_some(()))
+    })?;
+    Ok(found.to_string())
+}
+
+/// Hands a config in, and orders it. A change of its first file needs this action.
+fn order(content: &str, action: &Value) -> Result<()> {
+    let file = |path: &str, action: &Value| json!({ "path": path, "actions": [action] });
     let policy = json!({
         "apiVersion": "operator.openshift.io/v1",
         "kind": "MachineConfiguration",
         "metadata": { "name": "cluster" },
-        "spec": { "nodeDisruptionPolicy": { "files": [{
-            "path": FILE, "actions": [{ "type": "Restart", "restart": { "serviceName": "order.service" } }],
-        }] } },
+        "spec": { "nodeDisruptionPolicy": { "files": [file(FILE, action), file(REVERTED, &json!({ "type": "None" }))] } },
     });
-    let desired = json!({ "machine_config": config("two"), "node_disruption": policy, "drift_policies": [] });
+    let desired = json!({ "machine_config": config(content), "node_disruption": policy });
     let planned = ask("PUT", "/v1/config", &desired)?;
     ask("POST", "/v1/apply", &json!({ "id": planned["id"] })).map(drop)
 }
@@ -176,7 +211,7 @@ fn done(sensor: &RunningDaemon) -> Result<String> {
     ensure!(progress["phase"] == "Done" && progress["current"] == "rendered-two", "{progress}");
     let history = history()?;
     let applies = history["applies"].as_array().map_or(0, Vec::len);
-    // The first one took the present config over.
+    // The first one brought the first config.
     ensure!(history["applies"][0]["result"] == "done" && applies <= 2, "{history:#}");
     ensure!(fs::read_to_string(FILE)? == "two\n", "the file");
     ensure!(fs::read_to_string(STARTS)?.lines().count() == 2, "the unit was restarted again");

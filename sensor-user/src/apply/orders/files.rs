@@ -25,8 +25,6 @@ use std::{
 const CONFIG: &str = "config.yaml";
 /// The file with the disruption policy.
 const DISRUPTION: &str = "disruption.yaml";
-/// The directory with the drift policies.
-const DRIFT: &str = "drift";
 /// The file with an [`OrderName`].
 const NAME: &str = "name.json";
 
@@ -115,8 +113,6 @@ pub(super) struct KeptOrder {
     pub(super) config: PathBuf,
     /// The disruption policy, if there is one.
     pub(super) disruption: Option<PathBuf>,
-    /// The directory of the drift policies, if there are any.
-    pub(super) drift: Option<PathBuf>,
 }
 
 /// The directory of orders.
@@ -142,10 +138,6 @@ impl OrderDirectory {
         write(&new.join(CONFIG), &serde_json::to_vec(&desired.machine_config)?)?;
         if let Some(policy) = &desired.node_disruption {
             write(&new.join(DISRUPTION), &serde_json::to_vec(policy)?)?;
-        }
-        for (number, policy) in desired.drift_policies.iter().enumerate() {
-            fs::create_dir_all(new.join(DRIFT))?;
-            write(&new.join(DRIFT).join(format!("{number:04}.yaml")), &serde_json::to_vec(policy)?)?;
         }
         // The name comes last: a directory without it is not whole.
         write(&new.join(NAME), &serde_json::to_vec(name)?)
@@ -261,12 +253,7 @@ impl OrderDirectory {
         let path = self.path.join(directory);
         let name: OrderName = self.read(&format!("{directory}/{NAME}"))?;
         let existing = |name: &str| Some(path.join(name)).filter(|path| path.exists());
-        Some(KeptOrder {
-            name,
-            config: path.join(CONFIG),
-            disruption: existing(DISRUPTION),
-            drift: existing(DRIFT),
-        })
+        Some(KeptOrder { name, config: path.join(CONFIG), disruption: existing(DISRUPTION) })
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
@@ -350,7 +337,6 @@ mod tests {
         let desired = DesiredConfig {
             machine_config: config,
             node_disruption: Some(json!({"kind": "MachineConfiguration"})),
-            drift_policies: vec![json!({"kind": "DriftPolicy"})],
         };
         (OrderName { id: format!("id of {name}"), config: name.to_owned() }, desired)
     }
@@ -369,7 +355,7 @@ mod tests {
         assert_eq!(directory.ordered().unwrap(), first);
         assert!(directory.planned().is_none() && directory.end().is_none());
         let kept = directory.ordered_config().unwrap();
-        assert!(kept.disruption.is_some() && kept.drift.is_some());
+        assert!(kept.disruption.is_some());
         let mode = fs::metadata(kept.config).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "a config may have secrets");
         directory.set_end(&OrderEnd::failed(&first, Boot::of_kernel("boot"), "reason".to_owned()));

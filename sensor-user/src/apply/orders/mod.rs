@@ -22,7 +22,7 @@ pub use reverts::NodeReverts;
 pub use run::{plan_order, run_order};
 pub use unit::SUBCOMMAND;
 
-use super::actions::transient;
+use super::{actions::transient, operator::running_operator};
 use crate::{
     desired::{OPERATOR_CONFIG, generation},
     store::Store,
@@ -40,7 +40,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Mutex,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{process::Command, time::timeout};
 use unit::{OrderUnit, THIS_PROGRAM, start_unit};
@@ -58,6 +58,8 @@ const UNIT: OrderUnit = OrderUnit {
 const MESSAGE_BYTES: usize = 2000;
 /// Longest time to plan. A config that takes longer would keep every other request waiting.
 const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
+/// How old an answer about the Machine Config Operator's daemon may be.
+const OPERATOR_AGE: Duration = Duration::from_secs(10);
 /// How often an order whose process ends early is started again.
 const STARTS: u32 = 3;
 
@@ -69,6 +71,8 @@ pub struct NodeOrders {
     directory: OrderDirectory,
     /// Only one request works at a time. With it: the newest generation whose name was read.
     known: Mutex<Option<(u64, Option<String>)>>,
+    /// When the host's processes were last searched for the Machine Config Operator's daemon, and whether it ran.
+    operator: Mutex<Option<(Instant, bool)>>,
 }
 
 impl NodeOrders {
@@ -79,6 +83,7 @@ impl NodeOrders {
             state: state.to_owned(),
             directory: OrderDirectory::new(state),
             known: Mutex::default(),
+            operator: Mutex::default(),
         }
     }
 
@@ -120,6 +125,19 @@ impl NodeOrders {
         runtime.block_on(transient::is_active(&self.root, UNIT.name)).unwrap_or(true)
     }
 
+    /// Whether the Machine Config Operator's daemon runs. The reporter asks each second, and the answer may be [`OPERATOR_AGE`] old.
+    fn is_managed_by_operator(&self) -> bool {
+        let mut last = self.operator.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match *last {
+            Some((asked, runs)) if asked.elapsed() < OPERATOR_AGE => runs,
+            _ => {
+                let runs = running_operator(&self.root).is_some();
+                *last = Some((Instant::now(), runs));
+                runs
+            }
+        }
+    }
+
     /// The name of the config that the node has. `known` has the one of the newest generation.
     fn current(&self, known: &mut Option<(u64, Option<String>)>) -> Option<String> {
         let Ok(Some((id, manifests))) = Store::current_in(&self.state) else {
@@ -148,6 +166,7 @@ impl NodeOrders {
             unreconcilable: false,
             rolled_back: false,
             current: self.current(known),
+            is_managed_by_operator: self.is_managed_by_operator(),
         };
         let Some(order) = self.directory.ordered() else { return idle };
         let progress =
@@ -323,8 +342,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let orders = Arc::new(NodeOrders::new(host.root.path(), state.path()));
         let config = serde_json::json!({ "metadata": { "name": "one" } });
-        let desired =
-            DesiredConfig { machine_config: config, node_disruption: None, drift_policies: Vec::new() };
+        let desired = DesiredConfig { machine_config: config, node_disruption: None };
         let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
         orders.directory.set_new(&name, &desired).unwrap();
         orders.directory.accept_new().unwrap();

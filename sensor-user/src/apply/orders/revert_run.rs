@@ -13,6 +13,7 @@ use crate::{
     },
     apply::{
         ApplyError,
+        operator::{OperatorDaemon, running_operator},
         repairs::{announce, keep_applies_away},
         waits_or_none,
     },
@@ -45,6 +46,9 @@ enum RevertRunError {
     /// Another process holds the lock.
     #[error("an apply is under way, which may write the same paths; the daemon tries again after it")]
     ApplyUnderWay,
+    /// The Machine Config Operator's daemon manages the node.
+    #[error("{0}; nothing was written, and the daemon tries again")]
+    Operator(OperatorDaemon),
     /// An apply was interrupted.
     #[error(transparent)]
     Apply(#[from] ApplyError),
@@ -128,6 +132,9 @@ async fn revert(
     keep: &mut dyn FnMut(RevertedThing) -> io::Result<()>,
 ) -> Result<(), RevertRunError> {
     let (root, state) = (&host.sources.root, host.sources.state());
+    if let Some(process) = running_operator(root) {
+        return Err(RevertRunError::Operator(OperatorDaemon::Runs(process)));
+    }
     // The lock is in the store, which a node without an apply does not have yet.
     Store::open(&state)?;
     let _lock = keep_applies_away(&state).map_err(|error| match error {
@@ -182,6 +189,7 @@ fn inputs(sources: &NamedSources) -> Result<Inputs, UnknownApplied> {
     let mut inputs = sources.clone().daemon_inputs(options, waits_or_none);
     inputs.own_process = false;
     inputs.prefer_operator_config();
+    inputs.allow_no_config();
     if let Some(applied) = Store::applied_in(&inputs.state)? {
         inputs.use_applied(applied);
     }

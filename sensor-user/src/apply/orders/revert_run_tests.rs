@@ -162,6 +162,19 @@ fn during_an_apply_nothing_is_written_and_each_thing_has_the_reason() {
 }
 
 #[test]
+fn beside_the_operators_daemon_nothing_is_written() {
+    let case = Case::new(&revert_file());
+    let process = case.at("proc/7");
+    fs::create_dir_all(&process).unwrap();
+    fs::write(process.join("cmdline"), "/usr/bin/machine-config-daemon\0start\0").unwrap();
+    let error = case.revert(&[Thing::file("/etc/file")])[0].error.clone().unwrap();
+    assert!(error.starts_with("machine-config-daemon runs here (process 7)"), "{error}");
+    assert_eq!(case.read("etc/file"), "drift");
+    fs::remove_dir_all(process).unwrap();
+    assert_eq!(case.revert(&[Thing::file("/etc/file")])[0].error, None);
+}
+
+#[test]
 fn without_an_answer_of_the_running_daemon_nothing_is_written() {
     let case = Case::new(&revert_file());
     Store::open(&case.state()).unwrap();

@@ -127,7 +127,7 @@ fn options(order: &KeptOrder, root: &Path, state: &Path) -> HostApplyOptions {
         root: root.to_owned(),
         state: state.to_owned(),
         disruption_policies: order.disruption.iter().cloned().collect(),
-        drift_policies: node_policies(root, state).into_iter().chain(order.drift.clone()).collect(),
+        drift_policies: node_policies(root, state).into_iter().collect(),
         pool: None,
         force: false,
         act: true,
@@ -214,11 +214,7 @@ mod tests {
             "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration", "metadata": { "name": "cluster" },
             "spec": { "nodeDisruptionPolicy": { "files": [{ "path": "/etc/file", "actions": [{ "type": "None" }] }] } },
         });
-        let desired = DesiredConfig {
-            machine_config: config("new"),
-            node_disruption: Some(policy),
-            drift_policies: Vec::new(),
-        };
+        let desired = DesiredConfig { machine_config: config("new"), node_disruption: Some(policy) };
         let directory = OrderDirectory::new(&at("state"));
         let name = OrderName { id: "1".to_owned(), config: "new".to_owned() };
         directory.set_new(&name, &desired).unwrap();

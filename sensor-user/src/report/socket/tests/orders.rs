@@ -56,6 +56,7 @@ impl ConfigOrders for Played {
             unreconcilable: false,
             rolled_back: false,
             current: None,
+            is_managed_by_operator: false,
         }
     }
 }
