@@ -22,6 +22,8 @@ use std::{io, path::PathBuf};
 pub enum RepairScope<'a> {
     /// Everything that a config or a policy declares.
     All,
+    /// What the booted image ships below `/etc`, at paths that no config declares.
+    ImageEtc,
     /// The things at these paths.
     Paths(&'a [PathBuf]),
 }
@@ -84,10 +86,11 @@ pub async fn repair_host(
     let host = DeclaredHost::load(sources, waits_or_none, Observer::new)?;
     let things = match scope {
         RepairScope::All => {
-            // A host may change what an image ships. So only a named path gets the image's state back.
+            // A host may change what an image ships. So its state comes back only if it is asked for.
             let declared = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
             host.desired().expectations.iter().filter(declared).cloned().collect()
         }
+        RepairScope::ImageEtc => host.image_etc(&state)?,
         RepairScope::Paths(paths) => host.things_to_restore(paths, &state)?,
     };
     let mut restorer = host.restorer();

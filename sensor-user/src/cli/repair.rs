@@ -16,11 +16,15 @@ use std::{
 #[derive(Debug, clap::Args)]
 pub struct Repair {
     /// Paths on the host; for a unit, the path of its file.
-    #[arg(value_parser = host_path, required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_parser = host_path, required_unless_present_any = ["all", "image_etc"], conflicts_with_all = ["all", "image_etc"])]
     path: Vec<PathBuf>,
-    /// Repair everything that has drifted.
+    /// Repair everything that has drifted from a config or a policy.
     #[arg(long)]
     all: bool,
+    /// Put back what the booted image ships below /etc, at each path that no config declares. What each host writes by itself stays, and so
+    /// do files that the image does not have.
+    #[arg(long, conflicts_with = "all")]
+    image_etc: bool,
     /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
@@ -37,7 +41,11 @@ impl Repair {
     /// Bad input, and a question that cannot be asked. What could not be repaired is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         screen.outlive_readers();
-        let scope = if self.all { RepairScope::All } else { RepairScope::Paths(&self.path) };
+        let scope = match (self.all, self.image_etc) {
+            (true, _) => RepairScope::All,
+            (_, true) => RepairScope::ImageEtc,
+            _ => RepairScope::Paths(&self.path),
+        };
         let consent = |differing: &[Differing]| if self.yes { Ok(true) } else { ask(differing) };
         let report = runtime()?
             .block_on(repair_host(self.sources.named(), scope, consent))

@@ -27,8 +27,11 @@ pub fn rendered(source: &StateSource, unknown: Unknown) -> Result<Rendered, Desi
     of_files(source.manifests(), &files::read(source.manifests())?, unknown)
 }
 
-/// The rendered config of files that were read from `paths`.
+/// The rendered config of files that were read from `paths`. Without any path nothing is declared.
 pub(super) fn of_files(paths: &[PathBuf], files: &Files, unknown: Unknown) -> Result<Rendered, DesiredError> {
+    if paths.is_empty() {
+        return Ok(Rendered::default());
+    }
     let names = || paths.iter().map(|path| path.display().to_string()).collect();
     merge_all(files, Purpose::Verify, unknown, names)
 }

@@ -145,6 +145,12 @@ pub enum ImageError {
     /// The host has neither dpkg nor rpm.
     #[error("this host has no database of packages: neither /var/lib/dpkg/status nor rpmdb.sqlite")]
     NoPackages,
+    /// The host keeps no `/etc` as its image ships it.
+    #[error(
+        "this host does not keep the /etc of its image, or this process may not read it, so nothing there can be put back; run it as root on a \
+         host that boots images"
+    )]
+    NoPristine,
     /// There is no index of the host's extensions or packages, of its commit, or of a baseline.
     #[error("there is no index of this host's {0}; make it with `holdfast image index --{0}`")]
     NotIndexed(&'static str),
@@ -314,6 +320,7 @@ impl ImageError {
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
             | Self::NoPackages
+            | Self::NoPristine
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
             | Self::OtherCommit

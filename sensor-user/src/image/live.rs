@@ -146,6 +146,33 @@ pub(crate) fn expected_at(
     Ok(found.and_then(|(index, entry)| live_of(path, &entry, index.meta())))
 }
 
+/// What the host's image expects below `/etc`, without what each host writes by itself, as far as it can be compared in full.
+///
+/// # Errors
+/// The host keeps no pristine `/etc`. An index is missing, old, or cannot be read.
+pub(crate) fn expected_in_etc(observer: &Observer, state: &Path) -> Result<Vec<Expectation>, ImageError> {
+    if observer.pristine().is_none() {
+        return Err(ImageError::NoPristine);
+    }
+    let chosen = applying(&Images::of(state), observer)?;
+    if !chosen.is_whole(observer) {
+        return Err(ImageError::NotIndexed(super::OSTREE));
+    }
+    let mut known: BTreeSet<Box<[u8]>> = BTreeSet::new();
+    let mut found = Vec::new();
+    for index in &chosen.indexes {
+        index.each(|bytes, entry| {
+            let path = Path::new(OsStr::from_bytes(bytes));
+            let is_compared = path.starts_with("/etc") && known.insert(bytes.into());
+            if is_compared && can_be_watched(path, &entry, index.meta()) {
+                found.extend(live_of(path, &entry, index.meta()));
+            }
+            Ok::<(), ImageError>(())
+        })?;
+    }
+    Ok(found)
+}
+
 /// Whether the host's image, packages or baseline have something at a path; `None` if an index is missing or old.
 ///
 /// # Errors

@@ -46,7 +46,7 @@ pub use hierarchies::{CoveredHierarchy, covered};
 pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;
 pub use layout::Layout;
-pub(crate) use live::{add_names_below, expected, expected_at, has, version};
+pub(crate) use live::{add_names_below, expected, expected_at, expected_in_etc, has, version};
 pub use merged_extensions::ExtensionFault;
 pub use ostree::{BOOTED, index_ostree, renew_ostree};
 pub use packages::index_packages;

@@ -5,14 +5,19 @@
 
 use crate::{
     desired::{
-        self, Desired, DesiredError, DesiredWithConfig, HostFacts as _, NamedSources, NotChecked, Waits,
+        self, Desired, DesiredError, DesiredWithConfig, HostFacts as _, NamedSources, NotChecked, Overruled,
+        Waits,
     },
     image::{self, ImageError},
     observation::{Observer, RootError},
     repair::Restorer,
     store::{Store, UnknownApplied},
 };
-use sensor_model::{drift_policy::DriftDecision, expectation::Expectation, waiting::WaitingOutput};
+use sensor_model::{
+    drift_policy::DriftDecision,
+    expectation::{Expectation, ExpectationSource},
+    waiting::WaitingOutput,
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -136,6 +141,19 @@ impl DeclaredHost {
                 found => things.extend(found?),
             }
         }
+        self.observer.label(&mut things, &self.desired().policy);
+        Ok(things)
+    }
+
+    /// What the image has below `/etc` at paths that no config declares. `state`: the state directory, with the indexes.
+    ///
+    /// # Errors
+    /// The host keeps no pristine `/etc`, and an index that is missing, old, or cannot be read.
+    pub fn image_etc(&self, state: &Path) -> Result<Vec<Expectation>, ThingsToRestoreError> {
+        let mut things = image::expected_in_etc(&self.observer, state)?;
+        let is_declared = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
+        let overruled = Overruled::by(self.desired().expectations.iter().filter(is_declared));
+        things.retain(|of_image| !overruled.has(of_image));
         self.observer.label(&mut things, &self.desired().policy);
         Ok(things)
     }

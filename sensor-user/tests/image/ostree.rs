@@ -126,6 +126,31 @@ fn repair_puts_back_what_the_deployment_ships_and_nothing_else() {
 }
 
 #[test]
+fn repair_of_the_images_etc_puts_each_path_back_that_no_config_declares() {
+    let (world, _) = indexed();
+    world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
+    let with_declared = |path: &str| CONFIG.replace("/etc/motd", path);
+    let repair = |config: &str| {
+        fs::write(world.at("config.yaml"), config).unwrap();
+        world.write_host("etc/app.conf", "a=local\n", 0o644);
+        world.write_host("etc/machine-id", "0123\n", 0o444);
+        world.write_host("etc/local.conf", "of the host\n", 0o644);
+        let result = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "HOST", "STATE"]);
+        (result.code, fs::read_to_string(world.at("root/etc/app.conf")).unwrap(), result)
+    };
+    let (code, content, result) = repair(&with_declared("/etc/app.conf"));
+    assert_eq!((code, content.as_str()), (0, "a=local\n"), "a config declares it: {result:?}");
+    let (code, content, result) = repair(CONFIG);
+    assert_eq!((code, content.as_str()), (0, "a=2\n"), "{result:?}");
+    for (path, kept) in [("etc/machine-id", "0123\n"), ("etc/local.conf", "of the host\n")] {
+        assert_eq!(fs::read_to_string(world.at("root").join(path)).unwrap(), kept);
+    }
+    fs::remove_dir_all(world.at("root/usr/etc")).unwrap();
+    let result = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "HOST", "STATE"]);
+    assert!(result.code == 2 && result.err.contains("does not keep the /etc"), "{result:?}");
+}
+
+#[test]
 fn a_path_through_a_link_of_the_root_directory_is_that_of_the_commit() {
     let (world, _) = indexed();
     world.write_host("usr/bin/tool", "evil", 0o755);
