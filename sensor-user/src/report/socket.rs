@@ -6,6 +6,7 @@
 
 mod answers;
 mod bounded_status;
+mod hang;
 mod orders;
 mod peer;
 mod published;
@@ -121,10 +122,16 @@ async fn serve(
     let mut connections = JoinSet::new();
     let continuing = orders.configs.clone().map(|orders| tokio::spawn(continue_applies(orders)));
     let stopping = stop.clone();
+    let mut hangs = pin!(hang::loop_hangs(answers.published.clone()));
     let mut stopped = pin!(async move { drop(stop.wait_for(|stop| *stop).await) });
     loop {
         tokio::select! {
             () = &mut stopped => break,
+            () = &mut hangs => {
+                tracing::error!(seconds = hang::LIMIT.as_secs(), "The daemon's loop hangs: the daemon ends, so that it is started again.");
+                // Nothing in this process can stop the loop.
+                std::process::exit(hang::EXIT_CODE);
+            }
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => {
                 let stream = match accepted {

@@ -71,6 +71,11 @@ impl Published {
         Some(Duration::from_nanos(age)).filter(|age| *age > self.longest)
     }
 
+    /// Boot-time nanoseconds of the last beat.
+    pub(super) fn last_beat(&self) -> u64 {
+        self.beat.load(Ordering::Relaxed)
+    }
+
     /// The time after which the status is outdated unless the loop works until then.
     pub(super) fn current_for(&self) -> Duration {
         let age = self.clock.boot_ns().saturating_sub(self.beat.load(Ordering::Relaxed));
