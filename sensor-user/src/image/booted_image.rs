@@ -3,7 +3,7 @@
 //! In: an observer of the host, and the indexes. Out: name, digest and label of the image.
 
 use super::{
-    deployment::{commit, deployment, image_digest},
+    deployment::{commit, deployment},
     images::Images,
 };
 use crate::observation::Observer;
@@ -14,9 +14,8 @@ use sensor_model::status::BootedImage;
 /// The label of the image is in the booted ostree commit, or else in the index of the image in `images`, if there is one.
 pub fn booted_image(observer: &Observer, images: &Images) -> Option<BootedImage> {
     let booted = deployment(observer)?;
-    let commit = commit(observer, &booted);
-    let config = commit.as_ref().and_then(|commit| commit.image().ok()??.machine_config);
-    let digest = booted.digest.or_else(|| image_digest(commit.as_ref()?));
+    let config = commit(observer, &booted).and_then(|commit| commit.image().ok()??.machine_config);
+    let digest = booted.digest;
     let indexed = || images.open(digest.as_ref()?).ok()?.meta().machine_config.clone();
     Some(BootedImage { name: booted.image, config: config.or_else(indexed), digest })
 }

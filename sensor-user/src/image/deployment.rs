@@ -2,7 +2,6 @@
 //!
 //! In: an observer of the host. Out: what ostree's files say about the booted deployment and the others. The booted commit is verified.
 
-use super::ostree::repository::{Repository, checksum_of};
 use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, Expected, OsImageExpectation, Source, Thing},
@@ -28,25 +27,14 @@ pub(super) fn deployment(observer: &Observer) -> Option<Deployment> {
 }
 
 /// The digest of the booted image, if the host shows one: in the deployment's origin, or else in the booted commit, which was made from the
-/// image. An origin with a tag has no digest.
+/// image.
 pub fn booted_digest(observer: &Observer) -> Option<String> {
-    let booted = deployment(observer)?;
-    match booted.digest {
-        Some(digest) => Some(digest),
-        None => image_digest(&commit(observer, &booted)?),
-    }
-}
-
-/// The digest of the image that a commit was made from.
-pub(super) fn image_digest(commit: &Commit) -> Option<String> {
-    commit.image_digest().map(str::to_owned)
+    deployment(observer)?.digest
 }
 
 /// The booted commit. One that cannot be read shows nothing.
 pub(super) fn commit(observer: &Observer, booted: &Deployment) -> Option<Commit> {
-    let checksum = checksum_of(booted.checksum.as_deref()?)?;
-    let mut progress = |_| {};
-    Repository::of(observer, &mut progress).and_then(|repository| repository.commit(checksum)).ok()
+    observer.commit(booted.checksum.as_deref()?)
 }
 
 /// The checksum of the booted ostree commit; `None` on a host that is no ostree host.

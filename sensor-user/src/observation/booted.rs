@@ -3,10 +3,13 @@
 //! In: an observer. Out: the deployments, what is mounted over the hierarchies of the OS, and the `/etc` that the image ships.
 
 use super::{
-    Observer, hierarchy, os,
+    Observer, commit, hierarchy, os,
     pristine::{Pristine, RootImage},
 };
-use sensor_model::os::{Deployment, hierarchy::Cover};
+use sensor_model::{
+    os::{Deployment, hierarchy::Cover},
+    ostree::Commit,
+};
 use std::{
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
@@ -22,6 +25,11 @@ impl Observer {
     /// The deployments of ostree by their origin files, and whether each of them is staged for the next boot.
     pub(crate) fn ostree_deployments(&self) -> Vec<(Deployment, bool)> {
         os::ostree_deployments(&self.root)
+    }
+
+    /// A commit of the host's ostree repository, verified by its checksum. `None` if the host does not have it, or it is damaged.
+    pub(crate) fn commit(&self, checksum: &str) -> Option<Commit> {
+        commit::commit(&self.root, checksum)
     }
 
     /// What is mounted over each hierarchy of the OS.

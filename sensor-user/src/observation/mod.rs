@@ -7,6 +7,7 @@
 
 mod accounts;
 mod booted;
+mod commit;
 mod file_system;
 mod for_other_rooms;
 mod hierarchy;
@@ -28,6 +29,7 @@ pub mod worker;
 mod tests;
 
 use accounts::AccountNames;
+pub(crate) use commit::{REPOSITORY, checksum_of, object_place};
 use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
 use object::{FailedOperation, Found, KEYS_BYTES, Reader, Want, device, stat_handle, without_access_time};

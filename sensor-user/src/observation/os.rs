@@ -4,6 +4,7 @@
 //! bootc. It runs no tool. It gives a reason if a host has neither.
 
 use super::{
+    commit::commit,
     host_mounts::{host_mounts, is_running, of_proc},
     names::list_names,
     object::{FailedOperation, device, stat_handle},
@@ -83,7 +84,12 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
         Some(image) => is_staged(root, image, staged, &origin)?,
         None => false,
     };
-    let deployment = of_origin(&read(root, &origin)?, checksum.as_deref());
+    let mut deployment = of_origin(&read(root, &origin)?, checksum.as_deref());
+    // The origin of a host that booted an image by a tag has no digest. The commit has that of the image behind the tag.
+    if let (None, Some(checksum)) = (&deployment.digest, &checksum) {
+        deployment.digest =
+            commit(root, checksum).and_then(|commit| commit.image_digest().map(str::to_owned));
+    }
     Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }))
 }
 

@@ -1,6 +1,9 @@
-//! Which image a host booted, where bootc runs without ostree.
+//! Which image a host booted: where bootc runs without ostree, and where a tag names the image.
 
-use crate::world::World;
+use crate::{
+    repository::Repository,
+    world::{RunResult, World},
+};
 use holdfast::{
     image::{Images, booted_image},
     observation::Observer,
@@ -28,18 +31,48 @@ fn the_image_that_bootc_booted_from_a_composefs_root_is_found_by_its_manifest_an
     let changed = verify();
     assert!(changed.code == 1 && changed.out.contains("layer 2 of 2"), "{changed:?}");
 
-    let check = |image: String| {
-        let config = json!({
-            "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": { "name": "a" },
-            "spec": { "osImageURL": image, "config": { "ignition": { "version": "3.4.0" } } },
-        });
-        fs::write(world.at("config.yaml"), config.to_string()).unwrap();
-        world.run(&["check", "CONFIG", "HOST"])
-    };
-    let same = check(format!("os.example/os@{digest}"));
+    let same = check(&world, &digest);
     assert_eq!(same.code, 0, "{same:?}");
-    let other = check(format!("os.example/os@sha256:{}", "ab".repeat(32)));
+    let other = check(&world, &other_digest());
     assert!(other.code == 1 && other.out.contains("have \"os.example/os:1\""), "{other:?}");
+}
+
+/// Checks the host against a config that names the image by a digest.
+fn check(world: &World, digest: &str) -> RunResult {
+    let config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": { "name": "a" },
+        "spec": {
+            "osImageURL": format!("os.example/os@{digest}"),
+            "config": { "ignition": { "version": "3.4.0" } },
+        },
+    });
+    fs::write(world.at("config.yaml"), config.to_string()).unwrap();
+    world.run(&["check", "CONFIG", "HOST"])
+}
+
+fn other_digest() -> String {
+    format!("sha256:{}", "ab".repeat(32))
+}
+
+#[test]
+fn a_host_that_booted_a_tag_is_compared_by_the_digest_in_the_booted_commit() {
+    let (world, _) = World::in_sync();
+    let repository = Repository::new(&world.at("root"));
+    let digest = format!("sha256:{}", "cd".repeat(32));
+    let texts = [("ostree.manifest-digest", digest.as_str())];
+    let commit = repository.commit_with("version 2", &texts, &[("usr/bin/tool", "new tool", 0o755)]);
+    world.boot_commit_by_tag(&commit, "os.example/os:1");
+    let same = check(&world, &digest);
+    assert_eq!(same.code, 0, "{same:?}");
+    let other = check(&world, &other_digest());
+    assert!(other.code == 1 && other.out.contains("have \"os.example/os:1\""), "{other:?}");
+
+    // A commit with other bytes than its checksum proves no digest.
+    let object = repository.object("commit", hex::decode(&commit).unwrap().try_into().unwrap());
+    let bytes = fs::read(&object).unwrap();
+    fs::write(&object, [bytes, vec![0]].concat()).unwrap();
+    let damaged = check(&world, &digest);
+    assert!(damaged.code == 1 && damaged.out.contains("have \"os.example/os:1\""), "{damaged:?}");
 }
 
 #[test]

@@ -107,6 +107,12 @@ impl World {
         self.boot_deployment(checksum, "refspec=os/stable");
     }
 
+    /// The same with the name of an image in the deployment's origin.
+    pub(crate) fn boot_commit_by_tag(&self, checksum: &str, image: &str) {
+        let image = format!("container-image-reference=ostree-unverified-registry:{image}");
+        self.boot_deployment(checksum, &image);
+    }
+
     fn boot_deployment(&self, checksum: &str, origin: &str) {
         let deployment = format!("ostree/deploy/os/deploy/{checksum}.0");
         self.write_host("run/ostree-booted", "", 0o644);

@@ -15,13 +15,17 @@ use super::{
     images::{Images, OSTREE},
     write::{self, Indexed},
 };
-use crate::{clock::rfc3339, observation::Observer, sys::CallError};
+use crate::{
+    clock::rfc3339,
+    observation::{Observer, checksum_of},
+    sys::CallError,
+};
 use jiff::Timestamp;
 use layers::ImageLayers;
 pub use named_commit::BOOTED;
 use named_commit::NamedCommit;
 use nix::errno::Errno;
-use repository::{MOST_DEEP, Repository, checksum_of, entry};
+use repository::{MOST_DEEP, Repository, entry};
 use sensor_model::{
     image::{ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host},
     observation::FileType,

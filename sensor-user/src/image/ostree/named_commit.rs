@@ -3,10 +3,9 @@
 //! In: the deployments of a host, and the words of the user. Out: the checksum of one commit, and the names of its deployments' images or
 //! branches. It reads no object.
 
-use super::repository::checksum_of;
 use crate::{
     image::error::{ImageError, OstreeFault},
-    observation::Observer,
+    observation::{Observer, checksum_of},
 };
 
 /// The word for the booted deployment.

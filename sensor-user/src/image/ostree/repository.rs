@@ -6,7 +6,7 @@
 use crate::{
     bounded,
     image::error::{ImageError, OstreeFault},
-    observation::Observer,
+    observation::{Observer, REPOSITORY, checksum_of, object_place},
     sys::{self, CallError},
 };
 use nix::{
@@ -25,11 +25,9 @@ use std::{
     collections::HashMap,
     ffi::OsString,
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-/// The repository of a booted host.
-const REPOSITORY: &str = "/ostree/repo";
 /// Most bytes of its configuration file, or of a ref.
 const TEXT_LIMIT: u64 = 64 << 10;
 
@@ -132,7 +130,7 @@ impl<'a> Repository<'a> {
         checksum: Checksum,
         parse: impl Fn(&[u8]) -> Result<T, ObjectError>,
     ) -> Result<T, ImageError> {
-        let path = place(kind, checksum);
+        let path = object_place(kind, checksum);
         let file = self.open(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
         let bytes = bounded::read_open(file, OBJECT_LIMIT)
             .map_err(|error| CallError::new(&path, "read", error.errno()))?;
@@ -144,7 +142,7 @@ impl<'a> Repository<'a> {
 
     /// A file or a link, from the disk: ostree's checksum covers owner, mode, attributes and content.
     fn read_file(&mut self, path: &[u8], checksum: Checksum) -> Result<ImageEntry, ImageError> {
-        let object = place("file", checksum);
+        let object = object_place("file", checksum);
         let failed = |operation| {
             let object = object.clone();
             move |errno: Errno| CallError::new(&object, operation, errno)
@@ -186,17 +184,6 @@ impl<'a> Repository<'a> {
         }
         Ok(entry)
     }
-}
-
-/// The checksum with a name.
-pub(in crate::image) fn checksum_of(name: &str) -> Option<Checksum> {
-    Checksum::try_from(hex::decode(name).ok()?).ok()
-}
-
-/// Where an object is.
-fn place(kind: &str, checksum: Checksum) -> PathBuf {
-    let name = hex::encode(checksum);
-    Path::new(REPOSITORY).join("objects").join(&name[..2]).join(format!("{}.{kind}", &name[2..]))
 }
 
 fn header<'a>(stat: &FileStat, target: &'a [u8], xattrs: &'a [Xattr]) -> FileHeader<'a> {
