@@ -10,12 +10,14 @@ use super::{
 };
 use crate::{
     image::{self, CoveredHierarchy, Images, ScanFiles},
-    inspection::{self, ExplainReport, ExplainedImage, ExplainedThing, Explanation, PathPolicy},
+    inspection::{
+        self, ExplainReport, ExplainedImage, ExplainedPristine, ExplainedThing, Explanation, PathPolicy,
+    },
     observation::Observer,
     report::forensic::{self, LogPlace},
 };
 use anyhow::Context as _;
-use sensor_model::{image::ImageSource, verdict::VerdictKind};
+use sensor_model::{image::ImageSource, observation::Observation, verdict::VerdictKind};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -29,8 +31,8 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Also show what this image has at the path: a digest, or its beginning. `extensions`, `ostree`, `packages` or
-    /// `baseline` for those of the host. `holdfast image index` makes the index. [default: the first that has the path, of the
+    /// Show what this image has at the path, and no other one: a digest, or its beginning. `extensions`, `ostree`, `packages` or
+    /// `baseline` for those of the host. `holdfast image index` makes the index. [default: each that has the path, of the
     /// merged extensions, the booted image, the booted ostree commit, the packages and the baseline, as far as they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
@@ -108,7 +110,14 @@ fn text(report: &ExplainReport, screen: &mut Screen) -> io::Result<()> {
         thing(explained, screen)?;
     }
     if let Some(explained) = &report.image {
-        of_image(&report.path, explained, screen)?;
+        of_image(&report.path, explained, Precedence::Highest, screen)?;
+        let below = if explained.overruled_by.is_some() { Precedence::Highest } else { Precedence::Below };
+        for explained in &report.below {
+            of_image(&report.path, explained, below, screen)?;
+        }
+    }
+    if let Some(explained) = &report.pristine {
+        pristine(explained, screen)?;
     }
     for hierarchy in &report.over {
         for difference in &hierarchy.differences {
@@ -159,18 +168,29 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
     screen.table(2, &rows)
 }
 
-fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::Result<()> {
-    let (noun, name) = match explained.source {
-        ImageSource::Ostree => ("commit", "ostree commit".to_owned()),
-        ImageSource::Extensions => ("extension", "extensions".to_owned()),
-        ImageSource::Packages => ("package", "packages".to_owned()),
-        ImageSource::Baseline => ("baseline", "baseline".to_owned()),
-        ImageSource::Layers if explained.names.is_empty() => ("image", format!("image {}", explained.digest)),
-        ImageSource::Layers => {
-            ("image", format!("image {} ({})", explained.digest, explained.names.join(", ")))
-        }
+/// Whether a source is the first of those that have the path and that no config overrules, or another one overrules it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precedence {
+    /// No other source overrules it.
+    Highest,
+    /// Another source does.
+    Below,
+}
+
+fn of_image(
+    path: &str,
+    explained: &ExplainedImage,
+    precedence: Precedence,
+    screen: &mut Screen,
+) -> io::Result<()> {
+    let noun = match explained.source {
+        ImageSource::Ostree => "commit",
+        ImageSource::Extensions => "extension",
+        ImageSource::Packages => "package",
+        ImageSource::Baseline => "baseline",
+        ImageSource::Layers => "image",
     };
-    let name = clean(&name);
+    let name = clean(&explained.name());
     let Some(entry) = &explained.entry else {
         let nothing = match explained.source {
             ImageSource::Extensions | ImageSource::Packages => "none has this path",
@@ -207,11 +227,29 @@ fn of_image(path: &str, explained: &ExplainedImage, screen: &mut Screen) -> io::
         rows.push((Some(Tone::Notable), vec!["holds back".to_owned(), clean(&text)]));
     }
     rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));
-    if let Some(config) = &explained.overruled_by {
-        let text = format!("the state that {config} declares applies, not that of the {noun}");
+    if let Some(name) = &explained.overruled_by {
+        let text = match precedence {
+            Precedence::Highest => format!("the state that {name} declares applies, not that of the {noun}"),
+            Precedence::Below => format!("the state of {name} applies, not that of the {noun}"),
+        };
         rows.push((None, vec!["precedence".to_owned(), clean(&text)]));
     }
     screen.table(2, &rows)
+}
+
+fn pristine(explained: &ExplainedPristine, screen: &mut Screen) -> io::Result<()> {
+    let word = match (&explained.observation, explained.differences.as_slice()) {
+        (Observation::Unreadable { error }, _) => {
+            screen.paint(Tone::Notable, &format!("unknown: {}", clean(error)))
+        }
+        (_, []) => screen.paint(Tone::Good, "as shipped"),
+        (_, kinds) => {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+            screen.paint(Tone::Notable, &format!("the present object differs ({})", kinds.join(", ")))
+        }
+    };
+    screen.line(&format!("pristine {}: {word}", clean(&explained.path)))?;
+    screen.table(2, &[(None, vec!["image ships".to_owned(), describe::found(&explained.observation)])])
 }
 
 fn policy(policy: &PathPolicy, screen: &mut Screen) -> io::Result<()> {

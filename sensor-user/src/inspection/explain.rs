@@ -3,6 +3,7 @@
 use super::{
     DeclaredHost,
     image::{ExplainedImage, explain_by_images},
+    pristine::{ExplainedPristine, explain_by_pristine},
 };
 use crate::{
     desired::DesiredError,
@@ -42,6 +43,12 @@ pub struct ExplainReport {
     /// What the OS image, a package or a baseline has at the path; absent if no index was used. What a config declares wins over it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ExplainedImage>,
+    /// What the sources of lower precedence than `image` have at the path, the next one first. Sources without the path are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<ExplainedImage>,
+    /// What the booted image ships at the path of `/etc`; absent for other paths, and on a host that keeps no such copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pristine: Option<ExplainedPristine>,
     /// What is mounted over the hierarchies of the OS that the path is in, and is not expected there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<CoveredHierarchy>,
@@ -165,7 +172,9 @@ pub async fn explain(
         is_of_config && thing.thing.is_object() && *thing.thing.path() == *path
     };
     let declared_by = things.iter().find(declares).map(|thing| thing.source.name().to_owned());
-    let image = explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?;
+    let mut images =
+        explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?.into_iter();
+    let image = images.next();
     let last = log.last_change(path);
     let is_of_arguments = *path == *Thing::KernelArguments.path();
     let report = ExplainReport {
@@ -175,6 +184,8 @@ pub async fn explain(
         verdict: worst(&things, image.as_ref()),
         things,
         image,
+        below: images.collect(),
+        pristine: explain_by_pristine(&host.observer, path),
         over: Vec::new(),
         policy,
         waiting: if is_of_arguments { host.waiting() } else { Vec::new() },
@@ -195,7 +206,8 @@ pub fn explain_undeclared(
     log: &LogPlace,
     indexes: &[ImageIndex],
 ) -> Result<Explanation, ImageError> {
-    let image = explain_by_images(indexes, observer, root, path, None)?;
+    let mut images = explain_by_images(indexes, observer, root, path, None)?.into_iter();
+    let image = images.next();
     let last = log.last_change(path);
     let report = ExplainReport {
         schema: SCHEMA,
@@ -204,6 +216,8 @@ pub fn explain_undeclared(
         verdict: worst(&[], image.as_ref()),
         things: Vec::new(),
         image,
+        below: images.collect(),
+        pristine: explain_by_pristine(observer, path),
         over: Vec::new(),
         policy: PathPolicy {
             action: DriftAction::Observe,

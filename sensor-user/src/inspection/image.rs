@@ -1,7 +1,7 @@
 //! What the image of the OS says about a path.
 //!
-//! In: an index, a path, and what declares the path above the image. Out: the layer that put it there, what it put there, and how
-//! the host differs.
+//! In: the indexes of a host, a path, and what declares the path above the image. Out: for each index that has the path, the layer that put it
+//! there, what it put there, and how the host differs.
 
 use crate::{
     image::{Found, ImageError, ImageIndex, Verifier},
@@ -32,8 +32,23 @@ pub struct ExplainedImage {
     pub names: Vec<String>,
     /// What it has at the path; null if it has nothing there.
     pub entry: Option<ExplainedEntry>,
-    /// The config that declares the path, so that the image's state does not apply; null if there is none.
+    /// The config that declares the path, or else the source of higher precedence that has it, so that the image's state does not apply; null
+    /// if there is neither.
     pub overruled_by: Option<String>,
+}
+
+impl ExplainedImage {
+    /// The source in words. It may hold control characters.
+    pub fn name(&self) -> String {
+        match self.source {
+            ImageSource::Ostree => "ostree commit".to_owned(),
+            ImageSource::Extensions => "extensions".to_owned(),
+            ImageSource::Packages => "packages".to_owned(),
+            ImageSource::Baseline => "baseline".to_owned(),
+            ImageSource::Layers if self.names.is_empty() => format!("image {}", self.digest),
+            ImageSource::Layers => format!("image {} ({})", self.digest, self.names.join(", ")),
+        }
+    }
 }
 
 /// The entry of a path in an image, and how the host differs.
@@ -187,32 +202,38 @@ impl ImageState {
     }
 }
 
-/// Explains a path by the first index that has it; if none has, by the first. `None` without an index. `declared_by` names the config
-/// that declares the path.
+/// Explains a path by each index that has it, the strongest first; if none has it, by the first. Empty without an index. `declared_by` names
+/// the config that declares the path. Without a config the first index overrules the others.
 ///
 /// # Errors
 /// An index cannot be read.
-pub fn explain_by_images(
+pub(super) fn explain_by_images(
     indexes: &[ImageIndex],
     observer: &Observer,
     root: &Path,
     path: &Path,
     declared_by: Option<&str>,
-) -> Result<Option<ExplainedImage>, ImageError> {
-    let explained = |index: &ImageIndex, found: Option<Found>| ExplainedImage {
+) -> Result<Vec<ExplainedImage>, ImageError> {
+    let explained = |index: &ImageIndex, found: Option<Found>, overruled_by: Option<String>| ExplainedImage {
         source: index.meta().source,
         digest: index.meta().digest.clone(),
         manifest: index.meta().manifest.clone(),
         names: index.meta().names.clone(),
         entry: found.map(|found| entry(index.meta(), found)),
-        overruled_by: declared_by.map(str::to_owned),
+        overruled_by,
     };
+    let mut all: Vec<ExplainedImage> = Vec::new();
     for index in indexes {
         if let Some(found) = Verifier::new(index, observer, root).path(path)? {
-            return Ok(Some(explained(index, Some(found))));
+            let overruled_by =
+                declared_by.map(str::to_owned).or_else(|| all.first().map(ExplainedImage::name));
+            all.push(explained(index, Some(found), overruled_by));
         }
     }
-    Ok(indexes.first().map(|index| explained(index, None)))
+    if let ([], [first, ..]) = (&all[..], indexes) {
+        all.push(explained(first, None, declared_by.map(str::to_owned)));
+    }
+    Ok(all)
 }
 
 fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {

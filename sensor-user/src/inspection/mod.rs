@@ -12,6 +12,7 @@ mod check;
 mod declared_host;
 mod explain;
 mod image;
+mod pristine;
 
 pub use adopt::{AdoptedPaths, AdoptionError, ManifestChoice, ObjectNameError, adopt, check_name};
 pub use audit_log::{AuditLogError, AuditLogs, AuditNotes};
@@ -20,4 +21,5 @@ pub use declared_host::{DeclaredHost, DeclaredHostError, ThingsToRestoreError};
 pub use explain::{
     ExplainError, ExplainReport, ExplainedThing, Explanation, PathPolicy, explain, explain_undeclared,
 };
-pub use image::{BlamedLayer, ExplainedEntry, ExplainedImage, ImageState, explain_by_images};
+pub use image::{BlamedLayer, ExplainedEntry, ExplainedImage, ImageState};
+pub use pristine::ExplainedPristine;

@@ -1,12 +1,18 @@
 //! The image that the host booted, as an [`Observer`] shows it.
 //!
-//! In: an observer. Out: the deployments, what is mounted over the hierarchies of the OS, and the `/etc` that the image ships.
+//! In: an observer. Out: the deployments, what is mounted over the hierarchies of the OS, and the `/etc` that the image ships, beside what the
+//! host has at its paths.
 
 use super::{
-    Observer, commit, hierarchy, os,
+    Observer, commit, hierarchy,
+    object::{FailedOperation, Want, without_access_time},
+    os,
     pristine::{Pristine, RootImage},
+    resolve::{HANDLE, Root},
 };
+use nix::{errno::Errno, fcntl::OFlag};
 use sensor_model::{
+    observation::Observation,
     os::{Deployment, hierarchy::Cover},
     ostree::Commit,
 };
@@ -49,6 +55,37 @@ impl Observer {
     /// The `/etc` that the booted image ships; `None` on a host that keeps none, and if this process may not see it.
     pub(crate) fn pristine(&self) -> Option<Pristine<'_>> {
         Pristine::of(&self.root, self.root_image())
+    }
+
+    /// Where the pristine `/etc` has a path, and what it has there. `None` for paths outside `/etc`, and on a host without a
+    /// [`Self::pristine`] one.
+    pub(crate) fn shipped(&self, path: &Path) -> Option<(PathBuf, Observation)> {
+        let pristine = self.pristine()?;
+        let place = pristine.place(path)?;
+        let shipped = self.whole_object(pristine.root(), &place);
+        Some((place, shipped))
+    }
+
+    /// What the host has at a path, with the digest of its content. Nothing says what it should be.
+    pub(crate) fn present(&self, path: &Path) -> Observation {
+        self.whole_object(&self.root, path)
+    }
+
+    /// An object below a root, with the digest of its content, however long it is.
+    fn whole_object(&self, root: &Root, path: &Path) -> Observation {
+        let open = |flags| root.open_at(path, flags | OFlag::O_NOFOLLOW);
+        let read = || {
+            let handle = match open(HANDLE) {
+                Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(Observation::Missing),
+                opened => opened.map_err(FailedOperation::at("open"))?,
+            };
+            let found = self.reader.find_handle(handle, || without_access_time(open))?;
+            let want = Want { size: Some(found.stat.stx_size), ..Want::default() };
+            Ok(Observation::Object(Box::new(self.reader.read(&found, want)?)))
+        };
+        read().unwrap_or_else(|failed: FailedOperation| Observation::Unreadable {
+            error: format!("{} {}: {}", failed.operation, path.display(), failed.errno.desc()),
+        })
     }
 
     /// The same observer with the root image by a path from [`Self::root_image_handle`] of another process.

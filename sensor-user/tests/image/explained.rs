@@ -1,4 +1,9 @@
-use crate::world::{CONFIG, World};
+use crate::{
+    extensions::extended,
+    ostree::{FILES, booted_with},
+    world::{CONFIG, World},
+};
+use serde_json::{Value, json};
 use std::fs;
 
 #[test]
@@ -118,4 +123,64 @@ fn a_scan_names_each_difference_and_the_layer_to_blame() {
     let report = verify(&["/usr/bin"]).json("image-verify");
     assert_eq!((&report["compared"], report["differing"].as_array().unwrap().len()), (&2.into(), 1));
     assert_eq!(verify(&["/none"]).code, 2);
+}
+
+#[test]
+fn an_extension_decides_and_the_layer_below_it_is_shown_with_its_difference() {
+    let (world, digest) = extended();
+    assert_eq!(world.run(&["image", "index", "--extensions", "ROOT", "STATE"]).code, 0);
+    let explain = |path, more: &[&str]| {
+        world.run(&[&["explain", path, "CONFIG", "POLICY", "HOST", "STATE", "LOG"], more].concat())
+    };
+    let result = explain("/usr/bin/tool", &["-o", "json"]);
+    let report = result.json("explain");
+    assert_eq!((result.code, &report["image"]["source"]), (0, &json!("extensions")), "{report:#}");
+    assert_eq!(report["image"]["overruled_by"], Value::Null);
+    let [below] = &report["below"].as_array().unwrap()[..] else { panic!("{report:#}") };
+    assert_eq!((&below["source"], &below["digest"]), (&json!("layers"), &json!(digest)));
+    assert_eq!(
+        (&below["overruled_by"], &below["entry"]["verdict"]),
+        (&json!("extensions"), &json!("drifted"))
+    );
+    assert_eq!(below["entry"]["layer"]["history"], "RUN dnf install -y tool");
+    let text = explain("/usr/bin/tool", &[]).out;
+    for part in ["layer 2 of 2, sha256:", "the state of extensions applies, not that of the image"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The image does not have this path.
+    assert_eq!(explain("/usr/bin/other", &["-o", "json"]).json("explain")["below"], Value::Null);
+}
+
+#[test]
+fn a_path_of_etc_is_explained_by_what_the_image_ships_there_too() {
+    let (world, _) = booted_with(|repository| repository.commit("version 2", &FILES));
+    assert_eq!(world.run(&["image", "index", "--ostree", "ROOT", "STATE"]).code, 0);
+    let explain = |path| {
+        world.run(&["explain", path, "HOST", "STATE", "LOG", "-o", "json"]).json("explain")["pristine"]
+            .clone()
+    };
+    let shipped = explain("/etc/app.conf");
+    assert_eq!((&shipped["path"], &shipped["differences"]), (&json!("/usr/etc/app.conf"), &json!([])));
+    let digest = shipped["found"]["sha256"].clone();
+    assert!(digest.is_string(), "{shipped}");
+
+    world.write_host("etc/app.conf", "a=3\n", 0o600);
+    let changed = explain("/etc/app.conf");
+    assert_eq!(
+        (&changed["differences"], &changed["found"]["sha256"]),
+        (&json!(["content", "mode"]), &digest),
+        "{changed}"
+    );
+    let text = world.run(&["explain", "/etc/app.conf", "HOST", "STATE", "LOG"]).out;
+    let line = "pristine /usr/etc/app.conf: the present object differs (content, mode)";
+    assert!(text.contains(line) && text.contains("image ships"), "{text}");
+
+    fs::remove_file(world.at("root/etc/app.conf")).unwrap();
+    assert_eq!(explain("/etc/app.conf")["differences"], json!(["missing"]));
+    world.write_host("etc/local.conf", "x", 0o644);
+    let local = explain("/etc/local.conf");
+    assert_eq!((&local["differences"], &local["found"]), (&json!(["unexpected"]), &Value::Null));
+    for path in ["/usr/bin/tool", "/etc/nothing"] {
+        assert_eq!(explain(path), Value::Null, "{path}");
+    }
 }

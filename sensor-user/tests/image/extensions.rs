@@ -44,7 +44,7 @@ fn booted() -> (World, String) {
 }
 
 /// The same with an extension `a`, which has a tool of its own and another one, and is merged.
-fn extended() -> (World, String) {
+pub(crate) fn extended() -> (World, String) {
     let (world, digest) = booted();
     for (path, content) in [("tool", "tool of a"), ("other", "other of a")] {
         world.write_host(&format!("var/lib/extensions/a/usr/bin/{path}"), content, 0o755);
