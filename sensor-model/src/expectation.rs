@@ -6,7 +6,7 @@
 
 mod source;
 
-pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source};
+pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
 
 use crate::{authorized_keys::SshKey, name_patterns::NamePatterns, names::names};
 use serde::{Deserialize, Serialize};

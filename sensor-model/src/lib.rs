@@ -107,6 +107,7 @@ pub mod rpm;
 pub mod selinux;
 pub mod socket;
 pub mod status;
+pub mod strength;
 pub mod text;
 mod unknown;
 pub mod verdict;

@@ -6,8 +6,10 @@
 use crate::{
     difference::Difference,
     drift_policy::DriftAction,
+    expectation::SourceKind,
     node_state::Standing,
     record::{Actor, ThingKind},
+    strength::Strength,
     verdict::VerdictKind,
     waiting::WaitingOutput,
 };
@@ -130,8 +132,14 @@ pub struct DriftedThing {
     pub since: String,
     /// Who made the change; null when no actor is known.
     pub actor: Option<Actor>,
-    /// The MachineConfig that declares the thing.
+    /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
+    /// The kind of that source; absent if an older daemon recorded the drift.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_kind: Option<SourceKind>,
+    /// What the verdict rests on, if the source is a layer, a package, an extension or a baseline; absent for other sources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strength: Option<Strength>,
     /// The drift policy's action about this drift; absent if an older daemon reported the drift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<DriftAction>,

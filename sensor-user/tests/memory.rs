@@ -11,9 +11,7 @@ use holdfast::desired::Desired;
 use holdfast::observation::{Observer, Route};
 use sensor_common::map::InodeKey;
 use sensor_model::drift_policy::DriftPolicy;
-use sensor_model::expectation::{
-    Expectation, ExpectationSource, Expected, ImageLayer, Thing, TreeExpectation,
-};
+use sensor_model::expectation::{Expectation, Expected, ImageLayer, Thing, TreeExpectation};
 use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::parse_for;
@@ -151,13 +149,13 @@ fn inode(entry: u32) -> Inode {
 
 /// A registry with the tree alone.
 fn tree(live: bool) -> WatchRegistry {
-    let layer = ImageLayer { layer: "sha256:layer".into(), image: "sha256:image".into() };
+    let layer = ImageLayer { layer: "sha256:layer".into(), image: "sha256:image".into(), strength: None };
     let expectation = Expectation {
         thing: Thing::Tree { path: Path::new("/usr/lib/layer").into() },
         expected: Expected::Tree(TreeExpectation { index: [7; 32], entries: ENTRIES, live }),
         ssh_keys: false,
         label: None,
-        source: ExpectationSource::ImageLayer(layer),
+        source: layer.into(),
     };
     WatchRegistry::new(&[expectation], |_| Route::default(), |_| Vec::new())
 }

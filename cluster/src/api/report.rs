@@ -217,9 +217,12 @@ pub struct Drift {
     /// Who changed it; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<ChangedBy>,
-    /// The MachineConfig that declares it.
+    /// What declares it: a MachineConfig, a layer of the OS image, a package, or the rule that closes the directory.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// What the verdict rests on, such as `sha256 of a layer`; absent if a MachineConfig or a rule declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strength: Option<String>,
     /// What the drift policy does about it: `observe`, `degrade`, `revert` or `deny`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,

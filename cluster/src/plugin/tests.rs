@@ -236,6 +236,8 @@ fn an_explanation_has_the_expected_and_the_found_value() {
         since: "2026-11-24T11:00:00Z".to_owned(),
         actor: None,
         source: "99-worker".to_owned(),
+        source_kind: None,
+        strength: None,
         action: None,
         allowed: false,
     };

@@ -20,6 +20,10 @@ pub const CONDITIONS: [&str; 2] = [CONFIG_DRIFT, SENSOR_READY];
 const MESSAGE_BYTES: usize = 1000;
 /// Most bytes of one drift in a message, so that a long path leaves room for others.
 const DRIFT_BYTES: usize = 300;
+/// Most bytes of the source of a drift. The number and the digest of a layer, and the begin of its line of history.
+const SOURCE_BYTES: usize = 80;
+/// The words around the source.
+const SOURCE_WORDS: usize = " (source )".len();
 /// Most drifts that a message names.
 pub(super) const NAMED: usize = 8;
 
@@ -171,14 +175,24 @@ pub(super) fn things(number: i64) -> String {
     count(number, "managed thing")
 }
 
-/// Drifts with their actors: `/etc/a (content) by root login alice via vi; and 3 more`. `number` is how many there are in all.
+/// What declares the thing of a drift, in brackets; empty if the drift names nothing.
+fn source(drift: &Drift) -> String {
+    if drift.source.is_empty() {
+        return String::new();
+    }
+    format!(" (source {})", fit(&drift.source, SOURCE_BYTES))
+}
+
+/// Drifts with their actors and sources: `/etc/a (content) by root login alice via vi (source 99-worker); and 3 more`. `number` is how many
+/// there are in all.
 pub(super) fn named(drifts: &[Drift], number: i64) -> String {
     let mut text = String::new();
     let mut left = number;
     for drift in drifts.iter().take(NAMED) {
         let kinds = drift.differences.join(", ");
         let one = format!("{} ({kinds}) by {}", drift.path, by(drift.by.as_ref()));
-        let one = fit(&one, DRIFT_BYTES);
+        // A long path or actor does not cut the source.
+        let one = fit(&one, DRIFT_BYTES - SOURCE_WORDS - SOURCE_BYTES) + &source(drift);
         // The end of the message counts what it leaves out.
         if !text.is_empty() && text.len() + one.len() > MESSAGE_BYTES - DRIFT_BYTES {
             break;

@@ -118,6 +118,7 @@ fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
         since: since.map(|since| since.to_string()),
         by: thing.actor.as_ref().map(changed_by),
         source: fit(&thing.source, SOURCE_BYTES),
+        strength: thing.strength.map(|strength| strength.as_str().to_owned()),
         policy: thing.action.map(|action| action.as_str().to_owned()),
         allowed: thing.allowed,
     }

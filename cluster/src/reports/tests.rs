@@ -2,9 +2,11 @@ use super::*;
 use crate::api::DriftState;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
+    expectation::SourceKind,
     record::{Actor, ThingKind},
     socket::LogCheckpoint,
     status::{DriftedThing, LeftOut, NodeStatus, OpenGap, SCHEMA},
+    strength::Strength,
     verdict::VerdictKind,
 };
 
@@ -49,6 +51,8 @@ fn thing(path: &str, since: &str, actor: Option<Actor>) -> DriftedThing {
         since: since.to_owned(),
         actor,
         source: "99-worker".to_owned(),
+        source_kind: None,
+        strength: None,
         action: None,
         allowed: false,
     }
@@ -95,10 +99,36 @@ fn an_edit_of_a_login_is_a_drift_of_that_login() {
     assert_eq!((drift.kind, drift.status, drift.reason), (CONFIG_DRIFT, ConditionStatus::True, "Drifted"));
     assert_eq!(
         drift.message,
-        "3 managed things drifted: /etc/new (content, mode) by root login alice via vi; \
-         /etc/old (content, mode) by an unknown actor; /etc/older (content, mode) by an unknown actor"
+        "3 managed things drifted: /etc/new (content, mode) by root login alice via vi (source 99-worker); \
+         /etc/old (content, mode) by an unknown actor (source 99-worker); \
+         /etc/older (content, mode) by an unknown actor (source 99-worker)"
     );
     assert_eq!((ready.status, ready.message.as_str()), (ConditionStatus::True, "backend lsm"));
+}
+
+#[test]
+fn report_condition_and_event_name_the_layer_of_a_drift_and_the_report_its_strength() {
+    let layer = "layer 3 of 67, sha256:77aa00000000…, `RUN dnf install -y kubelet`";
+    let of_layer = |path: &str| DriftedThing {
+        source: layer.to_owned(),
+        source_kind: Some(SourceKind::Image),
+        strength: Some(Strength::Layer),
+        ..thing(path, "2026-01-01T00:00:00Z", Some(vi()))
+    };
+    // A path of any length leaves the source in the texts.
+    for path in ["/usr/bin/kubelet".to_owned(), format!("/usr/{}", "a".repeat(4000))] {
+        let finding = finding(&status(VerdictKind::Drifted, vec![of_layer(&path)]));
+        let report = &finding.status;
+        let drift = &report.drifts[0];
+        assert_eq!((drift.source.as_str(), drift.strength.as_deref()), (layer, Some("sha256 of a layer")));
+        let [condition, _] = conditions(&finding);
+        let note = event(None, report).unwrap().note;
+        for text in [&condition.message, &note] {
+            assert!(text.ends_with(&format!(" (source {layer})")), "{text}");
+        }
+    }
+    let config = finding(&status(VerdictKind::Drifted, vec![thing("/etc/a", "", None)]));
+    assert_eq!(config.status.drifts[0].strength, None);
 }
 
 #[test]
@@ -274,7 +304,10 @@ fn an_event_is_about_what_the_last_one_did_not_name() {
     let none = status_of(&status(VerdictKind::Compliant, Vec::new()), None);
     let first = event(None, &one).unwrap();
     assert_eq!((first.reason, first.is_warning), ("ConfigDriftDetected", true));
-    assert_eq!(first.note, "1 managed thing drifted: /etc/a (content, mode) by root login alice via vi");
+    assert_eq!(
+        first.note,
+        "1 managed thing drifted: /etc/a (content, mode) by root login alice via vi (source 99-worker)"
+    );
     assert_eq!(event(Some(&one), &one), None);
     let second = event(Some(&one), &two).unwrap();
     assert!(second.note.starts_with("1 managed thing drifted (2 in all): /etc/b"), "{}", second.note);

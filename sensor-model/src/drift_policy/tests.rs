@@ -223,7 +223,8 @@ fn a_rule_about_the_image_decides_about_what_the_image_has_alone_and_the_most_pr
         source,
     };
     let layer = || {
-        ExpectationSource::ImageLayer(ImageLayer { layer: "layer 1 of 1".into(), image: "sha256:0".into() })
+        let layer = ImageLayer { layer: "layer 1 of 1".into(), image: "sha256:0".into(), strength: None };
+        ExpectationSource::from(layer)
     };
     let dpkg = PolicyActor { exe: Some("/usr/bin/dpkg"), ..PolicyActor::default() };
     for (path, actor, action) in [

@@ -2,6 +2,7 @@
 //!
 //! In: nothing. Out: the kinds of sources, and the name and the origin of each. Records and outputs show both.
 
+use crate::{names::names, strength::Strength};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -23,6 +24,24 @@ impl Source {
     }
 }
 
+names! {
+    /// The kinds of what declares a thing.
+    pub enum SourceKind {
+        /// A MachineConfig.
+        MachineConfig = "machine-config",
+        /// The OS image, by its layers or by the ostree commit.
+        Image = "image",
+        /// A merged extension.
+        Extension = "extension",
+        /// A package.
+        Package = "package",
+        /// A baseline of the host.
+        Baseline = "baseline",
+        /// A drift policy, which closes the directory.
+        Policy = "policy",
+    }
+}
+
 /// What declares a thing: the enum has a case for each kind of source.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
@@ -31,8 +50,8 @@ impl Source {
 pub enum ExpectationSource {
     /// A MachineConfig.
     MachineConfig(Source),
-    /// A layer of the OS image, or a package.
-    ImageLayer(ImageLayer),
+    /// A layer of the OS image, or a package. All things of one layer share it.
+    ImageLayer(Arc<ImageLayer>),
     /// A drift policy, which closes the directory.
     ClosedBy(ClosedBy),
 }
@@ -63,6 +82,9 @@ pub struct ImageLayer {
     pub layer: Arc<str>,
     /// The image by digest; `packages` or `baseline` for those of the host.
     pub image: Arc<str>,
+    /// What a verdict about the thing rests on; absent if no index says what the thing should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strength: Option<Strength>,
 }
 
 impl ExpectationSource {
@@ -80,6 +102,30 @@ impl ExpectationSource {
         matches!(self, Self::ClosedBy(closed) if closed.image_unindexed)
     }
 
+    /// Its kind.
+    pub fn kind(&self) -> SourceKind {
+        match self {
+            Self::MachineConfig(_) => SourceKind::MachineConfig,
+            Self::ClosedBy(_) => SourceKind::Policy,
+            Self::ImageLayer(layer) => match layer.strength {
+                Some(Strength::PackageSha256 | Strength::PackageMd5 | Strength::PackageName) => {
+                    SourceKind::Package
+                }
+                Some(Strength::Extension) => SourceKind::Extension,
+                Some(Strength::Baseline) => SourceKind::Baseline,
+                Some(Strength::Sealed | Strength::Layer | Strength::Commit) | None => SourceKind::Image,
+            },
+        }
+    }
+
+    /// What a verdict rests on. `None` for a MachineConfig and a closed directory, which say themselves what should be there.
+    pub fn strength(&self) -> Option<Strength> {
+        match self {
+            Self::ImageLayer(layer) => layer.strength,
+            Self::MachineConfig(_) | Self::ClosedBy(_) => None,
+        }
+    }
+
     /// Its origin: the manifest file, the image, or the file of the drift policy.
     pub fn origin(&self) -> &str {
         match self {
@@ -87,6 +133,12 @@ impl ExpectationSource {
             Self::ImageLayer(layer) => &layer.image,
             Self::ClosedBy(closed) => &closed.policy,
         }
+    }
+}
+
+impl From<ImageLayer> for ExpectationSource {
+    fn from(layer: ImageLayer) -> Self {
+        Self::ImageLayer(Arc::new(layer))
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     data_url,
-    expectation::{ClosedDirectoryExpectation, Owner, UnitExpectation},
+    expectation::{ClosedDirectoryExpectation, ExpectationSource, Owner, UnitExpectation},
     machine_config, merge,
 };
 use serde_json::{Value, json};
@@ -399,4 +399,6 @@ fn ten_thousand_files_are_ten_thousand_expectations_of_bounded_size() {
     let found = expected(&[json!({ "storage": { "files": files } })]);
     assert_eq!(found.len(), 10_000);
     assert!(size_of::<Expectation>() <= 320, "{} bytes each", size_of::<Expectation>());
+    // Each expectation has one. The strength and the words of a layer are shared.
+    assert!(size_of::<ExpectationSource>() <= 40, "{} bytes each", size_of::<ExpectationSource>());
 }

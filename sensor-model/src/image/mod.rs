@@ -22,6 +22,7 @@ mod update;
 #[cfg(test)]
 mod tests;
 
+pub use crate::strength::Strength;
 pub use baseline::{Baseline, BaselineError, BaselinePath};
 pub use difference::{changed_parts, differences, md5_difference};
 pub use each_host::is_of_each_host;
@@ -36,7 +37,7 @@ pub use manifest::{
     Choice, Compression, ConfigError, Descriptor, ImageConfig, Manifest, ManifestDocument, ManifestError,
     Platform, parse_config, parse_document,
 };
-pub use reference::{ImageMeta, ImageSource, KnownXattrs, LayerMeta, Package, Strength, is_digest};
+pub use reference::{ImageMeta, ImageSource, KnownXattrs, LayerMeta, Package, is_digest};
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;

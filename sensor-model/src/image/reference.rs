@@ -1,30 +1,8 @@
 //! The names of an image and of its layers, and how strong a verdict by them is.
 
 use super::entry::ImageEntry;
-use crate::{names::names, xattr};
+use crate::{names::names, strength::Strength, xattr};
 use serde::{Deserialize, Serialize};
-
-names! {
-    /// What a verdict rests on.
-    pub enum Strength {
-        /// The fs-verity digest of the file, which the kernel enforces. The scan read the content once, and it was that of the index.
-        Sealed = "sealed by fs-verity",
-        /// The SHA-256 of the content in a layer whose own digest was verified.
-        Layer = "sha256 of a layer",
-        /// The SHA-256 of the content of an object whose checksum the booted commit leads to.
-        Commit = "sha256 of an ostree object",
-        /// The SHA-256 of the content in the database of packages.
-        PackageSha256 = "sha256 of a package",
-        /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5.
-        PackageMd5 = "md5 of a package",
-        /// A name in the database of packages, which has no digest of a content there.
-        PackageName = "name in a package",
-        /// The SHA-256 of the content in the directory of an extension when the index was made.
-        Extension = "sha256 of an extension",
-        /// The SHA-256 of the content when the baseline was taken. The baseline does not prove that the content was right then.
-        Baseline = "sha256 of a baseline",
-    }
-}
 
 names! {
     /// What an index was made from.

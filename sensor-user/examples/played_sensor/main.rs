@@ -20,6 +20,7 @@ use holdfast::report::reporter::{Places, Reporter};
 use holdfast::report::socket::{ReporterOrders, ReporterPeer};
 use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::drift_policy::{ActionLimits, DriftAction};
+use sensor_model::expectation::SourceKind;
 use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
 use sensor_model::status::BootedImage;
 use sensor_model::verdict::VerdictKind;
@@ -144,6 +145,8 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 more_actors: false,
                 allowed: false,
                 source: SOURCE.to_owned(),
+                source_kind: Some(SourceKind::MachineConfig),
+                strength: None,
                 action: Some(DriftAction::Degrade),
                 found: None,
                 confirmed: true,

@@ -6,9 +6,17 @@
 use jiff::Timestamp;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
+use sensor_model::expectation::SourceKind;
 use sensor_model::record::{Actor, ThingName};
+use sensor_model::strength::Strength;
 use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// The key in a record's `detail` for the kind of its source.
+pub const SOURCE_KIND: &str = "source_kind";
+
+/// The key in a record's `detail` for what its verdict rests on.
+pub const STRENGTH: &str = "strength";
 
 /// The key in a record's `detail` for the number of actors that it does not name.
 pub const MORE_ACTORS: &str = "more_actors";
@@ -30,6 +38,10 @@ pub struct OpenDrift {
     pub allowed: bool,
     /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
+    /// The kind of that source. `None` if an older daemon recorded the drift.
+    pub source_kind: Option<SourceKind>,
+    /// What the verdict rests on. `None` for a MachineConfig and a closed directory.
+    pub strength: Option<Strength>,
     /// The action of the present policy. `None` after a restart, until the first verification of the thing.
     pub action: Option<DriftAction>,
     /// The state that the verification found.

@@ -24,6 +24,8 @@ fn drift(differences: Vec<Difference>) -> OpenDrift {
         more_actors: false,
         allowed: false,
         source: "50-a".to_owned(),
+        source_kind: None,
+        strength: None,
         action: Some(DriftAction::Observe),
         found: None,
         confirmed: true,

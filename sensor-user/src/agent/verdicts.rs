@@ -8,7 +8,7 @@ mod records;
 use super::actors::{decide, decide_of_all, is_same, with_earlier};
 use super::diff::Diffs;
 use super::episode::{AttributedChange, Episode};
-use super::open_drift::{MORE_ACTORS, OpenDrift};
+use super::open_drift::{MORE_ACTORS, OpenDrift, SOURCE_KIND, STRENGTH};
 use super::reports::{AgentReport, NodeCounts, Reports};
 use super::revert::RevertSchedule;
 use super::verifier::{VerifiedThing, Verifier};
@@ -358,6 +358,12 @@ impl Verdicts {
         if allowed {
             record.detail.insert("allowed".into(), true.into());
         }
+        let source = &self.expectation(thing).source;
+        let (source_kind, strength) = (source.kind(), source.strength());
+        record.detail.insert(SOURCE_KIND.into(), source_kind.as_str().into());
+        if let Some(strength) = strength {
+            record.detail.insert(STRENGTH.into(), strength.as_str().into());
+        }
         let began = || record.time.parse().unwrap_or_default();
         let since = self.reports.drifts().get(&name).map_or_else(began, |open| open.since);
         if action == DriftAction::Revert {
@@ -371,6 +377,8 @@ impl Verdicts {
             more_actors,
             allowed,
             source: record.source.clone().unwrap_or_default(),
+            source_kind: Some(source_kind),
+            strength,
             action: Some(action),
             found: record.after.clone(),
             confirmed: true,

@@ -1,6 +1,7 @@
 //! `holdfast check`: compares the host with its config once, without the daemon and the kernel programs.
 
 use super::{
+    describe,
     exit::{DRIFT, FAILURE, IN_SYNC, runtime},
     output::{Output, Screen, Tone, clean, count},
     sources::Sources,
@@ -47,7 +48,8 @@ fn text(report: &CheckReport, screen: &mut Screen) -> std::io::Result<()> {
     for (thing, word, tone) in drifted.chain(unreadable) {
         let word = screen.paint(tone, word);
         let path = clean(&thing.path);
-        let source = screen.paint(Tone::Quiet, &clean(&format!("({})", thing.source)));
+        let source = screen
+            .paint(Tone::Quiet, &clean(&format!("({})", describe::source(&thing.source, thing.strength))));
         screen.line(&format!("{word} {path} {source}"))?;
         for difference in &thing.differences {
             screen.line(&format!("  {}", clean(&difference.text)))?;

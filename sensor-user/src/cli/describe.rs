@@ -1,7 +1,7 @@
 //! Actors, times, expectations and observations as text.
 
 use super::output::clean;
-use sensor_model::{expectation::Expected, observation::Observation, record::Actor};
+use sensor_model::{expectation::Expected, observation::Observation, record::Actor, strength::Strength};
 
 /// Longest command line shown, in characters.
 const COMMAND_LENGTH: usize = 80;
@@ -55,6 +55,11 @@ pub fn time(text: &str) -> String {
 /// The details of an expectation, each with its name. A content is shown by its digest.
 pub fn expected(expected: &Expected) -> Vec<(&'static str, String)> {
     expected.details().into_iter().map(|(word, value)| (word, clean(&value))).collect()
+}
+
+/// A source and what a verdict by it rests on: `layer 2 of 3, sha256:…; sha256 of a layer`. It may hold control characters.
+pub fn source(name: &str, strength: Option<Strength>) -> String {
+    strength.map_or_else(|| name.to_owned(), |strength| format!("{name}; {}", strength.as_str()))
 }
 
 /// An observation in a few words.

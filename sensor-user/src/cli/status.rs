@@ -99,7 +99,10 @@ fn standing(node: &Standing, screen: &mut Screen) -> io::Result<()> {
 fn drifted(thing: &DriftedThing, screen: &mut Screen) -> io::Result<()> {
     let word = screen.paint(Tone::Bad, "drifted");
     let (path, since) = (clean(&thing.path), describe::time(&thing.since));
-    screen.line(&format!("{word} {path} since {since} ({})", clean(&thing.source)))?;
+    screen.line(&format!(
+        "{word} {path} since {since} ({})",
+        clean(&describe::source(&thing.source, thing.strength))
+    ))?;
     for difference in &thing.differences {
         screen.line(&format!("  {}", clean(&difference.text)))?;
     }

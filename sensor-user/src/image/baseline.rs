@@ -127,7 +127,8 @@ impl<'a> Walk<'a> {
             config: false,
             links: 0,
         };
-        let source = ExpectationSource::ImageLayer(ImageLayer { layer: "".into(), image: "".into() });
+        let source =
+            ExpectationSource::from(ImageLayer { layer: "".into(), image: "".into(), strength: None });
         let changing = || ImageError::Changing { path: path.to_owned() };
         let object = match self.observer.observe(&entry.expectation(path, source)).observation {
             Observation::Object(object) if object.file_type == file_type => object,

@@ -20,7 +20,7 @@ use sensor_model::{
     closed::{HostDirectories, PackagedPath},
     drift_policy::DriftPolicy,
     expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs, ImageLayer, Thing},
-    image::{ImageEntry, ImageMeta, ImageSource, KnownXattrs, is_of_each_host},
+    image::{ImageEntry, ImageMeta, ImageSource, KnownXattrs, Strength, is_of_each_host},
     observation::FileType,
     xattr,
 };
@@ -187,13 +187,15 @@ pub(crate) fn has(observer: &Observer, state: &Path, path: &Path) -> Result<Opti
 
 /// The paths of the rules, whose state is unknown.
 fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
-    let layer = ImageLayer { layer: "image without an index".into(), image: "unknown".into() };
+    let layer =
+        ImageLayer { layer: "image without an index".into(), image: "unknown".into(), strength: None };
+    let source = ExpectationSource::from(layer);
     policy.image_paths().into_iter().map(move |path| Expectation {
         thing: Thing::Tree { path: path.into() },
         expected: Expected::Unindexed,
         ssh_keys: false,
         label: None,
-        source: ExpectationSource::ImageLayer(layer.clone()),
+        source: source.clone(),
     })
 }
 
@@ -213,7 +215,7 @@ struct Found {
 impl Found {
     fn add(&mut self, index: &ImageIndex, policy: &DriftPolicy) -> Result<(), ImageError> {
         let meta = index.meta();
-        let mut sources: HashMap<u16, ExpectationSource> = HashMap::new();
+        let mut sources: HashMap<(u16, Strength), ExpectationSource> = HashMap::new();
         index.each(|bytes, entry| {
             let path = Path::new(OsStr::from_bytes(bytes));
             let Some(rule) = policy.expects_of_image(path) else { return Ok(()) };
@@ -224,7 +226,9 @@ impl Found {
             if !self.known.insert(bytes.into()) || is_changed_by_host(path, &entry, meta) {
                 return Ok(());
             }
-            let source = sources.entry(entry.layer).or_insert_with(|| source(meta, entry.layer));
+            let strength = meta.strength(&entry);
+            let layer = entry.layer;
+            let source = sources.entry((layer, strength)).or_insert_with(|| source(meta, layer, strength));
             match live(path, &entry, meta, source) {
                 Some(expectation) => {
                     self.expectations.push(expectation);
@@ -266,8 +270,8 @@ fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool
     }
 }
 
-/// The layer or package to blame, in words, and the image.
-fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
+/// The layer or package to blame, in words, the image, and what a verdict rests on.
+fn source(meta: &ImageMeta, layer: u16, strength: Strength) -> ExpectationSource {
     let image = match meta.source {
         ImageSource::Layers => &meta.digest,
         ImageSource::Ostree => super::OSTREE,
@@ -276,12 +280,12 @@ fn source(meta: &ImageMeta, layer: u16) -> ExpectationSource {
         ImageSource::Baseline => super::BASELINE,
     };
     let layer = meta.blame(layer, HISTORY).into();
-    ExpectationSource::ImageLayer(ImageLayer { layer, image: image.into() })
+    ImageLayer { layer, image: image.into(), strength: Some(strength) }.into()
 }
 
 /// The expectation of an entry, with its layer as the source; `None` if it is not known in full, or if no expectation has a form for it.
 pub(super) fn live_of(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> Option<Expectation> {
-    live(path, entry, meta, &source(meta, entry.layer))
+    live(path, entry, meta, &source(meta, entry.layer, meta.strength(entry)))
 }
 
 /// Whether the daemon can watch the path of an entry.

@@ -4,7 +4,7 @@
 
 use crate::observation::Observer;
 use sensor_model::{
-    expectation::{Expectation, ExpectationSource, Expected, HierarchyExpectation, ImageLayer, Thing},
+    expectation::{Expectation, Expected, HierarchyExpectation, ImageLayer, Thing},
     os::extensions::MergedExtensions,
 };
 use std::path::Path;
@@ -22,13 +22,13 @@ pub enum ExtensionFault {
 
 /// Expects these extensions over a hierarchy, and nothing else.
 pub(super) fn expectation(path: &Path, extensions: Vec<String>) -> Expectation {
-    let layer = ImageLayer { layer: "hierarchy of the OS".into(), image: "host".into() };
+    let layer = ImageLayer { layer: "hierarchy of the OS".into(), image: "host".into(), strength: None };
     Expectation {
         thing: Thing::hierarchy(path),
         expected: Expected::Hierarchy(HierarchyExpectation { extensions }),
         ssh_keys: false,
         label: None,
-        source: ExpectationSource::ImageLayer(layer),
+        source: layer.into(),
     }
 }
 

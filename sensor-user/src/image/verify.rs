@@ -160,7 +160,9 @@ impl<'a> Verifier<'a> {
             Some(package) => package.text().into(),
             None => layer.map_or("", |layer| &layer.digest).into(),
         };
-        let source = ExpectationSource::ImageLayer(ImageLayer { layer, image: Arc::clone(&self.image) });
+        let source =
+            ImageLayer { layer, image: Arc::clone(&self.image), strength: Some(meta.strength(&entry)) }
+                .into();
         let expectation = entry.expectation(&path, source);
         let observed = self.observer.observe(&expectation).observation;
         let (observation, sum) = self.sum(&path, &entry, observed);

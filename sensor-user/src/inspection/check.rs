@@ -3,6 +3,7 @@
 use super::DeclaredHost;
 use sensor_model::{
     difference::{Difference, DifferenceKind, all_unreadable},
+    strength::Strength,
     verdict::VerdictKind,
     waiting::WaitingOutput,
 };
@@ -43,8 +44,11 @@ pub struct DifferingThing {
     pub differences: Vec<Difference>,
     /// What declares it: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
-    /// The file of that MachineConfig.
+    /// The file of that MachineConfig, the image, or the file of the drift policy.
     pub origin: String,
+    /// What the verdict rests on, if the source is a layer, a package, an extension or a baseline; absent for other sources.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strength: Option<Strength>,
     /// Undeclared names in a closed directory, which may be those of the booted image, because that has no index.
     #[serde(skip)]
     pub may_be_of_image: bool,
@@ -67,6 +71,7 @@ pub async fn check(host: &DeclaredHost) -> CheckReport {
                 differences,
                 source: expectation.source.name().to_owned(),
                 origin: expectation.source.origin().to_owned(),
+                strength: expectation.source.strength(),
             });
         }
     }

@@ -6,16 +6,17 @@
 use super::forensic;
 use super::metrics::Metrics;
 use super::status_file::VerdictCounts;
-use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
+use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts, SOURCE_KIND, STRENGTH};
 use crate::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};
 use jiff::Timestamp;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
-use sensor_model::record::ThingName;
+use sensor_model::record::{Record, ThingName};
 use sensor_model::status::{DriftedThing, LeftOut, NodeStatus, OpenGap, SCHEMA};
 use sensor_model::verdict::VerdictKind;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
 /// The picture of the node.
@@ -186,6 +187,8 @@ impl Picture {
             since: rfc3339(open.since),
             actor: open.actor.clone(),
             source: open.source.clone(),
+            source_kind: open.source_kind,
+            strength: open.strength,
             action: open.action,
             allowed: open.allowed,
         });
@@ -233,6 +236,8 @@ fn open_gap(gap: &Gap, name: Option<ThingName>, clock: &dyn Clock) -> OpenGap {
 /// An open drift as the log has it.
 fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> OpenDrift {
     OpenDrift {
+        source_kind: named(&last, SOURCE_KIND),
+        strength: named(&last, STRENGTH),
         allowed: last.detail.get("allowed").is_some_and(|allowed| *allowed == true),
         differences: last.differences,
         since: since.parse().unwrap_or_default(),
@@ -244,4 +249,9 @@ fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> Ope
         found: last.after,
         confirmed: false,
     }
+}
+
+/// A value of a closed list in a record's `detail`. `None` without one, and for one of a newer daemon.
+fn named<T: DeserializeOwned>(record: &Record, key: &str) -> Option<T> {
+    T::deserialize(record.detail.get(key)?).ok()
 }

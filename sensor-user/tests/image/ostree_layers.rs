@@ -190,6 +190,12 @@ fn the_record_of_a_drift_names_the_layer() {
     let (_, drifted) = check(&world);
     let source = "layer 3 of 3, sha256:cccccccccccc…, `RUN dnf install -y tool`";
     assert_eq!(drifted[0], ("/usr/bin/tool".to_owned(), source.to_owned(), "content".to_owned()));
+    let checked =
+        |more: &[&str]| world.run(&[&["check", "CONFIG", "POLICY", "HOST", "STATE"], more].concat());
+    let report = checked(&["-o", "json"]).json("check");
+    assert_eq!(report["drifted"][0]["strength"], "sha256 of an ostree object");
+    let text = checked(&[]).out;
+    assert!(text.contains(&format!("({source}; sha256 of an ostree object)")), "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::super::{IndexError, SlotTable, TRAILER, Trailer, decode_record, encod
 use super::*;
 use crate::{
     difference::DifferenceKind,
-    expectation::{ExpectationSource, ImageLayer},
+    expectation::ImageLayer,
     image::{ImageMeta, Known, KnownXattrs, MAGIC, differences},
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -114,9 +114,8 @@ fn a_trailer_is_that_of_its_file_alone() {
 }
 
 fn found(entry: &ImageEntry, observation: &Observation, known: KnownXattrs) -> Vec<DifferenceKind> {
-    let source =
-        ExpectationSource::ImageLayer(ImageLayer { layer: "sha256:l".into(), image: "sha256:i".into() });
-    let expectation = entry.expectation(Path::new("/p"), source);
+    let layer = ImageLayer { layer: "sha256:l".into(), image: "sha256:i".into(), strength: None };
+    let expectation = entry.expectation(Path::new("/p"), layer.into());
     let found = differences(entry, &expectation, observation, known);
     assert!(found.iter().all(|difference| difference.text.contains("/p")), "{found:?}");
     found.into_iter().map(|difference| difference.kind).collect()

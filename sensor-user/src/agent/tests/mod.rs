@@ -10,6 +10,7 @@ mod hierarchies;
 mod operator_config;
 mod ordered_reverts;
 mod record_contents;
+mod sources;
 mod unknown_executions;
 mod unusable_configs;
 

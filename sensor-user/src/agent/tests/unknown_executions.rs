@@ -46,7 +46,7 @@ fn unknown(path: &str) -> (String, String) {
 }
 
 /// A host with a rule about what its baseline has in `/usr/bin`, with and without the index of the baseline.
-fn with_baseline(is_indexed: bool) -> Node {
+pub(super) fn with_baseline(is_indexed: bool) -> Node {
     let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "observe" }));
     for directory in ["root/usr/bin/below", "root/usr/bin/empty"] {
         fs::create_dir_all(node.path(directory)).unwrap();

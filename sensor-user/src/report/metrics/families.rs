@@ -34,6 +34,11 @@ pub(super) struct KindLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct SourceLabels {
+    pub(super) source: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct StateLabels {
     pub(super) state: Word,
 }
@@ -90,6 +95,7 @@ pub(super) struct ResultLabels {
 #[derive(Debug)]
 pub(super) struct Families {
     pub(super) node_drift: Family<KindLabels, Gauge>,
+    pub(super) drifted_things: Family<SourceLabels, Gauge>,
     pub(super) drift_open_since: Gauge,
     pub(super) drift_detected: Family<DriftLabels, Counter>,
     pub(super) verdicts: Family<VerdictLabels, Counter>,
@@ -144,6 +150,7 @@ impl Families {
         );
         let families = Self {
             node_drift: Family::default(),
+            drifted_things: Family::default(),
             drift_open_since: Gauge::default(),
             drift_detected: Family::default(),
             verdicts: Family::default(),
@@ -200,6 +207,11 @@ impl Families {
 
     fn register_drift(&self, ours: &mut Registry) {
         ours.register("node_drift", "Open differences by kind", self.node_drift.clone());
+        ours.register(
+            "drifted_things",
+            "Things with an open drift, by the kind of what declares them",
+            self.drifted_things.clone(),
+        );
         ours.register_with_unit(
             "drift_open_since_timestamp",
             "Unix time since which the oldest open drift is open, 0 when there is none",

@@ -14,13 +14,14 @@ use crate::agent::reports::{BackendName, LOSSES, LossReason, LossStage};
 use crate::kernel::hooks::Attachment;
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
-    ReasonLabels, ResultLabels, StateLabels, VerdictLabels, WaitLabels,
+    ReasonLabels, ResultLabels, SourceLabels, StateLabels, VerdictLabels, WaitLabels, Word,
 };
 use jiff::Timestamp;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::DifferenceKind,
+    expectation::SourceKind,
     image::ScanProgress,
     node_state::{NodeState, Wait},
     protocol::GapReason,
@@ -32,6 +33,14 @@ use tracing::{debug, error, info, warn};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The label of a drift from the log of an older daemon, which did not record the kind of the source.
+const UNKNOWN_SOURCE: Word = "unknown";
+
+/// The values of the label `source`.
+fn sources() -> impl Iterator<Item = Word> {
+    SourceKind::ALL.iter().map(|kind| kind.as_str()).chain([UNKNOWN_SOURCE])
+}
 
 /// The versions of the daemon and the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +83,9 @@ impl Metrics {
         }
         for kind in DifferenceKind::ALL.iter().copied() {
             families.node_drift.get_or_create(&KindLabels { kind: kind.as_str() }).set(0);
+        }
+        for source in sources() {
+            families.drifted_things.get_or_create(&SourceLabels { source }).set(0);
         }
         for kind in [RecordKind::Denied, RecordKind::Exec] {
             families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(0);
@@ -151,6 +163,13 @@ impl Metrics {
         for kind in DifferenceKind::ALL.iter().copied() {
             let labels = KindLabels { kind: kind.as_str() };
             self.families.node_drift.get_or_create(&labels).set(counts.get(&kind).copied().unwrap_or(0));
+        }
+        let mut things: BTreeMap<Word, i64> = sources().map(|source| (source, 0)).collect();
+        for (_, open) in drifts.iter() {
+            *things.entry(open.source_kind.map_or(UNKNOWN_SOURCE, SourceKind::as_str)).or_default() += 1;
+        }
+        for (source, count) in things {
+            self.families.drifted_things.get_or_create(&SourceLabels { source }).set(count);
         }
         let oldest = drifts.iter().map(|(_, open)| open.since).min();
         self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));

@@ -54,6 +54,8 @@ impl Shown {
             more_actors: false,
             allowed: false,
             source: "50-a".to_owned(),
+            source_kind: Some(SourceKind::MachineConfig),
+            strength: None,
             action: None,
             found: None,
             confirmed: true,
@@ -240,9 +242,14 @@ fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted(
     node.picture.borrow_mut().open(DaemonFacts::default(), drifts, &node.metrics);
     assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
+    // The records of an older daemon do not have the kind of the source.
+    let of_source =
+        |source| value(&node.metrics, &format!("holdfast_drifted_things{{source=\"{source}\"}}")).unwrap();
+    assert_eq!((of_source("unknown"), of_source("machine-config")), ("2".to_owned(), "0".to_owned()));
     // The first full verification finds that one drift is open and the other is over.
     node.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, 100);
     node.recovered(&file("/etc/b"));
+    assert_eq!((of_source("unknown"), of_source("machine-config")), ("0".to_owned(), "1".to_owned()));
     assert_eq!(value(&node.metrics, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert!(
         !node.metrics.page().unwrap().contains("holdfast_drift_detected_total{"),

@@ -108,6 +108,8 @@ mod tests {
                 .to_string(),
             actor: Some(Actor { argv: vec![argument.to_owned()], ..Actor::default() }),
             source: "99-worker".to_owned(),
+            source_kind: None,
+            strength: None,
             action: None,
             allowed: false,
         }
