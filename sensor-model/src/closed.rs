@@ -76,6 +76,7 @@ pub fn closed_directories(
                 suffix: None,
                 ssh_keys: false,
                 except: root.rule.except.clone(),
+                except_links: root.rule.except_links.clone(),
             }),
             ssh_keys: false,
             label: None,
@@ -275,6 +276,93 @@ mod tests {
         );
     }
 
+    /// What the shipped policy expects of a directory.
+    fn shipped(directory: &str, host: &HostDirectories) -> ClosedDirectoryExpectation {
+        let text = include_str!("../../policies/drift/closed.yaml");
+        let file = DriftPolicyFile::parse("closed.yaml", text.as_bytes()).unwrap();
+        let found = closed_directories(&[], &DriftPolicy::merge(&[file]).unwrap(), host);
+        let found = found.into_iter().find(|one| one.thing == Thing::closed_directory(directory));
+        let Some(Expected::ClosedDirectory(closed)) = found.map(|one| one.expected) else {
+            panic!("{directory} is not closed")
+        };
+        closed
+    }
+
+    #[test]
+    fn a_file_that_the_shipped_policy_reports_has_no_name_that_it_excepts() {
+        let host = HostDirectories {
+            matching: BTreeMap::from([(
+                "/etc/network/if-*.d".to_owned(),
+                vec!["/etc/network/if-pre-up.d".into(), "/etc/network/if-post-down.d".into()],
+            )]),
+            ..HostDirectories::default()
+        };
+        for path in [
+            "/etc/systemd/system/sshd.service",
+            "/etc/systemd/system/default.target",
+            "/etc/systemd/system/dbus-anything.service",
+            "/etc/systemd/system/dbus.service",
+            "/etc/systemd/system.control/sshd.service.d",
+            "/etc/systemd/user/dbus-anything.service",
+            "/usr/local/lib/systemd/system/a.service",
+            "/etc/containers/systemd/a.container",
+            "/etc/udev/rules.d/70-persistent-x.rules",
+            "/etc/kubernetes/manifests/etcd.yaml",
+            "/etc/kubernetes/manifests/kube-apiserver.yaml",
+            "/etc/kubernetes/manifests/kube-apiserver-pod.yaml",
+            "/etc/cni/net.d/00-calico.conflist",
+            "/etc/pam.d/common-x",
+            "/etc/pam.d/system-auth",
+            "/etc/apt/apt.conf.d/00trustcdrom",
+            "/etc/sysctl.d/99-sysctl.conf",
+            "/etc/logrotate.d/a",
+            "/etc/network/if-pre-up.d/a",
+            "/etc/network/if-post-down.d/a",
+            "/usr/share/polkit-1/rules.d/a.rules",
+        ] {
+            let (directory, name) = path.rsplit_once('/').unwrap();
+            let closed = shipped(directory, &host);
+            assert!(closed.is_unexpected(name), "{path}");
+            assert!(!closed.is_excepted_link(name, || None::<PathBuf>), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_shipped_policy_excepts_links_of_systemctl_enable_by_their_targets() {
+        let host = HostDirectories::default();
+        for (link, target, is_excepted) in [
+            ("/etc/systemd/system/sshd.service", "/lib/systemd/system/ssh.service", true),
+            ("/etc/systemd/system/sshd.service", "/usr/lib/systemd/system/ssh.service", true),
+            (
+                "/etc/systemd/system/sshd.service",
+                "/usr/lib/systemd/system/../../../../tmp/ssh.service",
+                false,
+            ),
+            ("/etc/systemd/system/sshd.service", "/tmp/ssh.service", false),
+            ("/etc/systemd/system/sshd.service", "/dev/null", false),
+            (
+                "/etc/systemd/system/dbus-org.freedesktop.timesync1.service",
+                "/lib/systemd/system/systemd-timesyncd.service",
+                true,
+            ),
+            ("/etc/systemd/system/dbus-org.freedesktop.timesync1.service", "/etc/x/a.service", false),
+            ("/etc/systemd/system/dbus-org.freedesktop.timesync1.service", "evil.service", false),
+            ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target", true),
+            ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/poweroff.target", false),
+            ("/etc/systemd/user/dbus.service", "/usr/lib/systemd/user/dbus-broker.service", true),
+            ("/etc/pam.d/system-auth", "/etc/authselect/system-auth", true),
+            ("/etc/pam.d/system-auth", "/tmp/system-auth", false),
+            ("/etc/sysctl.d/99-sysctl.conf", "../sysctl.conf", true),
+        ] {
+            let (directory, name) = link.rsplit_once('/').unwrap();
+            let closed = shipped(directory, &host);
+            assert!(closed.is_unexpected(name), "{link}: the name alone is no exception");
+            assert_eq!(closed.is_excepted_link(name, || Some(target)), is_excepted, "{link} -> {target}");
+        }
+        let enabled = shipped("/etc/systemd/system", &host);
+        assert!(!enabled.is_unexpected("multi-user.target.wants"), "the directory of the links");
+    }
+
     #[test]
     fn a_directory_that_the_config_closes_keeps_the_expectation_of_the_config() {
         let names = ClosedDirectoryExpectation {
@@ -282,6 +370,7 @@ mod tests {
             suffix: Some(".conf".into()),
             ssh_keys: false,
             except: crate::name_patterns::NamePatterns::default(),
+            except_links: crate::link_exceptions::LinkExceptions::default(),
         };
         let path = "/etc/systemd/system/a.service.d";
         let declared = [expectation(Thing::closed_directory(path), Expected::ClosedDirectory(names))];

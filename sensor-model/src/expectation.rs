@@ -8,7 +8,12 @@ mod source;
 
 pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
 
-use crate::{authorized_keys::SshKey, name_patterns::NamePatterns, names::names};
+use crate::{
+    authorized_keys::SshKey,
+    link_exceptions::{LinkException, LinkExceptions},
+    name_patterns::NamePatterns,
+    names::names,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -301,15 +306,27 @@ pub struct ClosedDirectoryExpectation {
     #[serde(default, skip_serializing_if = "NamePatterns::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub except: NamePatterns,
+    /// Symbolic links that may be there besides, by name and target.
+    #[serde(default, skip_serializing_if = "LinkExceptions::is_empty")]
+    #[schemars(with = "Vec<LinkException>")]
+    pub except_links: LinkExceptions,
 }
 
 impl ClosedDirectoryExpectation {
-    /// Whether a name must not be in the directory.
+    /// Whether a name must not be in the directory, if it is not one of the [excepted links](Self::is_excepted_link). It is strict for a
+    /// caller that does not know what is at the name.
     pub fn is_unexpected(&self, name: &str) -> bool {
         let is_compared = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
         is_compared
             && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
             && !self.except.matches(name)
+    }
+
+    /// Whether a symbolic link with this name may be in the directory because of its target. `target` reads the target, and gives `None`
+    /// if another object is at the name. It is called only if an exception is about the name.
+    pub fn is_excepted_link<T: AsRef<Path>>(&self, name: &str, target: impl FnOnce() -> Option<T>) -> bool {
+        self.except_links.has_name(name)
+            && target().is_some_and(|target| self.except_links.matches(name, target.as_ref()))
     }
 }
 
@@ -435,6 +452,12 @@ impl Expected {
                 let mut details = vec![("names", names + &of.unwrap_or_default())];
                 if !closed.except.is_empty() {
                     details.push(("and names like", list(closed.except.patterns())));
+                }
+                if !closed.except_links.is_empty() {
+                    let links = closed.except_links.all();
+                    let links: Vec<String> =
+                        links.map(|link| format!("{} -> {}", link.name, link.target)).collect();
+                    details.push(("and links like", list(&links)));
                 }
                 details
             }

@@ -95,6 +95,7 @@ mod tests {
     use crate::expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Source, UnitExpectation,
     };
+    use crate::link_exceptions::LinkExceptions;
     use crate::name_patterns::NamePatterns;
 
     fn expectation(thing: Thing, expected: Expected) -> Expectation {
@@ -127,6 +128,7 @@ mod tests {
                 suffix: None,
                 ssh_keys: false,
                 except: NamePatterns::default(),
+                except_links: LinkExceptions::default(),
             }),
         );
         assert_eq!(lines(&watches(&closed, &[])), ["Ancestor /", "Directory /etc", "Directory /etc/a.d"]);

@@ -12,6 +12,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`name_patterns`] | patterns of single names |
+//! | [`link_exceptions`] | symbolic links that may be in a closed directory |
 //! | `names` | enums whose values have names |
 //! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
 //! | [`escape`] | paths of any bytes as text, and back |
@@ -87,6 +88,7 @@ pub mod host;
 pub mod ignition;
 pub mod image;
 pub mod journal;
+pub mod link_exceptions;
 pub mod machine_config;
 pub mod merge;
 pub mod name_patterns;

@@ -20,6 +20,9 @@ pub enum NamePatternFault {
     /// No name is empty, `.` or `..`, and none has a slash.
     #[error("{0:?} is not a name: a name is not empty, not . or .., and has no /")]
     NotAName(String),
+    /// A link without a target does not exist.
+    #[error("the target of a link is not empty; `**` matches every target")]
+    EmptyTarget,
     /// The glob cannot be read.
     #[error("{0}")]
     Glob(globset::ErrorKind),
@@ -33,9 +36,7 @@ impl NamePatterns {
     pub fn new(patterns: Vec<String>) -> Result<Self, (usize, NamePatternFault)> {
         let mut globs = GlobSetBuilder::new();
         for (number, pattern) in patterns.iter().enumerate() {
-            if matches!(pattern.as_str(), "" | "." | "..") || pattern.contains('/') {
-                return Err((number, NamePatternFault::NotAName(pattern.clone())));
-            }
+            check_name(pattern).map_err(|fault| (number, fault))?;
             let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
             globs.add(glob.map_err(|error| (number, NamePatternFault::Glob(error.kind().clone())))?);
         }
@@ -58,6 +59,14 @@ impl NamePatterns {
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
+}
+
+/// A glob of names must be one that a name can match.
+pub(crate) fn check_name(pattern: &str) -> Result<(), NamePatternFault> {
+    if matches!(pattern, "" | "." | "..") || pattern.contains('/') {
+        return Err(NamePatternFault::NotAName(pattern.to_owned()));
+    }
+    Ok(())
 }
 
 /// Patterns that cannot be read match nothing: the policy's own check refused them.

@@ -8,7 +8,7 @@ mod report;
 
 pub use policy::{
     ActorNames, DriftPolicy, DriftPolicySpec, DriftPolicyStatus, LabelExpression, LabelOperator, LabelRule,
-    NodeSelector, PolicyAction, PolicyRule, RefusingNode,
+    LinkName, NodeSelector, PolicyAction, PolicyRule, RefusingNode,
 };
 pub use report::{
     ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, PolicyState,

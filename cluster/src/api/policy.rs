@@ -122,6 +122,10 @@ impl From<NodeSelector> for LabelSelector {
         "message": "a closed path is a directory, with / at the end, or a glob of directories without **"
     },
     {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"},
+    {
+        "rule": "self.closed || !has(self.exceptLinks) || size(self.exceptLinks) == 0",
+        "message": "only a rule with closed: true has exceptions"
+    },
     {"rule": "!(self.image && self.closed)", "message": "a rule has either closed: true or image: true; write two rules"},
     {
         "rule": "!self.image || self.action != 'revert'",
@@ -158,7 +162,7 @@ pub struct PolicyRule {
     /// differ.
     #[serde(default)]
     pub scan: bool,
-    /// Names, also as globs, that may be in a closed directory at any depth.
+    /// Names, also as globs, that may be in a closed directory at any depth, whatever is there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
@@ -166,6 +170,10 @@ pub struct PolicyRule {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub except: Vec<String>,
+    /// Symbolic links that may be in a closed directory at any depth, by name and target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub except_links: Vec<LinkName>,
     /// Whether SELinux labels are compared. The default is `compare`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelRule>,
@@ -173,6 +181,18 @@ pub struct PolicyRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub reason: Option<String>,
+}
+
+/// Symbolic links that are no drift in a closed directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LinkName {
+    /// The name of the link, also as a glob.
+    #[schemars(length(min = 1, max = 255), regex(pattern = "^[^/]+$"))]
+    pub name: String,
+    /// The text of the link's target, also as a glob in which `*` stays within a name.
+    #[schemars(length(min = 1, max = 1024))]
+    pub target: String,
 }
 
 /// What a node does about drift.

@@ -32,6 +32,7 @@ pub use rule_kind::RuleKind;
 
 use crate::{
     expectation::{Expectation, ExpectationSource},
+    link_exceptions::LinkExceptions,
     name_patterns::NamePatterns,
     names::names,
     record::Actor,
@@ -113,6 +114,9 @@ pub struct Rule {
     /// The names that may be in a closed directory besides, at any depth.
     #[serde(default)]
     pub except: NamePatterns,
+    /// The symbolic links that may be in a closed directory besides, at any depth.
+    #[serde(default)]
+    pub except_links: LinkExceptions,
     /// Why the rule is there, for people.
     pub reason: Option<String>,
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     fields::{list, text, wrong_type},
+    link_exceptions::{LinkException, LinkExceptionFault, LinkExceptions},
     name_patterns::NamePatterns,
     path::{PathError, check_absolute},
 };
@@ -24,8 +25,21 @@ pub const LIST_KIND: &str = "DriftPolicyList";
 /// Largest file that is read.
 const MAXIMUM_BYTES: usize = 1 << 20;
 /// The keys of a rule.
-const RULE_KEYS: &[&str] =
-    &["path", "action", "allowedActors", "secret", "labels", "closed", "image", "scan", "except", "reason"];
+const RULE_KEYS: &[&str] = &[
+    "path",
+    "action",
+    "allowedActors",
+    "secret",
+    "labels",
+    "closed",
+    "image",
+    "scan",
+    "except",
+    "exceptLinks",
+    "reason",
+];
+/// The keys of a rule that only a closed directory may have.
+const EXCEPTION_KEYS: [&str; 2] = ["except", "exceptLinks"];
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
 
@@ -143,7 +157,9 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
             return Err(RuleError::new(field("labels"), DriftPolicyFault::Labels(other.to_owned())));
         }
     };
-    let (closed, except) = closed(rule, path, at)?;
+    let closed = closed(rule, path, at)?;
+    let except = if closed { except(rule, at)? } else { NamePatterns::default() };
+    let except_links = if closed { except_links(rule, at)? } else { LinkExceptions::default() };
     let image = flag(rule, "image", at)?;
     if image && closed {
         return Err(RuleError::new(field("image"), DriftPolicyFault::ClosedImage));
@@ -170,31 +186,53 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
         image,
         scan,
         except,
+        except_links,
         reason,
     })
 }
 
-/// Whether the rule closes directories, and the names that may be in them besides.
-fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<(bool, NamePatterns), RuleError> {
-    let field = |key: &str| format!("{at}.{key}");
+/// Whether the rule closes directories. Only such a rule has exceptions.
+fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<bool, RuleError> {
     let closed = flag(rule, "closed", at)?;
-    let except = match rule.get("except") {
-        None => NamePatterns::default(),
-        Some(_) if !closed => return Err(RuleError::new(field("except"), DriftPolicyFault::NotClosed)),
-        Some(value) => {
-            let mut names = Vec::new();
-            for (number, value) in list(value, &field("except"))?.iter().enumerate() {
-                names.push(text(value, &format!("{at}.except[{number}]"))?.to_owned());
-            }
-            NamePatterns::new(names)
-                .map_err(|(number, fault)| RuleError::new(format!("{at}.except[{number}]"), fault))?
-        }
-    };
+    if let (false, Some(key)) = (closed, EXCEPTION_KEYS.into_iter().find(|key| rule.contains_key(*key))) {
+        return Err(RuleError::new(format!("{at}.{key}"), DriftPolicyFault::NotClosed));
+    }
     let names_directories = path != "/" && Pattern::of(path) != Pattern::Exact && !path.contains("**");
     if closed && !names_directories {
-        return Err(RuleError::new(field("path"), DriftPolicyFault::ClosedPath(path.to_owned())));
+        return Err(RuleError::new(format!("{at}.path"), DriftPolicyFault::ClosedPath(path.to_owned())));
     }
-    Ok((closed, except))
+    Ok(closed)
+}
+
+/// The names that may be in closed directories besides.
+fn except(rule: &Map<String, Value>, at: &str) -> Result<NamePatterns, RuleError> {
+    let at = format!("{at}.except");
+    let Some(value) = rule.get("except") else { return Ok(NamePatterns::default()) };
+    let mut names = Vec::new();
+    for (number, value) in list(value, &at)?.iter().enumerate() {
+        names.push(text(value, &format!("{at}[{number}]"))?.to_owned());
+    }
+    NamePatterns::new(names).map_err(|(number, fault)| RuleError::new(format!("{at}[{number}]"), fault))
+}
+
+/// The symbolic links that may be in closed directories besides.
+fn except_links(rule: &Map<String, Value>, at: &str) -> Result<LinkExceptions, RuleError> {
+    let at = format!("{at}.exceptLinks");
+    let Some(value) = rule.get("exceptLinks") else { return Ok(LinkExceptions::default()) };
+    let mut links = Vec::new();
+    for (number, value) in list(value, &at)?.iter().enumerate() {
+        let at = format!("{at}[{number}]");
+        let link = mapping(value, &at, &["name", "target"])?;
+        let field = |key: &str| -> Result<String, RuleError> {
+            let at = format!("{at}.{key}");
+            let value = link.get(key).ok_or_else(|| RuleError::new(&at, DriftPolicyFault::Missing))?;
+            Ok(text(value, &at)?.to_owned())
+        };
+        links.push(LinkException { name: field("name")?, target: field("target")? });
+    }
+    LinkExceptions::new(links).map_err(|LinkExceptionFault { number, field, reason }| {
+        RuleError::new(format!("{at}[{number}].{field}"), reason)
+    })
 }
 
 /// A key that is false if it is absent.

@@ -181,7 +181,7 @@ fn a_rule_that_closes_a_directory_decides_about_the_directory_alone_and_not_abou
         "
     - {path: /etc/, action: degrade}
     - {path: /etc/cron.d/, action: revert}
-    - {path: /etc/cron.d/, action: observe, closed: true, allowedActors: {units: [a.service]}, except: [x]}
+    - {path: /etc/cron.d/, action: observe, closed: true, allowedActors: {units: [a.service]}, except: [x], exceptLinks: [{name: link, target: /a}]}
 ",
     );
     assert_eq!(policy.decide(Path::new("/etc/cron.d/declared"), None).action, DriftAction::Revert);
@@ -197,7 +197,7 @@ fn a_rule_that_closes_a_directory_decides_about_the_directory_alone_and_not_abou
     }
     // Also after a way through JSON, which the process that reads configs goes.
     let text = serde_json::to_string(&policy).unwrap();
-    assert_eq!(serde_json::from_str::<DriftPolicy>(&text).unwrap().closed().count(), 1);
+    assert_eq!(serde_json::from_str::<DriftPolicy>(&text).unwrap(), policy);
 }
 
 #[test]
@@ -342,6 +342,32 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
             rules("  - {path: /a/, action: deny, closed: true, except: [b, c/d]}"),
             "spec.rules[0].except[1]",
             "is not a name",
+            true,
+        ),
+        (
+            rules("  - {path: /a/, action: deny, exceptLinks: [{name: b, target: c}]}"),
+            "spec.rules[0].exceptLinks",
+            "closed: true",
+            false,
+        ),
+        (
+            rules(
+                "  - {path: /a/, action: deny, closed: true, exceptLinks: [{name: b, target: c}, {name: d}]}",
+            ),
+            "spec.rules[0].exceptLinks[1].target",
+            "",
+            true,
+        ),
+        (
+            rules("  - {path: /a/, action: deny, closed: true, exceptLinks: [{name: b/c, target: d}]}"),
+            "spec.rules[0].exceptLinks[0].name",
+            "is not a name",
+            true,
+        ),
+        (
+            rules("  - {path: /a/, action: deny, closed: true, exceptLinks: [{name: b, target: ''}]}"),
+            "spec.rules[0].exceptLinks[0].target",
+            "not empty",
             true,
         ),
         (

@@ -10,6 +10,7 @@ use crate::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Expectation, Expected, FileExpectation, Owner,
         Thing,
     },
+    link_exceptions::LinkExceptions,
     merge::{Rendered, RenderedUser, Sourced},
     name_patterns::NamePatterns,
 };
@@ -90,6 +91,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
             suffix: None,
             ssh_keys: true,
             except: NamePatterns::default(),
+            except_links: LinkExceptions::default(),
         }),
         ssh_keys: true,
         label: None,

@@ -9,6 +9,7 @@ use crate::{
         ClosedDirectoryExpectation, Expectation, Expected, FileExpectation, Owner, SYSTEMD_DIRECTORY, Source,
         Thing, UnitExpectation,
     },
+    link_exceptions::LinkExceptions,
     merge::{Rendered, RenderedUnit, Sourced},
     name_patterns::NamePatterns,
 };
@@ -105,6 +106,7 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
             suffix: Some(".conf".into()),
             ssh_keys: false,
             except: NamePatterns::default(),
+            except_links: LinkExceptions::default(),
         }),
         ssh_keys: false,
         label: None,

@@ -81,7 +81,7 @@ pub(super) enum Name {
     Of(Vec<ThingId>),
     /// A policy closes the directory, and nothing declares the name.
     Undeclared,
-    /// A policy closes the directory, and something declares the name, or the policy excepts it.
+    /// A policy closes the directory, and something declares the name, or the policy excepts it. An executed file is no excepted link.
     Declared,
     /// Nothing is at the name. The indexes may have it.
     NoThing,

@@ -3,6 +3,7 @@ use sensor_model::expectation::{
     ClosedDirectoryExpectation, DirectoryExpectation, Expected, FileExpectation, OsImageExpectation, Owner,
     Source, TreeExpectation, UnitExpectation,
 };
+use sensor_model::link_exceptions::LinkExceptions;
 use sensor_model::name_patterns::NamePatterns;
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -94,6 +95,7 @@ fn of_several_things_at_one_path_each_is_concerned() {
             suffix: None,
             ssh_keys: false,
             except: NamePatterns::default(),
+            except_links: LinkExceptions::default(),
         }),
         ..file("/unused")
     };

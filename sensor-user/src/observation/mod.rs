@@ -30,6 +30,7 @@ mod tests;
 
 use accounts::AccountNames;
 pub(crate) use commit::{REPOSITORY, checksum_of, object_place};
+pub(crate) use names::is_unexpected;
 use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
 use object::{FailedOperation, Found, KEYS_BYTES, Reader, Want, device, stat_handle, without_access_time};
@@ -427,7 +428,7 @@ impl Observer {
         };
         let list =
             directory.try_clone().map_err(|_| FailedOperation { operation: "dup", errno: Errno::EMFILE })?;
-        let Listed { declared, unexpected, more } = list_closed(list, closed)?;
+        let Listed { declared, unexpected, more } = list_closed(list, directory.as_fd(), closed)?;
         let mut ssh_keys = BTreeMap::new();
         if closed.ssh_keys {
             let (mut bytes, mut entries) = (0, 0);

@@ -1,15 +1,18 @@
 //! The names in a directory.
 //!
 //! In: an open directory. Out: its names, sorted. For a closed directory: the declared names, and a limited number of undeclared ones,
-//! since its owner may fill it. It opens nothing and never blocks.
+//! since its owner may fill it. It opens nothing and never blocks. It reads the target of a link only if an exception is about the link's name.
 
 use super::object::FailedOperation;
-use nix::dir::Dir;
+use nix::{dir::Dir, fcntl::readlinkat};
 use sensor_model::expectation::ClosedDirectoryExpectation;
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
-    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
 };
 
 /// Most undeclared names of a closed directory that it keeps, and most that it counts beyond those.
@@ -38,15 +41,27 @@ pub(super) struct Listed {
     pub(super) more: u64,
 }
 
-/// Lists a closed directory.
+/// Whether an object must not be in a closed directory, by its name and, for a link, by its target.
+pub(crate) fn is_unexpected(
+    directory: BorrowedFd<'_>,
+    closed: &ClosedDirectoryExpectation,
+    name: &OsStr,
+) -> bool {
+    let text = name.to_string_lossy();
+    // The kernel reads no target of an object of another type, and an object that is gone has none.
+    closed.is_unexpected(&text) && !closed.is_excepted_link(&text, || readlinkat(directory, name).ok())
+}
+
+/// Lists a closed directory. `list` is another descriptor of it, which the reading of the names uses up.
 pub(super) fn list_closed(
-    directory: OwnedFd,
+    list: OwnedFd,
+    directory: BorrowedFd<'_>,
     closed: &ClosedDirectoryExpectation,
 ) -> Result<Listed, FailedOperation> {
     let mut listed = Listed::default();
-    each_name(directory, |name| {
+    each_name(list, |name| {
         let text = name.to_string_lossy();
-        if closed.is_unexpected(&text) {
+        if is_unexpected(directory, closed, name) {
             // It keeps the first in their order, so that the same directory always gives the same names.
             listed.unexpected.insert(name.to_owned());
             if listed.unexpected.len() > UNEXPECTED_NAMES {

@@ -9,12 +9,18 @@ use super::{
 };
 use crate::{
     disk::{DiskError, Place},
+    observation::is_unexpected,
     quarantine::{Cause, Manifest, OwnFiles, Quarantine, QuarantineError},
     sys::{self, CallError, temporary},
 };
 use nix::errno::Errno;
 use sensor_model::expectation::ClosedDirectoryExpectation;
-use std::{ffi::OsString, ops::ControlFlow, os::fd::OwnedFd, path::Path};
+use std::{
+    ffi::OsString,
+    ops::ControlFlow,
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+};
 
 /// Most names that one call moves.
 const MOST: usize = 32;
@@ -62,7 +68,7 @@ impl RepairContext<'_> {
         let mut names: Vec<OsString> = Vec::new();
         sys::each_name(copy(&directory)?, |name| {
             let is_of_writer = temporary::maker(name).is_some_and(|pid| how.writers.contains(&pid));
-            if expected.is_unexpected(&name.to_string_lossy()) && !is_of_writer {
+            if is_unexpected(directory.as_fd(), expected, name) && !is_of_writer {
                 names.push(name.to_owned());
             }
             if names.len() <= MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

@@ -1,6 +1,7 @@
 //! Things of all kinds restored below a root of their own.
 
 mod given;
+mod undeclared;
 
 use super::*;
 use crate::disk::DiskError;

@@ -47,6 +47,10 @@ fn faults_are_refused(cluster: &Cluster) {
             "only a rule with closed: true has exceptions",
         ),
         (
+            json!({ "rules": [{ "path": "/etc/a/", "action": "deny", "exceptLinks": [{ "name": "b", "target": "c" }] }] }),
+            "only a rule with closed: true has exceptions",
+        ),
+        (
             json!({ "rules": [{ "path": "/usr/bin/", "action": "deny", "closed": true, "image": true }] }),
             "either closed: true or image: true",
         ),

@@ -1,6 +1,7 @@
 //! Keys and closed directories.
 
 use super::*;
+use crate::link_exceptions::LinkExceptions;
 use crate::name_patterns::NamePatterns;
 use std::collections::BTreeMap;
 
@@ -103,6 +104,7 @@ fn a_closed_directory_may_have_only_declared_names() {
                 suffix,
                 ssh_keys,
                 except: NamePatterns::default(),
+                except_links: LinkExceptions::default(),
             }),
         )
     };

@@ -1,6 +1,7 @@
 //! Properties of every expectation and every change.
 
 use super::*;
+use crate::link_exceptions::LinkExceptions;
 use crate::name_patterns::NamePatterns;
 use crate::{expectation::HierarchyExpectation, os::hierarchy::Cover};
 use proptest::prelude::*;
@@ -39,6 +40,7 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
                 suffix: None,
                 ssh_keys: false,
                 except: NamePatterns::default(),
+                except_links: LinkExceptions::default(),
             }),
         )
     });

@@ -1,5 +1,6 @@
 //! Observations of directories that these tests create.
 
+mod closed;
 mod keys;
 mod objects;
 mod opens;
@@ -11,6 +12,7 @@ use sensor_model::expectation::{
     ClosedDirectoryExpectation, DirectoryExpectation, FileExpectation, LinkExpectation, Source,
     UnitExpectation,
 };
+use sensor_model::link_exceptions::LinkExceptions;
 use sensor_model::name_patterns::NamePatterns;
 use std::fs;
 use tempfile::TempDir;
@@ -98,6 +100,7 @@ fn closed_directory(path: &str, ssh_keys: bool) -> Expectation {
         suffix: None,
         ssh_keys,
         except: NamePatterns::default(),
+        except_links: LinkExceptions::default(),
     };
     let thing = Thing::closed_directory(path);
     Expectation { ssh_keys, ..expectation(thing, Expected::ClosedDirectory(closed)) }

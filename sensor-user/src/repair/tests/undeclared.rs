@@ -1,0 +1,53 @@
+//! Undeclared names that a revert moves, and those that stay.
+
+use super::*;
+use crate::quarantine::{Cause, OwnFiles, Quarantine};
+use sensor_model::{
+    expectation::{ClosedBy, ClosedDirectoryExpectation},
+    link_exceptions::{LinkException, LinkExceptions},
+    name_patterns::NamePatterns,
+};
+
+#[test]
+fn an_excepted_link_stays_and_a_link_to_another_target_is_moved() {
+    let case = Case::new();
+    let unit = "/usr/lib/systemd/system/dbus-broker.service";
+    symlink(unit, case.at("/etc/systemd/system/dbus-a.service")).unwrap();
+    symlink("/tmp/a.service", case.at("/etc/systemd/system/dbus-b.service")).unwrap();
+    fs::write(case.at("/etc/systemd/system/dbus-c.service"), "[Service]").unwrap();
+    let link =
+        LinkException { name: "dbus-*".to_owned(), target: "/usr/lib/systemd/system/*.service".to_owned() };
+    let closed = ClosedDirectoryExpectation {
+        names: Vec::new(),
+        suffix: None,
+        ssh_keys: false,
+        except: NamePatterns::default(),
+        except_links: LinkExceptions::new(vec![link]).unwrap(),
+    };
+    let ids = Ids::default();
+    let host = RepairContext {
+        observer: &case.restorer.observer,
+        rendered: &case.rendered,
+        ids: &ids,
+        pristine: None,
+    };
+    fs::create_dir(case.at("/state")).unwrap();
+    let quarantine = Quarantine::open(&case.at("/state")).unwrap();
+    let rule = ClosedBy {
+        rule: "/etc/systemd/system/".into(),
+        policy: "closed.yaml".into(),
+        packages_unread: false,
+        image_unindexed: false,
+    };
+    let how = closed::Move {
+        quarantine: &quarantine,
+        own: &OwnFiles::default(),
+        cause: Cause { time: "2026-11-25T19:30:51.000000000Z", actors: &[], rule: &rule },
+        writers: &[],
+    };
+    let moved = host.move_undeclared(Path::new("/etc/systemd/system"), &closed, how).unwrap();
+    assert!(moved.errors.is_empty() && !moved.is_more, "{moved:?}");
+    let paths: Vec<&str> = moved.items.iter().map(|item| item.path.as_str()).collect();
+    assert_eq!(paths, ["/etc/systemd/system/dbus-b.service", "/etc/systemd/system/dbus-c.service"]);
+    assert_eq!(fs::read_link(case.at("/etc/systemd/system/dbus-a.service")).unwrap(), Path::new(unit));
+}
