@@ -96,11 +96,17 @@ impl Images {
     /// Opens the index of an ostree commit, whether it was the booted one or not; `None` if there is none.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// The index cannot be read. One that cannot be read and has no commit in its name is an error only if no other is that of the commit.
     pub(super) fn of_commit(&self, checksum: &str) -> Result<Option<ImageIndex>, ImageError> {
-        match self.named(OSTREE)? {
-            Some(index) if index.meta().state.as_deref() == Some(checksum) => Ok(Some(index)),
-            _ => self.named(&Self::name_of_commit(checksum)),
+        let booted = self.named(OSTREE);
+        if let Ok(Some(index)) = &booted
+            && index.meta().state.as_deref() == Some(checksum)
+        {
+            return booted;
+        }
+        match self.named(&Self::name_of_commit(checksum))? {
+            Some(index) => Ok(Some(index)),
+            None => booted.map(|_| None),
         }
     }
 
@@ -151,7 +157,8 @@ impl Images {
     /// that.
     ///
     /// # Errors
-    /// No index or several, and an index that cannot be read.
+    /// No index or several, and an index that cannot be read. An index with another name than the wanted one is skipped with a warning if it
+    /// cannot be read.
     pub fn open(&self, wanted: &str) -> Result<ImageIndex, ImageError> {
         if let Some(name) = [EXTENSIONS, OSTREE, PACKAGES, BASELINE].into_iter().find(|name| *name == wanted)
         {
@@ -183,12 +190,18 @@ impl Images {
         if is_digest(wanted) {
             // The digest may be that of an image index.
             for digest in &digests {
-                let index = ImageIndex::open(&self.path.join(Self::name_of(digest)))?;
-                if index.meta().is(wanted) {
-                    return Ok(index);
+                match ImageIndex::open(&self.path.join(Self::name_of(digest))) {
+                    Ok(index) if index.meta().is(wanted) => return Ok(index),
+                    Ok(_) => {}
+                    Err(error) => warn_of_skipped(&error),
                 }
             }
         }
         Err(ImageError::Unknown { wanted: wanted.to_owned(), images: [digests, commits].concat() })
     }
+}
+
+/// Logs that an index of another image or commit is skipped in a search, because it cannot be read. The error names its file.
+pub(super) fn warn_of_skipped(error: &ImageError) {
+    tracing::warn!(%error, "Skipped an index that cannot be read while looking for another one.");
 }

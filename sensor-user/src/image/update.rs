@@ -6,7 +6,7 @@
 use super::{
     diff::{ChangedPath, diff},
     error::ImageError,
-    images::{Images, OSTREE},
+    images::{Images, OSTREE, warn_of_skipped},
     index::ImageIndex,
 };
 use crate::bounded;
@@ -141,12 +141,21 @@ impl Indexes {
     }
 }
 
-/// The index of an ostree commit that was made from the image, has the name as that of its branch, or is named itself.
+/// The index of an ostree commit that was made from the image, has the name as that of its branch, or is named itself. An index that cannot be
+/// read is an error only if its file has the name of the wanted commit.
 fn of_commit(images: &Images, name: &str, digest: Option<&str>) -> Result<Option<ImageIndex>, ImageError> {
     let name = reference(name);
     let others = images.commits()?;
     for indexed in [OSTREE.to_owned()].iter().chain(&others) {
-        let Some(index) = images.named(indexed)? else { continue };
+        let index = match images.named(indexed) {
+            Ok(Some(index)) => index,
+            Ok(None) => continue,
+            Err(error) if *indexed == Images::name_of_commit(name) => return Err(error),
+            Err(error) => {
+                warn_of_skipped(&error);
+                continue;
+            }
+        };
         let meta = index.meta();
         let is_made_from = digest.is_some() && meta.manifest.as_deref() == digest;
         if is_made_from || meta.state.as_deref() == Some(name) || meta.names.iter().any(|known| known == name)

@@ -138,6 +138,39 @@ fn a_damaged_index_is_an_error_with_the_next_step_and_never_an_answer() {
 }
 
 #[test]
+fn a_damaged_index_of_another_image_hides_none_that_an_image_index_leads_to() {
+    let world = World::new();
+    let mut maker = LayoutMaker::new(&world.at("layout"));
+    let manifests: Vec<_> = ["a", "b", "c"]
+        .map(|text| Layer::new(&Archive::new().file("f", text).end(), Stored::Plain, "ADD"))
+        .iter()
+        .map(|layer| maker.manifest(std::slice::from_ref(layer), "amd64"))
+        .collect();
+    let digests: Vec<_> = manifests.iter().map(|one| one["digest"].as_str().unwrap().to_owned()).collect();
+    // Each image has an image index of its own, so each one is found behind a damaged one by two of the three orders.
+    let indexes: Vec<_> = manifests.iter().map(|one| maker.index(std::slice::from_ref(one))).collect();
+    let names: Vec<_> = indexes.iter().map(|one| one["digest"].as_str().unwrap().to_owned()).collect();
+    for (number, index) in indexes.into_iter().enumerate() {
+        maker.name(index, &number.to_string());
+        let result = world.run(&["image", "index", "LAYOUT", "STATE", "--digest", &names[number]]);
+        assert_eq!(result.code, 0, "{result:?}");
+    }
+    let path = |number: usize| world.at(&format!("state/images/{}.index", &digests[number][7..]));
+    for damaged in 0..3 {
+        let whole = fs::read(path(damaged)).unwrap();
+        fs::write(path(damaged), "damaged").unwrap();
+        for wanted in 0..3 {
+            let opened = Images::of(&world.at("state")).open(&names[wanted]);
+            match opened.map(|index| index.meta().digest.clone()) {
+                Ok(digest) => assert!(wanted != damaged && digest == digests[wanted]),
+                Err(error) => assert_eq!(wanted, damaged, "{error}"),
+            }
+        }
+        fs::write(path(damaged), whole).unwrap();
+    }
+}
+
+#[test]
 fn an_image_without_an_index_is_an_error_that_names_those_that_have_one() {
     let (world, digest) = World::in_sync();
     let other = format!("sha256:{}", "0".repeat(64));

@@ -102,7 +102,38 @@ fn a_plan_says_what_a_commit_changes_that_a_branch_or_an_image_names() {
 }
 
 #[test]
-fn an_index_from_before_the_boot_is_that_of_the_booted_commit_after_it() {
+fn a_damaged_index_of_another_commit_hides_neither_the_wanted_one_nor_the_reason_why_it_is_missing() {
+    let (world, next) = two_commits([&[], &[]]);
+    stage(&world, &next);
+    // The names of the indexes are read in their order, and these come before and after the wanted one.
+    for digit in ["0", "f"] {
+        fs::write(world.at(&format!("state/images/ostree-{}.index", digit.repeat(64))), "damaged").unwrap();
+    }
+    let reason = planned(&world, BRANCHES)["unknown"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("os/next of the new config") && reason.contains("has no index"), "{reason}");
+    assert_eq!(index(&world, "--ostree=staged").code, 0);
+    let known = &planned(&world, BRANCHES)["known"];
+    assert_eq!(known["new"], format!("sha256:{next}"), "{known}");
+    // An index that has the wanted commit in its name is the reason itself.
+    fs::write(world.at(&format!("state/images/ostree-{next}.index")), "damaged").unwrap();
+    let reason = planned(&world, [BRANCHES[0], &next])["unknown"].as_str().unwrap().to_owned();
+    assert!(reason.contains(&format!("ostree-{next}.index")), "{reason}");
+}
+
+#[test]
+fn an_index_from_before_the_boot_serves_although_that_of_the_earlier_commit_is_damaged() {
+    let (world, next) = two_commits([&[], &[]]);
+    assert_eq!(index(&world, &format!("--ostree={next}")).code, 0);
+    fs::write(world.at("state/images/ostree.index"), "damaged").unwrap();
+    world.boot_commit(&next);
+    world.write_host("usr/bin/tool", "newer", 0o755);
+    world.write_host("usr/etc/machine-id", "0123\n", 0o444);
+    let result = world.run(&["image", "verify", "ROOT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+}
+
+#[test]
+fn an_index_from_before_the_boot_is_that_is_that_of_the_booted_commit_after_it() {
     let (world, next) = two_commits([&[], &[]]);
     assert_eq!(index(&world, &format!("--ostree={next}")).code, 0);
     world.boot_commit(&next);

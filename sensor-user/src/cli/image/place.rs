@@ -68,7 +68,10 @@ impl ImageOption {
 
 /// The index of the booted commit, or else an old one.
 fn commit(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
-    Ok(of_booted_commit(images, observer)?.or(images.named(OSTREE)?))
+    match of_booted_commit(images, observer)? {
+        Some(index) => Ok(Some(index)),
+        None => images.named(OSTREE),
+    }
 }
 
 /// An error about an image, with its exit code.
