@@ -32,6 +32,8 @@ pub(crate) enum Xattrs<'a> {
     Exactly(&'a BTreeMap<String, String>),
     /// No attribute that is drift; and this label, if there is one.
     Declared { label: Option<&'a str> },
+    /// Those that the object has, because nothing says which ones it should have; and this label, if there is one.
+    Unchanged { label: Option<&'a str> },
 }
 
 impl<'a> NewMetadata<'a> {
@@ -48,6 +50,7 @@ impl Xattrs<'_> {
         match self {
             Self::Exactly(wanted) => wanted.contains_key(name) || xattr::is_ignored(name, ""),
             Self::Declared { .. } => xattr::is_ignored(name, &xattr::describe(name, value)),
+            Self::Unchanged { .. } => true,
         }
     }
 }
@@ -120,13 +123,13 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
                 }
             }
         }
-        Xattrs::Declared { label: Some(label) }
+        Xattrs::Declared { label: Some(label) } | Xattrs::Unchanged { label: Some(label) }
             if present.get(ATTRIBUTE).is_none_or(|found| label_text(found) != label) =>
         {
             set_label(file, path, label)?;
             changed.push(Changed::Set(ATTRIBUTE.to_owned()));
         }
-        Xattrs::Declared { .. } => {}
+        Xattrs::Declared { .. } | Xattrs::Unchanged { .. } => {}
     }
     // The mode is set last: chown(2) clears the setuid bits, and an access control list changes the mode.
     if let Some(mode) = wanted.mode {
@@ -161,6 +164,13 @@ pub(crate) fn clear_flags(file: &OwnedFd, path: &Path) -> Result<bool, DiskError
 pub(crate) fn set_label(file: &OwnedFd, path: &Path, label: &str) -> Result<(), DiskError> {
     Ok(sys::set_attribute(file, ATTRIBUTE, &label_value(label))
         .map_err(|errno| CallError::new(path, "set the label", errno))?)
+}
+
+/// The attributes of an open object that a copy of it gets, by name, with values in hexadecimal digits. The label is not among them, nor what
+/// the kernel writes itself.
+pub(crate) fn copied_xattrs(file: impl AsFd) -> Result<BTreeMap<String, String>, Errno> {
+    let copied = xattrs(file)?.into_iter().filter(|(name, _)| !xattr::is_ignored(name, ""));
+    Ok(copied.map(|(name, value)| (name, hex::encode(value))).collect())
 }
 
 /// Mode, owner and attributes of an open object, and its `stat`.

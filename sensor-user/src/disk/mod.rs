@@ -23,7 +23,9 @@ pub use error::{DiskError, DiskRefusal};
 pub(crate) use leftovers::remove_leftovers;
 pub(crate) use listing::{FirstNames, KEPT, each_name, listed, names_in};
 pub(crate) use make::part;
-pub(crate) use metadata::{Changed, NewMetadata, Xattrs, label_value, set_existing, set_label};
+pub(crate) use metadata::{
+    Changed, NewMetadata, Xattrs, copied_xattrs, label_value, set_existing, set_label,
+};
 pub(crate) use names::NameRemoval;
 pub(crate) use path_state::ObjectIdentity;
 pub(crate) use place::Place;

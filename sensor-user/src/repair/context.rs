@@ -2,7 +2,10 @@
 //!
 //! In: a path of the root. Out: its place, with missing parents made as the config declares them; the numbers of declared owners.
 
-use super::error::{RepairError, RepairRefusal, UnknownOwner};
+use super::{
+    error::{RepairError, RepairRefusal, UnknownOwner},
+    pristine::PristineFile,
+};
 use crate::{
     disk::{DiskError, DiskRefusal, NewMetadata, Place, Xattrs},
     observation::Observer,
@@ -37,8 +40,8 @@ pub(super) struct RepairContext<'a> {
     pub(super) observer: &'a Observer,
     pub(super) rendered: &'a Rendered,
     pub(super) ids: &'a Ids,
-    /// The content that the image has, for a thing that no config declares.
-    pub(super) pristine: Option<Vec<u8>>,
+    /// The file that the image has, for a thing that no config declares.
+    pub(super) pristine: Option<PristineFile>,
 }
 
 /// The owner of new directories of ssh keys.

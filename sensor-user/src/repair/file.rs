@@ -9,18 +9,19 @@ use super::{
 };
 use crate::{
     bounded,
-    disk::{Changed, DiskError, NewMetadata, Xattrs, set_existing, set_label},
+    disk::{Changed, DiskError, NewMetadata, Xattrs, label_value, set_existing, set_label},
     sys::CallError,
 };
 use nix::{sys::stat::fstat, unistd::geteuid};
 use sensor_model::{
     authorized_keys::{self, SshKey},
     difference::{Difference, DifferenceKind},
-    expectation::FileExpectation,
+    expectation::{ExpectedXattrs, FileExpectation},
     expectations::expected_bytes,
     observation::{FileType, Observation},
+    selinux::ATTRIBUTE,
 };
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 impl RepairContext<'_> {
     /// A declared file.
@@ -40,7 +41,14 @@ impl RepairContext<'_> {
             [DifferenceKind::Content, DifferenceKind::Type, DifferenceKind::Missing, DifferenceKind::SshKey]
                 .into_iter()
                 .any(has);
-        let xattrs = Xattrs::Declared { label };
+        let shipped = self.shipped_xattrs(expected, label);
+        let xattrs = match &shipped {
+            Some(shipped) => Xattrs::Exactly(shipped),
+            None if expected.xattrs.as_deref() == Some(&ExpectedXattrs::Unknown) => {
+                Xattrs::Unchanged { label }
+            }
+            None => Xattrs::Declared { label },
+        };
         let wanted = NewMetadata { mode: Some(expected.mode), uid: user, gid: group, xattrs };
         if !rewrite {
             let file = place.open(self.observer)?;
@@ -76,10 +84,22 @@ impl RepairContext<'_> {
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
 
+    /// The attributes of a new file whose index does not know them: those of the shipped file, and the label.
+    fn shipped_xattrs(
+        &self,
+        expected: &FileExpectation,
+        label: Option<&str>,
+    ) -> Option<BTreeMap<String, String>> {
+        let is_unknown = expected.xattrs.as_deref() == Some(&ExpectedXattrs::Unknown);
+        let mut xattrs = self.pristine.as_ref().filter(|_| is_unknown)?.xattrs.clone();
+        xattrs.extend(label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(label_value(label)))));
+        Some(xattrs)
+    }
+
     /// The declared bytes, or those of the image. The observation after the write checks them against the expectation's digest.
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, RepairError> {
-        if let Some(bytes) = &self.pristine {
-            return Ok(bytes.clone());
+        if let Some(file) = &self.pristine {
+            return Ok(file.bytes.clone());
         }
         // An empty list of declared keys is an empty file.
         let is_keys = path.ends_with("authorized_keys.d/ignition");

@@ -114,7 +114,7 @@ impl Restorer {
             }
         }
         let pristine = match expectation.source {
-            ExpectationSource::ImageLayer(_) => pristine::content(&self.observer, expectation, &before)?,
+            ExpectationSource::ImageLayer(_) => pristine::file(&self.observer, expectation, &before)?,
             ExpectationSource::MachineConfig(_) | ExpectationSource::ClosedBy(_) => None,
         };
         let host = RepairContext { observer: &self.observer, rendered, ids, pristine };
