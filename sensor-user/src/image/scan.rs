@@ -41,7 +41,8 @@ const KEEP: Duration = Duration::from_secs(10);
 
 /// What a scan compares, and how fast.
 pub struct Scan<'a> {
-    /// The host. The scan keeps the contents of sealed files that it reads.
+    /// The host. Nothing counts the changes of what a scan reads, so the observer has to be one
+    /// [with settled contents](Observer::with_settled_contents). The scan keeps the contents of sealed files that it reads.
     pub observer: &'a Observer,
     /// The rules.
     pub policy: &'a DriftPolicy,

@@ -68,7 +68,7 @@ const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// The mount table of the daemon's own namespace, which is the host's.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Attempts to open an object that others replace between look-up and open.
+/// Attempts to observe an object that others replace or change meanwhile.
 const ATTEMPTS: usize = 4;
 
 /// The host root could not be opened.
@@ -153,6 +153,14 @@ impl Observer {
     #[must_use]
     pub fn with_pauses(mut self, after_part: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.reader.after_part = Some(Box::new(after_part));
+        self
+    }
+
+    /// The same observer, which reads a file again that changed meanwhile. A file that changes each time is unreadable. It is for a reader without
+    /// the kernel programs, which count the changes of watched files.
+    #[must_use]
+    pub fn with_settled_contents(mut self) -> Self {
+        self.reader.is_settled = true;
         self
     }
 
@@ -320,28 +328,15 @@ impl Observer {
                     Err(FailedOperation { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(None),
                     other => other?,
                 };
-                Self::find_again(|| self.reader.find(&directory, name))?
+                again(|| self.reader.find(&directory, name))?
             }
             // The root has no parent; it is its own object.
-            _ => Self::find_again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
+            _ => again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
         };
         if let Some(found) = found.as_ref().filter(|found| found.is_marked()) {
             on_open(&opened_object(found, OpenedKind::Object, path));
         }
         Ok(found)
-    }
-
-    fn find_again(
-        find: impl Fn() -> Result<Option<Found>, FailedOperation>,
-    ) -> Result<Option<Found>, FailedOperation> {
-        let mut found = find();
-        for _ in 1..ATTEMPTS {
-            match found {
-                Err(FailedOperation { errno: Errno::EAGAIN, .. }) => found = find(),
-                _ => break,
-            }
-        }
-        found
     }
 
     fn object(
@@ -350,7 +345,6 @@ impl Observer {
         expectation: &Expectation,
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Result<Observation, FailedOperation> {
-        let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
         let declared = match &expectation.expected {
             Expected::File(file) => file.content,
             _ => None,
@@ -358,7 +352,12 @@ impl Observer {
         let (size, sha256) = (declared.map(|content| content.size), declared.map(|content| content.sha256));
         // The owner of a file of keys may give it any length.
         let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
-        let mut object = self.reader.read(&found, Want { size, sha256, keys: expectation.ssh_keys, most })?;
+        let want = Want { size, sha256, keys: expectation.ssh_keys, most };
+        let read = again(|| {
+            let Some(found) = self.find(path, on_open)? else { return Ok(None) };
+            Ok(Some((self.reader.read(&found, want)?, found)))
+        });
+        let Some((mut object, found)) = read? else { return Ok(Observation::Missing) };
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
             object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
@@ -463,6 +462,18 @@ pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
     let map = value.as_object_mut()?;
     map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));
     Some(value)
+}
+
+/// Attempts an operation again while other processes change its object meanwhile.
+fn again<T>(mut attempt: impl FnMut() -> Result<T, FailedOperation>) -> Result<T, FailedOperation> {
+    let mut result = attempt();
+    for _ in 1..ATTEMPTS {
+        match result {
+            Err(FailedOperation { errno: Errno::EAGAIN, .. }) => result = attempt(),
+            _ => break,
+        }
+    }
+    result
 }
 
 fn opened_object(found: &Found, kind: OpenedKind, path: &Path) -> OpenedObject {

@@ -82,6 +82,9 @@ pub(crate) struct Reader {
     guard: Option<Arc<MountGuard>>,
     /// Runs after each part of a content, for a reader that keeps a pace.
     pub(super) after_part: Option<AfterPart>,
+    /// Whether a content counts only if the file did not change while it was read. The daemon needs it not, because the kernel programs
+    /// count the changes of what it watches.
+    pub(super) is_settled: bool,
     /// The contents of sealed files that need not be read again; without it, all files are read.
     pub(super) sealed: Option<Box<SealedContents>>,
 }
@@ -134,7 +137,7 @@ pub(crate) fn device(stat: &Statx) -> u64 {
 impl Reader {
     pub(crate) fn new(selinux: bool, guard: Option<Arc<MountGuard>>) -> Self {
         let descriptors = nix::fcntl::open("/proc/self/fd", HANDLE | OFlag::O_DIRECTORY, Mode::empty()).ok();
-        Self { descriptors, selinux, guard, after_part: None, sealed: None }
+        Self { descriptors, selinux, guard, after_part: None, is_settled: false, sealed: None }
     }
 
     /// Finds `name` in `parent` without following it. It opens a regular file or directory with the flags of an observation, and reads
@@ -195,7 +198,7 @@ impl Reader {
         Ok(stat)
     }
 
-    /// The observation of an object, without the names of its owner and group.
+    /// The observation of an object, without the names of its owner and group. `EAGAIN`: the file changed while it was read, and must not.
     pub(crate) fn read(&self, found: &Found, want: Want) -> Result<ObjectObservation, FailedOperation> {
         let stat = &found.stat;
         let mut object = ObjectObservation::new(
@@ -226,6 +229,14 @@ impl Reader {
             let differs = want.size != Some(stat.stx_size) && want.most.is_none();
             if !(differs && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
                 self.add_content(file.as_fd(), stat, want, &mut object)?;
+                if self.is_settled
+                    && version(&stat_handle(file.as_fd(), StatxFlags::BASIC_STATS)?) != version(stat)
+                {
+                    return Err(FailedOperation {
+                        operation: "read (changed meanwhile)",
+                        errno: Errno::EAGAIN,
+                    });
+                }
             }
         }
         Ok(object)
@@ -386,6 +397,13 @@ fn open_descriptor(descriptors: BorrowedFd<'_>, handle: BorrowedFd<'_>) -> Resul
 pub(crate) fn stat_handle(handle: BorrowedFd<'_>, mask: StatxFlags) -> Result<Statx, FailedOperation> {
     statx(handle, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, mask)
         .map_err(|errno| FailedOperation { operation: "statx", errno: rustix_errno(errno) })
+}
+
+/// What a change of a file changes: its size, or a time. A write within a tick of the clock, a few milliseconds, after another one changes no
+/// time before Linux 6.13. A replaced file loses a name, which changes `ctime`.
+fn version(stat: &Statx) -> (u64, [(i64, u32); 2]) {
+    let times = [stat.stx_mtime, stat.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec));
+    (stat.stx_size, times)
 }
 
 pub(super) fn file_type(stat: &Statx) -> FileType {

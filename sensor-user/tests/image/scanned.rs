@@ -9,9 +9,9 @@ use sensor_model::{
     compare::Ids,
     drift_policy::{DriftPolicy, DriftPolicyFile},
     expectation::Expectation,
-    image::ScanPace,
+    image::{ScanPace, ScanRound},
 };
-use std::{cell::Cell, fs, ops::ControlFlow, path::Path, time::Duration};
+use std::{cell::Cell, fs, io::Write as _, ops::ControlFlow, path::Path, time::Duration};
 
 fn policy(rules: &str) -> String {
     format!(
@@ -126,7 +126,7 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     let every = Duration::from_hours(24);
     let is_declared = |expectation: &Expectation| *expectation.thing.path() == *Path::new("/etc/motd");
     let run = || {
-        scan_by(&world, every, &is_declared, &|_| {
+        scan_by(&world, &observer(&world), every, &is_declared, &|_| {
             pauses.set(pauses.get() + 1);
             ControlFlow::Break(())
         })
@@ -145,9 +145,47 @@ fn a_scan_that_is_interrupted_at_every_file_compares_each_path_once() {
     assert_eq!(run(), ScanEnd::NotDue);
 }
 
+fn observer(world: &World) -> Observer {
+    Observer::new(&world.at("root")).unwrap().with_settled_contents()
+}
+
+/// Scans a whole round. `during` runs with the path of `/usr/bin/tool` on this machine after each read of a file.
+fn scan_with_a_change_in_reads(world: &World, during: fn(&Path)) -> ScanRound {
+    let tool = world.at("root/usr/bin/tool");
+    let observer = observer(world).with_pauses(move |_, _| during(&tool));
+    let is_declared = |expectation: &Expectation| *expectation.thing.path() != *Path::new("/usr/bin/tool");
+    match scan_by(world, &observer, Duration::ZERO, &is_declared, &|_| ControlFlow::Continue(())) {
+        ScanEnd::Complete(round) => round,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_that_gets_the_content_of_the_image_while_it_is_read_is_no_finding() {
+    let world = booted("");
+    world.write_host("usr/bin/tool", "evil tool", 0o755);
+    let round = scan_with_a_change_in_reads(&world, |tool| {
+        if fs::read(tool).unwrap() != b"new tool" {
+            fs::write(tool, "new tool").unwrap();
+        }
+    });
+    assert_eq!((round.compared, round.unreadable, round.found()), (1, 0, 0));
+}
+
+#[test]
+fn a_file_that_changes_at_each_read_is_unreadable_whatever_its_content() {
+    let world = booted("");
+    let round = scan_with_a_change_in_reads(&world, |tool| {
+        fs::OpenOptions::new().append(true).open(tool).unwrap().write_all(b"+").unwrap();
+    });
+    assert_eq!((round.compared, round.unreadable), (1, 1));
+    assert!(round.differing.contains("/usr/bin/tool"), "the daemon watches it from now on");
+}
+
 /// Scans in this process, at a pace of a second for each byte, so that `pause` runs after each file.
 fn scan_by(
     world: &World,
+    observer: &Observer,
     every: Duration,
     is_declared: &dyn Fn(&Expectation) -> bool,
     pause: &dyn Fn(Duration) -> ControlFlow<()>,
@@ -155,7 +193,7 @@ fn scan_by(
     let rules = policy("  - {path: /, image: true, scan: true, action: observe}\n");
     let policy = DriftPolicy::merge(&[DriftPolicyFile::parse("a.yaml", rules.as_bytes()).unwrap()]).unwrap();
     let scan = Scan {
-        observer: &Observer::new(&world.at("root")).unwrap(),
+        observer,
         policy: &policy,
         state: &world.at("state"),
         is_declared,
@@ -171,7 +209,7 @@ fn scan_by(
 /// Scans a whole round. `then` changes the host after the round compared the first file, `/etc/app.conf`.
 fn scan_with_a_change(world: &World, then: impl Fn(&World)) {
     let is_first = Cell::new(true);
-    let ended = scan_by(world, Duration::ZERO, &|_| false, &|_| {
+    let ended = scan_by(world, &observer(world), Duration::ZERO, &|_| false, &|_| {
         if is_first.replace(false) {
             then(world);
         }

@@ -115,7 +115,8 @@ pub struct DifferingPath {
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let sealed = ScanFiles::of(&self.place.state()).sealed();
-        let observer = Observer::new(&self.root).map_err(BadInput::wrap)?.with_sealed(sealed);
+        let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
+        let observer = observer.with_settled_contents().with_sealed(sealed);
         let images = self.place.images();
         let index = self.image.open(&images, &observer)?;
         let extensions = merged_extensions(&images, &observer).map_err(input)?;

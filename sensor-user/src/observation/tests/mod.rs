@@ -5,6 +5,7 @@ mod keys;
 mod objects;
 mod opens;
 mod paths;
+mod settled;
 mod units;
 
 use super::*;
