@@ -195,6 +195,40 @@ fn adopt_leaves_out_secret_contents_unless_asked_for_them() {
     assert!(result.code == 0 && result.out.contains("aHVudGVyMg"), "{}", result.golden());
 }
 
+#[test]
+fn adopt_of_undeclared_names_in_a_closed_directory_prints_a_manifest_that_declares_them() {
+    let world = World::in_sync();
+    let policy = "
+apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: closed}
+spec:
+  rules:
+  - {path: /etc/closed/, closed: true, action: degrade}
+";
+    world.write("policy/closed.yaml", policy);
+    world.write("root/etc/closed/late.conf", "late=1\n");
+    world.mode("/etc/closed/late.conf", 0o640);
+    symlink("late.conf", world.host("/etc/closed/link")).unwrap();
+    let check = || world.run(&["check", "CONFIG"]);
+    let before = check();
+    for path in ["/etc/closed/late.conf", "/etc/closed/link"] {
+        assert!(before.code == 1 && before.out.contains(path), "{path}: {}", before.golden());
+    }
+    let paths = ["adopt", "/etc/closed/late.conf", "/etc/closed/link", "--name", "99-late", "CONFIG"];
+    let result = world.run(&paths);
+    assert_eq!((result.code, result.err.as_str()), (0, ""), "{}", result.golden());
+    world.write("config/late.yaml", &result.out);
+    let after = check();
+    assert_eq!(after.code, 0, "{}", after.golden());
+    // Content and mode are declared, too.
+    world.mode("/etc/closed/late.conf", 0o600);
+    assert!(check().out.contains("/etc/closed/late.conf"), "{}", check().golden());
+    world.mode("/etc/closed/late.conf", 0o640);
+    world.write("root/etc/closed/late.conf", "late=2\n");
+    assert!(check().out.contains("/etc/closed/late.conf"), "{}", check().golden());
+}
+
 fn status(world: &World, boot: &str, pid: u32) {
     world.write("proc/sys/kernel/random/boot_id", "boot-1\n");
     world.write("proc/7/comm", "holdfast\n");
