@@ -129,7 +129,6 @@ fn repair_puts_back_what_the_deployment_ships_and_nothing_else() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn repair_of_the_images_etc_puts_each_path_back_that_no_config_declares() {
     let (world, _) = indexed();
     world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
@@ -152,7 +151,9 @@ fn repair_of_the_images_etc_puts_each_path_back_that_no_config_declares() {
     fs::remove_dir_all(world.at("root/usr/etc")).unwrap();
     let result = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "HOST", "STATE"]);
     assert!(result.code == 2 && result.err.contains("does not keep the /etc"), "{result:?}");
-=======
+}
+
+#[test]
 fn repair_gives_a_file_whose_attributes_the_index_does_not_know_those_of_the_shipped_one() {
     let world = World::new();
     let archive = Archive::new()
@@ -194,7 +195,6 @@ fn repair_gives_a_file_whose_attributes_the_index_does_not_know_those_of_the_shi
     let result = repair();
     assert!(result.code == 1 && result.out.contains("does not ship"), "{result:?}");
     assert_eq!(fs::read_to_string(&local).unwrap(), "a=local\n");
->>>>>>> d83139e (repair: a file of /etc is restored although the index does not know its extended attributes)
 }
 
 #[test]
