@@ -4,6 +4,7 @@
 
 use crate::controller::{self, ControllerOptions};
 use crate::image::{self, Platform, Progress, PullOptions, Pulled};
+use crate::listen::{PROBES_PORT, PageAddress, SECURE_PORT};
 use crate::node::{self, Mode, Options};
 use crate::plugin::{self, Plugin, PluginArguments, PluginError, Screen};
 use crate::publish::ReporterPlace;
@@ -196,9 +197,9 @@ fn mebibytes(bytes: u64) -> String {
 /// Arguments of `controller`.
 #[derive(Debug, clap::Args)]
 pub struct ControllerCommand {
-    /// Address of the health pages.
-    #[arg(long, default_value = "0.0.0.0:9465", value_name = "ADDRESS:PORT")]
-    probes: SocketAddr,
+    /// Address of the health pages. [default: port 9465 of all addresses, IPv6 and IPv4]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    probes: Option<SocketAddr>,
 }
 
 /// Arguments of `node`.
@@ -216,15 +217,16 @@ pub struct NodeCommand {
     /// The sensor's socket.
     #[arg(long, default_value = SOCKET, value_name = "PATH")]
     socket: PathBuf,
-    /// Address of the health pages.
-    #[arg(long, default_value = "0.0.0.0:9465", value_name = "ADDRESS:PORT")]
-    probes: SocketAddr,
+    /// Address of the health pages. [default: port 9465 of all addresses, IPv6 and IPv4]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    probes: Option<SocketAddr>,
     /// What the reporter may do. The sensor's own `--mode` must be the same.
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     mode: Mode,
-    /// Address of the pages over TLS: the metrics, and what `kubectl holdfast` reads.
-    #[arg(long, default_value = "0.0.0.0:9466", value_name = "ADDRESS:PORT")]
-    secure: SocketAddr,
+    /// Address of the pages over TLS: the metrics, and what `kubectl holdfast` reads. [default: port 9466 of all addresses, IPv6 and
+    /// IPv4]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    secure: Option<SocketAddr>,
     /// Certificate of the pages over TLS in PEM, read again when it changes. [default: a self-signed one]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -246,8 +248,8 @@ impl NodeCommand {
                 namespace: self.namespace,
             },
             socket: self.socket,
-            probes: self.probes,
-            secure: self.secure,
+            probes: PageAddress::of(self.probes, PROBES_PORT),
+            secure: PageAddress::of(self.secure, SECURE_PORT),
             certificate: self
                 .tls_cert
                 .zip(self.tls_key)
@@ -266,6 +268,7 @@ pub fn run(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Node(node) => runtime.block_on(node::run(node.options()))?,
         Command::Controller(ControllerCommand { probes }) => {
+            let probes = PageAddress::of(probes, PROBES_PORT);
             runtime.block_on(controller::run(ControllerOptions { probes }))?;
         }
         Command::Remove(remove) => runtime.block_on(remove.run())?,
@@ -295,6 +298,25 @@ pub fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+
+    /// The options of a reporter with these arguments.
+    fn options(more: &[&str]) -> Options {
+        let line = ["holdfast-cluster", "node", "--node-name", "n1", "--namespace", "x"];
+        let Command::Node(node) = Cli::parse_from(line.iter().chain(more)).command else {
+            panic!("another command")
+        };
+        node.options()
+    }
+
+    #[test]
+    fn pages_are_at_all_addresses_unless_an_option_names_one() {
+        let all = options(&[]);
+        assert_eq!(all.probes, PageAddress::All { port: 9465 });
+        assert_eq!(all.secure, PageAddress::All { port: 9466 });
+        let given = options(&["--probes", "0.0.0.0:1", "--secure", "[::1]:2"]);
+        assert_eq!(given.probes, PageAddress::Given("0.0.0.0:1".parse().unwrap()));
+        assert_eq!(given.secure, PageAddress::Given("[::1]:2".parse().unwrap()));
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`text`] | texts that fit into objects of the cluster |
 //! | [`backoff`] | pauses between attempts that fail |
+//! | [`listen`] | listening sockets of the pages |
 //! | `watching` | watches that pause between attempts that fail |
 //! | [`socket`] | the client of the sensor's socket |
 //! | [`api`] | the objects that Holdfast defines in the API |
@@ -41,6 +42,7 @@ pub mod cli;
 pub mod client;
 pub mod controller;
 pub mod image;
+pub mod listen;
 pub mod manage;
 pub mod metrics;
 pub mod node;

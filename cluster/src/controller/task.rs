@@ -2,6 +2,7 @@
 
 use super::status::status;
 use crate::api::{DriftPolicy, DriftPolicyStatus, DriftReport, ReportedPolicy};
+use crate::listen::{PageAddress, listen};
 use crate::probes;
 use crate::publish::{PublishError, limited};
 use crate::watching::watched;
@@ -16,10 +17,8 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -37,7 +36,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub struct ControllerOptions {
     /// The address of the health pages.
-    pub probes: SocketAddr,
+    pub probes: PageAddress,
 }
 
 /// Why the controller cannot run.
@@ -53,7 +52,7 @@ pub enum ControllerError {
     #[error("cannot listen on {address} for the health pages")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: PageAddress,
         /// The reason.
         #[source]
         error: io::Error,
@@ -118,8 +117,7 @@ pub async fn run(options: ControllerOptions) -> Result<(), ControllerError> {
     config.read_timeout = None;
     let client = Client::try_from(config).map_err(|error| ControllerError::Client(Box::new(error)))?;
     let address = options.probes;
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|error| ControllerError::Listen { address, error })?;
+    let listener = listen(address).map_err(|error| ControllerError::Listen { address, error })?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ControllerError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ControllerError::Signals)?;
     let (not_ready, ready) = watch::channel(Some("the lists of policies and reports are not known yet"));

@@ -9,6 +9,7 @@ mod tests;
 mod writer;
 
 use crate::client::{ClientError, client};
+use crate::listen::{self, PageAddress};
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
 use crate::node_watch;
@@ -23,7 +24,6 @@ use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, Sec
 use crate::socket::SensorSocket;
 use kube::{Client, Config};
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
@@ -61,9 +61,9 @@ pub struct Options {
     /// The sensor's socket.
     pub socket: PathBuf,
     /// The address of the health pages.
-    pub probes: SocketAddr,
+    pub probes: PageAddress,
     /// The address of the pages over TLS.
-    pub secure: SocketAddr,
+    pub secure: PageAddress,
     /// The certificate of these pages; without one a self-signed one is made.
     pub certificate: Option<CertificateFiles>,
     /// How long the sensor may be silent before the reporter says so.
@@ -83,7 +83,7 @@ pub enum NodeError {
     #[error("cannot listen on {address} for the {pages}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: PageAddress,
         /// The pages.
         pages: &'static str,
         /// The reason.
@@ -111,8 +111,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     config.default_retry = false;
     let reads = Reads::new(&config, &options.place.node)?;
     let client = client(config)?;
-    let listener = listen(options.probes, "health pages").await?;
-    let secure_listener = listen(options.secure, "pages over TLS").await?;
+    let listener = listen(options.probes, "health pages")?;
+    let secure_listener = listen(options.secure, "pages over TLS")?;
     let certificates = match options.certificate {
         Some(files) => Certificates::from_files(files)?,
         None => Certificates::self_signed(vec![options.place.node.clone(), options.place.holder.clone()])?,
@@ -204,6 +204,6 @@ fn manage_node(
     tasks.spawn(manager.run());
 }
 
-async fn listen(address: SocketAddr, pages: &'static str) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address).await.map_err(|error| NodeError::Listen { address, pages, error })
+fn listen(address: PageAddress, pages: &'static str) -> Result<TcpListener, NodeError> {
+    listen::listen(address).map_err(|error| NodeError::Listen { address, pages, error })
 }

@@ -6,6 +6,7 @@
 use super::access::Access;
 use super::error::PluginError;
 use super::status::INSTALL;
+use crate::listen::SECURE_PORT;
 use crate::remove::{PODS, REPORTER};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
@@ -26,8 +27,6 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature,
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
 
-/// The reporter's port of the pages over TLS.
-const PORT: u16 = 9466;
 /// The name in the TLS handshake, which the certificate need not have.
 const NAME: &str = "holdfast";
 /// Longest time until an answer is here, without the time that the request asks to wait.
@@ -120,10 +119,11 @@ impl<'a> NodePages<'a> {
         };
         let pods: Api<Pod> = Api::namespaced(self.access.client.clone(), &self.access.namespace);
         let object = format!("pods/portforward of {}/{}", self.access.namespace, self.pod);
-        let mut forwarded = pods.portforward(&self.pod, &[PORT]).await.map_err(|error| {
+        let mut forwarded = pods.portforward(&self.pod, &[SECURE_PORT]).await.map_err(|error| {
             PluginError::request(&object, "the pod has ended meanwhile; try again", error)
         })?;
-        let stream = forwarded.take_stream(PORT).ok_or_else(|| failed(&"the port is not forwarded"))?;
+        let stream =
+            forwarded.take_stream(SECURE_PORT).ok_or_else(|| failed(&"the port is not forwarded"))?;
         let name = ServerName::try_from(NAME).map_err(|error| failed(&error))?;
         let config = client_config().map_err(|error| failed(&error))?;
         let stream =
