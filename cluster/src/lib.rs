@@ -49,6 +49,8 @@ pub mod node;
 mod node_watch;
 pub mod os_image;
 #[cfg(test)]
+mod played_log;
+#[cfg(test)]
 mod played_server;
 pub mod plugin;
 pub mod pods;

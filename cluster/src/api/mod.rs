@@ -12,7 +12,7 @@ pub use policy::{
 };
 pub use report::{
     ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, PolicyState,
-    ReportedGap, ReportedLogEntry, ReportedOsImage, ReportedPlan, ReportedPolicy,
+    ReportedGap, ReportedLogEntry, ReportedOsImage, ReportedPlan, ReportedPolicy, ReportedRewriting,
 };
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

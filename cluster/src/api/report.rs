@@ -87,6 +87,9 @@ pub struct DriftReportStatus {
     /// The newest entry of the node's forensic log. A log that was written anew on the node does not have this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<ReportedLogEntry>,
+    /// The forensic log was written anew: it no longer has an entry that this report had. It stays until the report is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_rewritten: Option<ReportedRewriting>,
     /// The `DriftPolicies` that select this node: at most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic"))]
@@ -281,6 +284,21 @@ pub struct ReportedGap {
     /// The path that it is about; absent if it is about more than one thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+}
+
+/// A forensic log that was written anew on the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedRewriting {
+    /// When the reporter found it.
+    #[schemars(extend("format" = "date-time"))]
+    pub at: String,
+    /// The number of the entry that the report had.
+    pub sequence: i64,
+    /// The SHA-256 of that entry, 64 hexadecimal digits.
+    pub hash: String,
+    /// What the log has in its place.
+    pub found: String,
 }
 
 /// One entry of the node's forensic log.

@@ -151,12 +151,13 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     };
     let authorizer = Authorizer::new(&client, &options.place.node, metrics.clone());
     let secure_pages = Pages::new(authorizer, metrics.clone(), options.socket.clone());
+    let log = options.socket.clone();
     let socket = SensorSocket::new(options.socket);
     let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready, metrics.clone()));
     let serving = tokio::spawn(secure::serve(secure_listener, certificates, secure_pages));
     let pages = tokio::spawn(probes::serve(listener, readiness));
     let pods = Pods::new(reads.clone(), &options.place.node);
-    let publisher = Publisher::new(&client, reads, options.place).counting(metrics);
+    let publisher = Publisher::new(&client, reads, options.place).counting(metrics).comparing(log);
     let update = ManagedChannels { managed: wanted, written };
     let led_by_others = (options.mode == Mode::Observe).then_some(node);
     let cluster = ClusterChannels { policies: standing, os_image };

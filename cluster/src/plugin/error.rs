@@ -1,5 +1,6 @@
 //! Why `kubectl holdfast` has no answer.
 
+use crate::reports::Rewriting;
 use sensor_model::chain::EntryFault;
 use sensor_model::socket::SocketError;
 use std::io;
@@ -105,16 +106,33 @@ pub enum PluginError {
         /// What is wrong.
         fault: EntryFault,
     },
-    /// The log is another one than the DriftReport knows.
+    /// The log is another one than before.
     #[error(
-        "node {node}: the log was written anew: its entry {seq} has another hash than the one that the DriftReport keeps, so this \
-         answer may be false"
+        "node {node}: the log was written anew: {known} entry {sequence}, and {found}; do not believe this log, and compare it with a \
+         copy that is not on the node"
     )]
     Rewritten {
         /// The node.
         node: String,
+        /// Who knew the entry.
+        known: &'static str,
         /// The number of the entry.
-        seq: u64,
+        sequence: u64,
+        /// What the log has in its place.
+        found: Rewriting,
+    },
+    /// The log cannot be compared with the DriftReport.
+    #[error(
+        "node {node}: cannot compare the log with entry {sequence}, which the DriftReport keeps: {reason}; see `holdfast log verify` \
+         on the node"
+    )]
+    Uncompared {
+        /// The node.
+        node: String,
+        /// The number of the entry.
+        sequence: u64,
+        /// Why not.
+        reason: String,
     },
     /// The answer cannot be written.
     #[error("cannot write the answer")]

@@ -1,26 +1,18 @@
 //! `kubectl holdfast who`, `explain` and `log`: the forensic log and the status of one node.
 //!
-//! In: the pages of the node's reporter, and the entry of the log that its DriftReport keeps. Out: entries, each checked by its hash
-//! and its place in the chain. A node whose root wrote the log anew is found if the answer has the entry that the report keeps.
+//! In: the log of a node, which was compared with the node's DriftReport, and its status. Out: entries and differences.
 
 use super::access::Access;
 use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
+use super::node_log::{Entry, NodeLog, SEARCHED};
 use super::output::{OutputFormat, Screen};
-use super::report::status_of;
-use super::tunnel::NodePages;
-use crate::api::ReportedLogEntry;
 use crate::reports::actor_text;
-use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
-use sensor_model::socket::{FROM, LOG, LogCheckpoint, RECORDS, STATUS, SocketErrorReason};
+use sensor_model::chain::LogEntry;
 use sensor_model::status::{DriftedThing, NodeStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Entries that are read at once when a search goes back in the log.
-const WINDOW: u64 = 500;
-/// Most entries through which a search goes back.
-const SEARCHED: u64 = 50_000;
 /// Time that one request waits for the next entry.
 const WAIT: Duration = Duration::from_mins(1);
 
@@ -58,151 +50,9 @@ pub(super) struct Explain {
     path: String,
 }
 
-/// An entry with the line that the log has.
-#[derive(Debug)]
-pub(super) struct Entry {
-    line: String,
-    entry: LogEntry,
-}
-
-impl Entry {
-    /// The entry.
-    #[cfg(test)]
-    pub(super) fn log_entry(&self) -> &LogEntry {
-        &self.entry
-    }
-}
-
-/// The log of one node, read by parts.
-struct NodeLog<'a> {
-    pages: NodePages<'a>,
-    /// The entry that the DriftReport keeps; `None` if it keeps none.
-    kept: Option<ReportedLogEntry>,
-}
-
-impl<'a> NodeLog<'a> {
-    async fn of(access: &'a Access, node: &'a str) -> Result<Self, PluginError> {
-        let kept = status_of(access, node).await?.log;
-        Ok(Self { pages: NodePages::of(access, node).await?, kept })
-    }
-
-    /// The number of the newest entry; 0 if there is none.
-    async fn newest(&mut self) -> Result<u64, PluginError> {
-        let node = self.pages.node();
-        let body = match self.pages.get(LOG, Duration::ZERO).await? {
-            Err(error) if error.reason == SocketErrorReason::NoEntry => return Ok(0),
-            Err(error) => return Err(PluginError::Refused { node: node.to_owned(), error }),
-            Ok(body) => body,
-        };
-        let newest: LogCheckpoint = parsed(node, LOG, &body)?;
-        Ok(newest.sequence)
-    }
-
-    /// The entries from one number to another, in their order. Those that rotation removed are left out.
-    async fn range(&mut self, first: u64, last: u64) -> Result<Vec<Entry>, PluginError> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut next = first.max(1);
-        while next <= last {
-            let added = self.from(next, Duration::ZERO).await?;
-            let Some(newest) = added.last().map(|added| added.entry.seq) else { break };
-            entries.extend(added.into_iter().filter(|added| added.entry.seq <= last));
-            next = newest + 1;
-        }
-        self.check(&entries)?;
-        Ok(entries)
-    }
-
-    /// The entries that one answer has, from a number on or from the oldest one.
-    async fn from(&mut self, first: u64, wait: Duration) -> Result<Vec<Entry>, PluginError> {
-        let node = self.pages.node();
-        let mut first = first;
-        loop {
-            match self.pages.get(&format!("{RECORDS}?{FROM}={first}"), wait).await? {
-                Ok(body) => return read(node, first, &body),
-                Err(error) => match error.oldest {
-                    Some(oldest) if error.reason == SocketErrorReason::Gone && oldest > first => {
-                        first = oldest;
-                    }
-                    _ => return Err(PluginError::Refused { node: node.to_owned(), error }),
-                },
-            }
-        }
-    }
-
-    /// Checks that the entries are a part of one chain, and that it is the chain which the report knows.
-    fn check(&self, entries: &[Entry]) -> Result<(), PluginError> {
-        let node = self.pages.node();
-        follow(node, entries)?;
-        let Some(kept) = &self.kept else { return Ok(()) };
-        let seq = u64::try_from(kept.sequence).unwrap_or_default();
-        let is_other = entries.iter().any(|entry| entry.entry.seq == seq && entry.entry.hash != kept.hash);
-        if is_other { Err(PluginError::Rewritten { node: node.to_owned(), seq }) } else { Ok(()) }
-    }
-
-    /// The newest changes of a path, the newest first, and whether the whole log was searched.
-    async fn changes(&mut self, path: &str, number: usize) -> Result<(Vec<Entry>, bool), PluginError> {
-        let newest = self.newest().await?;
-        let end = newest.saturating_sub(SEARCHED);
-        let (mut last, mut found) = (newest, Vec::new());
-        // The oldest entry of the window before, which the next one has to lead to.
-        let mut link: Option<Entry> = None;
-        while last > end && found.len() < number {
-            let first = last.saturating_sub(WINDOW - 1).max(1);
-            let mut window = self.range(first, last).await?;
-            let oldest = window.first().map(|entry| entry.entry.seq);
-            window.extend(link.take());
-            follow(self.pages.node(), &window)?;
-            let mut of_path = Vec::new();
-            for (index, entry) in window.into_iter().enumerate() {
-                let is_known = entry.entry.seq > last;
-                if index == 0 {
-                    link = Some(Entry { line: String::new(), entry: entry.entry.clone() });
-                }
-                if !is_known && entry.entry.record.path.as_deref() == Some(path) {
-                    of_path.push(entry);
-                }
-            }
-            found.extend(of_path.into_iter().rev());
-            if oldest != Some(first) || first == 1 {
-                found.truncate(number);
-                return Ok((found, true));
-            }
-            last = first - 1;
-        }
-        let is_whole = last == 0 || found.len() >= number;
-        found.truncate(number);
-        Ok((found, is_whole))
-    }
-}
-
-/// Reads the lines of an answer.
-pub(super) fn read(node: &str, first: u64, body: &[u8]) -> Result<Vec<Entry>, PluginError> {
-    let wrong = |seq, fault| PluginError::Unsound { node: node.to_owned(), seq, fault };
-    let mut entries = Vec::new();
-    for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let seq = first + u64::try_from(entries.len()).unwrap_or_default();
-        let entry = chain::open(line).map_err(|fault| wrong(seq, fault))?;
-        entries.push(Entry { line: String::from_utf8_lossy(line).into_owned(), entry });
-    }
-    Ok(entries)
-}
-
-/// Checks that each entry follows the one before it.
-pub(super) fn follow(node: &str, entries: &[Entry]) -> Result<(), PluginError> {
-    let mut chain = Chain { entries: 0, first_seq: None, place: None };
-    for entry in entries {
-        chain.follow(&entry.entry).map_err(|fault: EntryFault| PluginError::Unsound {
-            node: node.to_owned(),
-            seq: entry.entry.seq,
-            fault,
-        })?;
-    }
-    Ok(())
-}
-
 impl Log {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
-        let mut log = NodeLog::of(access, &self.node).await?;
+        let mut log = NodeLog::of(access, &self.node, screen).await?;
         let mut newest = log.newest().await?;
         let mut entries = log.range(newest.saturating_sub(self.lines.saturating_sub(1)), newest).await?;
         if self.lines == 0 {
@@ -268,7 +118,7 @@ fn value(entry: &Entry) -> Value {
 
 impl Who {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
-        let mut log = NodeLog::of(access, &self.node).await?;
+        let mut log = NodeLog::of(access, &self.node, screen).await?;
         let (changes, is_whole) = log.changes(&self.path, self.lines).await?;
         let entries: Vec<Value> = changes.iter().map(value).collect();
         let answer = json!({
@@ -293,8 +143,8 @@ impl Who {
 
 impl Explain {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
-        let mut log = NodeLog::of(access, &self.node).await?;
-        let status: NodeStatus = parsed(&self.node, STATUS, &log.pages.need(STATUS).await?)?;
+        let mut log = NodeLog::of(access, &self.node, screen).await?;
+        let status: NodeStatus = log.status().await?;
         let things: Vec<&DriftedThing> =
             status.drifted.iter().filter(|thing| thing.path == self.path).collect();
         let (changes, _) = log.changes(&self.path, 1).await?;
@@ -338,12 +188,4 @@ pub(super) fn explained(
         screen.line(&format!("  by {by}"))?;
     }
     Ok(())
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(node: &str, request: &str, body: &[u8]) -> Result<T, PluginError> {
-    serde_json::from_slice(body).map_err(|error| PluginError::Answer {
-        node: node.to_owned(),
-        request: request.to_owned(),
-        reason: error.to_string(),
-    })
 }

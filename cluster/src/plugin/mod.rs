@@ -8,6 +8,7 @@ mod access;
 mod error;
 mod exit;
 mod history;
+mod node_log;
 mod output;
 mod report;
 mod status;

@@ -5,7 +5,7 @@ use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
 use super::status::INSTALL;
-use crate::api::{DriftReport, DriftReportStatus, ReportedPlan};
+use crate::api::{DriftReport, DriftReportStatus, ReportedPlan, ReportedRewriting};
 use crate::reports::by;
 use crate::text::count;
 use jiff::Timestamp;
@@ -84,6 +84,7 @@ impl Diff {
             "more": status.more,
             "gaps": status.gaps,
             "osImage": status.os_image,
+            "logRewritten": status.log_rewritten,
         });
         if !screen.object(&answer)? {
             diff(&self.node, &status, Timestamp::now(), screen)?;
@@ -129,10 +130,19 @@ pub(super) fn diff(
     if let Some(sentence) = image.and_then(|image| image.out_of_step.as_deref()) {
         screen.line(&format!("OS image out of step: {sentence}"))?;
     }
+    if let Some(rewriting) = &status.log_rewritten {
+        screen.line(&rewriting_text(rewriting))?;
+    }
     for gap in &status.gaps {
         let about = gap.path.as_deref().map(|path| format!(" about {path}")).unwrap_or_default();
         let since = ago(gap.since.as_deref());
         screen.line(&format!("changes{about} may be missing since {since}: {}", gap.reason))?;
     }
     Ok(())
+}
+
+/// What a report says about a log that was written anew.
+pub(super) fn rewriting_text(rewriting: &ReportedRewriting) -> String {
+    let ReportedRewriting { at, sequence, found, .. } = rewriting;
+    format!("at {at} the forensic log had been written anew: the report had entry {sequence}, and {found}")
 }

@@ -1,24 +1,29 @@
 //! The commands with objects as the API server gives them.
 
-use super::history::{Entry, explained, follow, read, text};
+use super::history::{explained, text};
+use super::node_log::{Entry, LogPages, NodeLog, follow, read};
 use super::output::{OutputFormat, Screen, age};
 use super::report::{diff, plan};
 use super::status::{NodeRow, rows, table};
+use super::tunnel::NodeAnswer;
 use super::{Plugin, PluginError};
 use crate::api::{
     ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, ReportedPlan,
+    ReportedRewriting,
 };
+use crate::played_log::PlayedForensicLog;
+use crate::reports::Rewriting;
 use clap::Parser as _;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ObjectList;
 use kube::core::PartialObjectMeta;
-use sensor_model::chain::{ChainPlace, EntryFault, seal};
+use sensor_model::chain::EntryFault;
 use sensor_model::difference::{Difference, DifferenceKind};
-use sensor_model::record::{Actor, Record, RecordKind, SCHEMA};
 use sensor_model::status::DriftedThing;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 fn now() -> Timestamp {
     "2026-11-24T12:00:00Z".parse().unwrap()
@@ -167,29 +172,13 @@ OS image out of step: the node booted X
 
 /// Lines of a log with drifts of these paths.
 fn lines(paths: &[&str]) -> Vec<u8> {
-    let (mut place, mut lines) = (ChainPlace::default(), Vec::new());
-    for path in paths {
-        let record = json!({
-            "schema": SCHEMA, "kind": "drift", "time": "2026-11-24T11:00:00.000000000Z", "boot_id": "b", "monotonic_ns": 1,
-            "path": path, "thing": "file", "operation": "write", "actors": [], "differences": [
-                {"kind": "content", "expected": "a", "found": "b", "text": "content mismatch"}],
-            "actor": Actor { pid: 7, login_user: Some("alice".to_owned()), exe: Some("/usr/bin/vi".to_owned()), ..Actor::default() },
-            "verdict": "drifted", "source": "99-worker", "before": null, "after": null, "diff": null, "detail": {},
-        });
-        let record: Record = serde_json::from_value(record).unwrap();
-        assert_eq!(record.kind, RecordKind::Drift);
-        let (line, next) = seal(&place, &record).unwrap();
-        lines.extend(line.into_bytes());
-        lines.push(b'\n');
-        place = next;
-    }
-    lines
+    PlayedForensicLog::new(paths).lines.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect()
 }
 
 #[test]
 fn an_entry_is_shown_with_its_actor_and_hidden_characters_are_escaped() {
     let entries = read("n1", 1, &lines(&["/etc/x\u{202e}y"])).unwrap();
-    let shown = printed(OutputFormat::Table, |screen| text(entries[0].log_entry(), screen));
+    let shown = printed(OutputFormat::Table, |screen| text(&entries[0].entry, screen));
     let expected = "\
 #1 2026-11-24 11:00:00Z drift /etc/x\\u{202e}y by write
   root login alice via vi, pid 7
@@ -220,6 +209,97 @@ fn a_changed_and_a_missing_entry_are_found() {
         matches!(error, PluginError::Unsound { seq: 3, fault: EntryFault::Number { .. }, .. }),
         "{error}"
     );
+}
+
+impl LogPages for PlayedForensicLog {
+    async fn get(&mut self, target: &str, _: Duration) -> Result<NodeAnswer, PluginError> {
+        Ok(self.answer(target).map(Into::into))
+    }
+}
+
+/// The first look at a log, with the notes that it prints.
+async fn began(
+    log: PlayedForensicLog,
+    status: &DriftReportStatus,
+) -> (Result<NodeLog<PlayedForensicLog>, PluginError>, String) {
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let begun = NodeLog::begin(log, "n1", status, &mut Screen::new(&mut out, &mut notes)).await;
+    (begun, String::from_utf8(notes).unwrap())
+}
+
+/// A report that keeps the newest entry of this log.
+fn keeping(log: &PlayedForensicLog) -> DriftReportStatus {
+    DriftReportStatus { log: Some(log.kept()), ..DriftReportStatus::default() }
+}
+
+#[tokio::test]
+async fn a_log_without_the_entry_that_the_report_keeps_was_written_anew_however_long_it_is() {
+    let kept = keeping(&PlayedForensicLog::new(&["/a", "/b", "/c"]));
+    let longer: Vec<String> = (0..2_000).map(|number| format!("/{number}")).collect();
+    let longer: Vec<&str> = longer.iter().map(String::as_str).collect();
+    for (paths, wanted) in [
+        (&["/x"][..], Rewriting::Ends { newest: 1 }),
+        (&["/a", "/b"], Rewriting::Ends { newest: 2 }),
+        (&[], Rewriting::Ends { newest: 0 }),
+        (&["/x", "/b", "/c"], Rewriting::Other),
+        // The entry is far from what any command reads.
+        (&longer, Rewriting::Other),
+    ] {
+        let (begun, _) = began(PlayedForensicLog::new(paths), &kept).await;
+        let error = begun.unwrap_err();
+        assert!(
+            matches!(&error, PluginError::Rewritten { sequence: 3, found, .. } if *found == wanted),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains("node n1: the log was written anew: the DriftReport keeps entry 3"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_with_the_entry_that_the_report_keeps_is_read_without_a_note() {
+    let kept = keeping(&PlayedForensicLog::new(&["/a", "/b"]));
+    for status in [&kept, &DriftReportStatus::default()] {
+        let (begun, notes) = began(PlayedForensicLog::new(&["/a", "/b", "/a"]), status).await;
+        let (changes, is_whole) = begun.unwrap().changes("/a", 10).await.unwrap();
+        let numbers: Vec<u64> = changes.iter().map(|change| change.entry.seq).collect();
+        assert_eq!((numbers, is_whole, notes.as_str()), (vec![3, 1], true, ""));
+    }
+}
+
+#[tokio::test]
+async fn a_log_whose_kept_entry_was_rotated_away_is_read_with_a_note() {
+    let kept = keeping(&PlayedForensicLog::new(&["/a"]));
+    let log = PlayedForensicLog { oldest: 2, ..PlayedForensicLog::new(&["/a", "/b", "/c"]) };
+    let (begun, notes) = began(log, &kept).await;
+    assert!(notes.contains("rotation removed entry 1") && notes.contains("begins at entry 2"), "{notes}");
+    assert_eq!(begun.unwrap().range(1, 3).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_log_that_is_written_anew_while_it_is_followed_is_found() {
+    let (begun, _) = began(PlayedForensicLog::new(&["/x"]), &DriftReportStatus::default()).await;
+    let error = begun.unwrap().from(4, Duration::ZERO).await.unwrap_err();
+    let ends = Rewriting::Ends { newest: 1 };
+    assert!(matches!(&error, PluginError::Rewritten { sequence: 3, found, .. } if *found == ends), "{error}");
+}
+
+#[tokio::test]
+async fn a_log_that_was_written_anew_earlier_is_noted_with_each_answer_and_in_the_diff() {
+    let log = PlayedForensicLog::new(&["/a"]);
+    let rewriting = ReportedRewriting {
+        at: "2026-11-24T11:00:00Z".to_owned(),
+        sequence: 9,
+        hash: "ab".to_owned(),
+        found: "the log ends at entry 1".to_owned(),
+    };
+    let status =
+        DriftReportStatus { state: DriftState::InSync, log_rewritten: Some(rewriting), ..keeping(&log) };
+    let said = "at 2026-11-24T11:00:00Z the forensic log had been written anew: the report had entry 9, and the log ends at entry 1\n";
+    let (begun, notes) = began(log, &status).await;
+    assert_eq!((begun.is_ok(), notes), (true, format!("note: {said}")));
+    let shown = printed(OutputFormat::Table, |screen| diff("n1", &status, now(), screen));
+    assert!(shown.ends_with(said), "{shown}");
 }
 
 #[test]

@@ -66,11 +66,6 @@ impl<'a> NodePages<'a> {
         Ok(Self { access, node, pod: pod.name_any(), authorization, connection: None })
     }
 
-    /// The name of the node.
-    pub(super) fn node(&self) -> &'a str {
-        self.node
-    }
-
     /// The answer to a request, which the reporter may delay by `wait` until there is news.
     pub(super) async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError> {
         let failed = |reason: &dyn std::fmt::Display| PluginError::Tunnel {
@@ -104,12 +99,6 @@ impl<'a> NodePages<'a> {
             Ok(error) => Ok(Err(error)),
             Err(_) => Err(failed(&refusal(status, &body))),
         }
-    }
-
-    /// The same for an answer without which the command cannot go on.
-    pub(super) async fn need(&mut self, target: &str) -> Result<Bytes, PluginError> {
-        let node = self.node.to_owned();
-        self.get(target, Duration::ZERO).await?.map_err(|error| PluginError::Refused { node, error })
     }
 
     async fn connect(&self) -> Result<Connection, PluginError> {

@@ -7,12 +7,16 @@
 mod attempts;
 mod error;
 mod event_budget;
+mod kept_log;
+#[cfg(test)]
+mod log_tests;
 mod managed;
 mod objects;
 mod place;
 mod policies;
 #[cfg(test)]
 mod repetition_tests;
+mod report;
 mod taint;
 #[cfg(test)]
 mod tests;
@@ -32,10 +36,13 @@ use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, events::v1::Event};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kept_log::KeptLog;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 use taint::SeenTaints;
 use tokio::time::{Instant, timeout};
@@ -57,8 +64,12 @@ pub struct Publisher {
     events: Api<Event>,
     /// The Node's uid. Unknown before the first answer, and after the Node was removed.
     uid: Option<String>,
+    /// When the Node was made. A report that is older belonged to an earlier Node of this name.
+    node_made: Option<Time>,
     /// The report exists, with the Node as its owner.
     is_owned: bool,
+    /// The entry of the node's log that the report keeps.
+    log: KeptLog,
     /// The report that the last Event led to.
     reported: Option<DriftReportStatus>,
     /// Whether the report of an earlier reporter is known, or cannot be. Before, an Event could repeat one of that reporter.
@@ -101,7 +112,9 @@ impl Publisher {
             events: Api::namespaced(client.clone(), objects::EVENT_NAMESPACE),
             place,
             uid: None,
+            node_made: None,
             is_owned: false,
+            log: KeptLog::default(),
             reported: None,
             is_last_known: false,
             uncertain: None,
@@ -130,6 +143,12 @@ impl Publisher {
     #[must_use]
     pub fn counting(self, metrics: ReporterMetrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// The same publisher, which compares the log of the sensor at this socket with the report before each write of the report.
+    #[must_use]
+    pub fn comparing(self, socket: PathBuf) -> Self {
+        Self { log: KeptLog::of(socket), ..self }
     }
 
     /// Sets the policies of the cluster for the next rounds; `None` while they are not known.
@@ -187,73 +206,13 @@ impl Publisher {
             Ok((uid, node)) => {
                 self.node.done((), Ok(()));
                 self.uid = Some(uid.clone());
+                self.node_made.clone_from(&node.metadata.creation_timestamp);
                 self.since = known_conditions(&node);
                 self.seen_taints = Some(SeenTaints::of(&node));
                 Ok(uid)
             }
             Err(error) => Err(self.node.done((), Err(error))),
         }
-    }
-
-    async fn write_report(&mut self, uid: &str, found: &DriftReportStatus) -> Instant {
-        // The time and the log's newest entry change all the time. They go with other changes.
-        let compared = DriftReportStatus { observed_at: None, log: None, ..found.clone() };
-        let wanted = self.completed(&compared);
-        if let Some(later) = self.report.later(&wanted) {
-            return later;
-        }
-        let result = self.apply_report(uid, found).await;
-        self.metrics.wrote(WrittenObject::Report, PublishError::write_result(&result));
-        if result.as_ref().is_err_and(PublishError::is_missing) {
-            self.is_owned = false;
-        }
-        if result.is_ok() {
-            self.written.plan.clone_from(&self.plan);
-        }
-        self.report.done(self.completed(&compared), result)
-    }
-
-    /// The report with what the sensor does not know.
-    fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
-        let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
-        DriftReportStatus { plan: self.plan.clone(), policies: policies.clone(), ..found.clone() }
-    }
-
-    async fn apply_report(&mut self, uid: &str, found: &DriftReportStatus) -> Result<(), PublishError> {
-        if !self.is_owned {
-            let report = Patch::Apply(objects::report(&self.place, uid));
-            let answer = limited("DriftReport", self.reports.patch(&self.place.node, &ours(), &report)).await;
-            self.learn_report(&answer);
-            answer?;
-            self.is_owned = true;
-        }
-        let status = self.completed(found);
-        let status = Patch::Apply(objects::report_status(&self.place, &status));
-        limited("DriftReport's status", self.reports.patch_status(&self.place.node, &ours(), &status))
-            .await?;
-        Ok(())
-    }
-
-    /// Learns what an earlier reporter reported, so that nothing is reported twice after a restart. The answer to a write has it, so
-    /// the reporter needs no right to read reports.
-    fn learn_report(&mut self, answer: &Result<DriftReport, PublishError>) {
-        if self.is_last_known {
-            return;
-        }
-        let last = match answer {
-            Ok(report) => report.status.clone(),
-            Err(error) if error.is_temporary() => return,
-            // There is no report that could be read.
-            Err(_) => None,
-        };
-        self.is_last_known = true;
-        if !self.is_plan_decided {
-            self.plan = last.as_ref().and_then(|last| last.plan.clone());
-        }
-        if let Some(last) = &last {
-            self.reported_policies.clone_from(&last.policies);
-        }
-        self.reported = self.reported.take().or(last);
     }
 
     /// What was written last.

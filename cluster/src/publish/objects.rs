@@ -26,6 +26,8 @@ const LEASE_SECONDS: u64 = LEASE_RENEWAL.as_secs() * 5 / 2;
 
 /// Longest part of an Event's name that is the node's.
 const EVENT_NAME_LENGTH: usize = 200;
+/// Characters of a hash in an Event's name.
+const HASH_LENGTH: usize = 32;
 /// Longest name of a reporting instance that the API server accepts.
 const INSTANCE_BYTES: usize = 128;
 
@@ -127,6 +129,14 @@ pub(super) fn event(place: &ReporterPlace, uid: &str, event: &NodeEvent, now: Ti
         reporting_instance: Some(fit(&place.holder, INSTANCE_BYTES)),
         ..Event::default()
     }
+}
+
+/// The name of the Event of a log that was written anew and no longer has the entry with this hash. An API server that has the Event
+/// refuses another one of this name.
+pub(super) fn name_of_rewriting(place: &ReporterPlace, hash: &str) -> String {
+    let name: String = place.node.chars().take(EVENT_NAME_LENGTH).collect();
+    let hash: String = hash.chars().filter(char::is_ascii_hexdigit).take(HASH_LENGTH).collect();
+    format!("{}.log-{}", name.trim_end_matches(['.', '-']), hash.to_ascii_lowercase())
 }
 
 /// What is removed with the Node.

@@ -2,7 +2,7 @@
 
 use super::conditions::{named, things};
 use super::os_image::sentence;
-use crate::api::{Drift, DriftReportStatus, DriftState};
+use crate::api::{Drift, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::text::fit;
 use sensor_model::record::ThingKind;
 use std::collections::BTreeSet;
@@ -50,6 +50,21 @@ pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Optio
         action: "Verify",
         note: format!("the node matches its MachineConfigs again; {} had drifted", things(had)),
     })
+}
+
+/// The Event of a forensic log that was written anew.
+pub fn rewriting_event(rewriting: &ReportedRewriting) -> NodeEvent {
+    let ReportedRewriting { sequence, found, .. } = rewriting;
+    let note = format!(
+        "the forensic log was written anew: the DriftReport keeps entry {sequence}, and {found}; do not believe what this log says \
+         about the time before, and compare it with a copy that is not on the node"
+    );
+    NodeEvent {
+        is_warning: true,
+        reason: "ForensicLogRewritten",
+        action: "Verify",
+        note: fit(&note, NOTE_BYTES),
+    }
 }
 
 /// What makes a drift another one: a thing that drifts again has another time.

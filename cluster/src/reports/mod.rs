@@ -8,6 +8,7 @@ mod actor;
 mod conditions;
 mod events;
 mod finding;
+mod kept_entry;
 mod os_image;
 mod status;
 #[cfg(test)]
@@ -16,8 +17,9 @@ mod update;
 
 pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
-pub use events::{NodeEvent, event};
+pub use events::{NodeEvent, event, rewriting_event};
 pub use finding::{NodeFinding, SensorState};
+pub use kept_entry::{KeptEntry, Rewriting, kept_entry, sequence_of};
 pub use os_image::add_os_image;
-pub use status::{drift_text, name_pods, status_of, unnamed_pods};
+pub use status::{drift_text, entry, name_pods, status_of, unnamed_pods};
 pub use update::mark_update;

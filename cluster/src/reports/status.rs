@@ -66,6 +66,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         more_gaps: 0,
         backend: (!status.backend.is_empty()).then(|| fit(&status.backend, HASH_BYTES)),
         log: log.map(entry),
+        log_rewritten: None,
         policies: Vec::new(),
         plan: None,
         os_image: status.booted_image.as_ref().map(booted),
@@ -143,7 +144,8 @@ fn gap(gap: &OpenGap) -> ReportedGap {
     }
 }
 
-fn entry(log: &LogCheckpoint) -> ReportedLogEntry {
+/// An entry of the log, as a report keeps it.
+pub fn entry(log: &LogCheckpoint) -> ReportedLogEntry {
     ReportedLogEntry {
         sequence: i64::try_from(log.sequence).unwrap_or(i64::MAX),
         hash: fit(&log.hash, HASH_BYTES),

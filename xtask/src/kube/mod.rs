@@ -16,6 +16,8 @@ mod go;
 pub(crate) mod image;
 pub(crate) mod installed;
 #[cfg(test)]
+mod log_tests;
+#[cfg(test)]
 mod manage_tests;
 #[cfg(test)]
 mod os_image_tests;

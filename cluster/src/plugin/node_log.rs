@@ -1,0 +1,253 @@
+//! The forensic log of one node.
+//!
+//! In: the pages of the node's reporter, and the node's DriftReport. Out: entries, each checked by its hash and its place in the chain.
+//! Before any entry is given, the log must have the entry that the DriftReport keeps: a log that root on the node wrote anew has
+//! another one, or none.
+
+use super::access::Access;
+use super::error::PluginError;
+use super::output::Screen;
+use super::report::{rewriting_text, status_of};
+use super::tunnel::{NodeAnswer, NodePages};
+use crate::api::{DriftReportStatus, ReportedLogEntry};
+use crate::reports::{KeptEntry, Rewriting, kept_entry, sequence_of};
+use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
+use sensor_model::socket::{FROM, LOG, LogCheckpoint, RECORDS, STATUS, SocketErrorReason};
+use sensor_model::status::NodeStatus;
+use std::time::Duration;
+
+/// Entries that are read at once when a search goes back in the log.
+const WINDOW: u64 = 500;
+/// Most entries through which a search goes back.
+pub(super) const SEARCHED: u64 = 50_000;
+/// Who knew an entry that the log does not have any more.
+const REPORT: &str = "the DriftReport keeps";
+const ANSWER: &str = "an earlier answer had";
+
+/// The pages from which a log is read.
+pub(super) trait LogPages {
+    /// The answer to a request, which the reporter may delay by `wait` until there is news.
+    async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError>;
+}
+
+impl LogPages for NodePages<'_> {
+    async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError> {
+        NodePages::get(self, target, wait).await
+    }
+}
+
+/// An entry with the line that the log has.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) line: String,
+    pub(super) entry: LogEntry,
+}
+
+/// The log of one node, read by parts.
+#[derive(Debug)]
+pub(super) struct NodeLog<P> {
+    pages: P,
+    node: String,
+    /// The entry that the DriftReport keeps; `None` if it keeps none.
+    kept: Option<ReportedLogEntry>,
+}
+
+impl<'a> NodeLog<NodePages<'a>> {
+    /// The log of a node, compared with its DriftReport.
+    pub(super) async fn of(
+        access: &'a Access,
+        node: &'a str,
+        screen: &mut Screen<'_>,
+    ) -> Result<Self, PluginError> {
+        let status = status_of(access, node).await?;
+        Self::begin(NodePages::of(access, node).await?, node, &status, screen).await
+    }
+}
+
+impl<P: LogPages> NodeLog<P> {
+    /// The same for these pages and this report.
+    ///
+    /// # Errors
+    /// The log does not have the entry that the report keeps, or there is no answer.
+    pub(super) async fn begin(
+        pages: P,
+        node: &str,
+        status: &DriftReportStatus,
+        screen: &mut Screen<'_>,
+    ) -> Result<Self, PluginError> {
+        let mut log = Self { pages, node: node.to_owned(), kept: status.log.clone() };
+        if let Some(rewriting) = &status.log_rewritten {
+            screen.note(&format!("note: {}", rewriting_text(rewriting)))?;
+        }
+        let Some(kept) = log.kept.clone() else { return Ok(log) };
+        let sequence = sequence_of(&kept);
+        match log.compare(&kept).await? {
+            KeptEntry::Same => Ok(log),
+            KeptEntry::Rotated { oldest } => {
+                screen.note(&format!(
+                    "note: rotation removed entry {sequence}, which the DriftReport keeps: the log begins at entry {oldest}. Nothing \
+                     shows whether somebody wrote it anew"
+                ))?;
+                Ok(log)
+            }
+            KeptEntry::Rewritten(found) => {
+                Err(PluginError::Rewritten { node: node.to_owned(), known: REPORT, sequence, found })
+            }
+            KeptEntry::Unread(reason) => {
+                Err(PluginError::Uncompared { node: node.to_owned(), sequence, reason })
+            }
+        }
+    }
+
+    /// What the log has in place of the kept entry.
+    async fn compare(&mut self, kept: &ReportedLogEntry) -> Result<KeptEntry, PluginError> {
+        let newest = self.newest().await?;
+        let target = format!("{RECORDS}?{FROM}={}", sequence_of(kept));
+        let answer = self.pages.get(&target, Duration::ZERO).await?;
+        let line =
+            answer.as_ref().map(|body| body.split(|byte| *byte == b'\n').find(|line| !line.is_empty()));
+        Ok(kept_entry(kept, newest, line))
+    }
+
+    /// The node's status.
+    pub(super) async fn status(&mut self) -> Result<NodeStatus, PluginError> {
+        let answer = self.pages.get(STATUS, Duration::ZERO).await?;
+        let body = answer.map_err(|error| PluginError::Refused { node: self.node.clone(), error })?;
+        parsed(&self.node, STATUS, &body)
+    }
+
+    /// The number of the newest entry; 0 if there is none.
+    pub(super) async fn newest(&mut self) -> Result<u64, PluginError> {
+        let body = match self.pages.get(LOG, Duration::ZERO).await? {
+            Err(error) if error.reason == SocketErrorReason::NoEntry => return Ok(0),
+            Err(error) => return Err(PluginError::Refused { node: self.node.clone(), error }),
+            Ok(body) => body,
+        };
+        let newest: LogCheckpoint = parsed(&self.node, LOG, &body)?;
+        Ok(newest.sequence)
+    }
+
+    /// The entries from one number to another, in their order. Those that rotation removed are left out.
+    pub(super) async fn range(&mut self, first: u64, last: u64) -> Result<Vec<Entry>, PluginError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut next = first.max(1);
+        while next <= last {
+            let added = self.from(next, Duration::ZERO).await?;
+            let Some(newest) = added.last().map(|added| added.entry.seq) else { break };
+            entries.extend(added.into_iter().filter(|added| added.entry.seq <= last));
+            next = newest + 1;
+        }
+        self.check(&entries)?;
+        Ok(entries)
+    }
+
+    /// The entries that one answer has, from a number on or from the oldest one. The caller knows the entry before the number.
+    pub(super) async fn from(&mut self, first: u64, wait: Duration) -> Result<Vec<Entry>, PluginError> {
+        let mut first = first;
+        loop {
+            let error = match self.pages.get(&format!("{RECORDS}?{FROM}={first}"), wait).await? {
+                Ok(body) => return read(&self.node, first, &body),
+                Err(error) => error,
+            };
+            match error.oldest {
+                Some(oldest) if error.reason == SocketErrorReason::Gone && oldest > first => {
+                    first = oldest;
+                }
+                Some(_) if error.reason == SocketErrorReason::Gone => {
+                    let newest = self.newest().await?;
+                    return Err(PluginError::Rewritten {
+                        node: self.node.clone(),
+                        known: ANSWER,
+                        sequence: first.saturating_sub(1),
+                        found: Rewriting::Ends { newest },
+                    });
+                }
+                _ => return Err(PluginError::Refused { node: self.node.clone(), error }),
+            }
+        }
+    }
+
+    /// Checks that the entries are a part of one chain, and that it is the chain which the report knows.
+    pub(super) fn check(&self, entries: &[Entry]) -> Result<(), PluginError> {
+        follow(&self.node, entries)?;
+        let Some(kept) = &self.kept else { return Ok(()) };
+        let sequence = sequence_of(kept);
+        if entries.iter().any(|entry| entry.entry.seq == sequence && entry.entry.hash != kept.hash) {
+            let found = Rewriting::Other;
+            return Err(PluginError::Rewritten { node: self.node.clone(), known: REPORT, sequence, found });
+        }
+        Ok(())
+    }
+
+    /// The newest changes of a path, the newest first, and whether the whole log was searched.
+    pub(super) async fn changes(
+        &mut self,
+        path: &str,
+        number: usize,
+    ) -> Result<(Vec<Entry>, bool), PluginError> {
+        let newest = self.newest().await?;
+        let end = newest.saturating_sub(SEARCHED);
+        let (mut last, mut found) = (newest, Vec::new());
+        // The oldest entry of the window before, which the next one has to lead to.
+        let mut link: Option<Entry> = None;
+        while last > end && found.len() < number {
+            let first = last.saturating_sub(WINDOW - 1).max(1);
+            let mut window = self.range(first, last).await?;
+            let oldest = window.first().map(|entry| entry.entry.seq);
+            window.extend(link.take());
+            follow(&self.node, &window)?;
+            let mut of_path = Vec::new();
+            for (index, entry) in window.into_iter().enumerate() {
+                let is_known = entry.entry.seq > last;
+                if index == 0 {
+                    link = Some(Entry { line: String::new(), entry: entry.entry.clone() });
+                }
+                if !is_known && entry.entry.record.path.as_deref() == Some(path) {
+                    of_path.push(entry);
+                }
+            }
+            found.extend(of_path.into_iter().rev());
+            if oldest != Some(first) || first == 1 {
+                found.truncate(number);
+                return Ok((found, true));
+            }
+            last = first - 1;
+        }
+        let is_whole = last == 0 || found.len() >= number;
+        found.truncate(number);
+        Ok((found, is_whole))
+    }
+}
+
+/// Reads the lines of an answer.
+pub(super) fn read(node: &str, first: u64, body: &[u8]) -> Result<Vec<Entry>, PluginError> {
+    let wrong = |seq, fault| PluginError::Unsound { node: node.to_owned(), seq, fault };
+    let mut entries = Vec::new();
+    for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let seq = first + u64::try_from(entries.len()).unwrap_or_default();
+        let entry = chain::open(line).map_err(|fault| wrong(seq, fault))?;
+        entries.push(Entry { line: String::from_utf8_lossy(line).into_owned(), entry });
+    }
+    Ok(entries)
+}
+
+/// Checks that each entry follows the one before it.
+pub(super) fn follow(node: &str, entries: &[Entry]) -> Result<(), PluginError> {
+    let mut chain = Chain { entries: 0, first_seq: None, place: None };
+    for entry in entries {
+        chain.follow(&entry.entry).map_err(|fault: EntryFault| PluginError::Unsound {
+            node: node.to_owned(),
+            seq: entry.entry.seq,
+            fault,
+        })?;
+    }
+    Ok(())
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(node: &str, request: &str, body: &[u8]) -> Result<T, PluginError> {
+    serde_json::from_slice(body).map_err(|error| PluginError::Answer {
+        node: node.to_owned(),
+        request: request.to_owned(),
+        reason: error.to_string(),
+    })
+}

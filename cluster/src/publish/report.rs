@@ -1,0 +1,120 @@
+//! The `DriftReport`.
+
+use super::{PublishError, Publisher, limited, objects, ours};
+use crate::api::{DriftReport, DriftReportStatus, ReportedRewriting};
+use crate::metrics::WrittenObject;
+use crate::reports::rewriting_event;
+use jiff::Timestamp;
+use kube::api::Patch;
+use tokio::time::Instant;
+
+impl Publisher {
+    pub(super) async fn write_report(&mut self, uid: &str, found: &DriftReportStatus) -> Instant {
+        // The time and the log's newest entry change all the time. They go with other changes.
+        let compared = DriftReportStatus { observed_at: None, log: None, ..found.clone() };
+        if self.log.is_contradicted_by(found.log.as_ref()) {
+            self.report.forget();
+        }
+        let wanted = self.completed(&compared);
+        if let Some(later) = self.report.later(&wanted) {
+            return later;
+        }
+        let result = self.apply_report(uid, found).await;
+        self.metrics.wrote(WrittenObject::Report, PublishError::write_result(&result));
+        if result.as_ref().is_err_and(PublishError::is_missing) {
+            self.is_owned = false;
+        }
+        if result.is_ok() {
+            self.written.plan.clone_from(&self.plan);
+        }
+        self.report.done(self.completed(&compared), result)
+    }
+
+    /// The report with what the sensor does not know.
+    fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
+        let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
+        DriftReportStatus {
+            plan: self.plan.clone(),
+            policies: policies.clone(),
+            log_rewritten: self.log.rewritten().cloned(),
+            ..found.clone()
+        }
+    }
+
+    async fn apply_report(&mut self, uid: &str, found: &DriftReportStatus) -> Result<(), PublishError> {
+        if !self.is_owned {
+            let report = Patch::Apply(objects::report(&self.place, uid));
+            let answer = limited("DriftReport", self.reports.patch(&self.place.node, &ours(), &report)).await;
+            self.learn_report(&answer);
+            if answer?.status.is_none() {
+                self.log.forget_rewriting();
+            }
+            self.is_owned = true;
+        }
+        let log = self.log.fields(found.log.as_ref()).await;
+        // The Event is first: after a failure in between it is repeated under the same name, and not lost.
+        if let Some(rewriting) = log.rewritten.as_ref().filter(|_| log.is_found_now) {
+            self.announce_rewriting(uid, rewriting).await?;
+        }
+        let status = DriftReportStatus {
+            log: log.entry.clone(),
+            log_rewritten: log.rewritten.clone(),
+            ..self.completed(found)
+        };
+        let status = Patch::Apply(objects::report_status(&self.place, &status));
+        limited("DriftReport's status", self.reports.patch_status(&self.place.node, &ours(), &status))
+            .await?;
+        self.log.written(log);
+        Ok(())
+    }
+
+    /// Creates the Event of a log that was written anew. No limit of other Events holds it back.
+    async fn announce_rewriting(
+        &mut self,
+        uid: &str,
+        rewriting: &ReportedRewriting,
+    ) -> Result<(), PublishError> {
+        let mut event = objects::event(&self.place, uid, &rewriting_event(rewriting), Timestamp::now());
+        event.metadata.name = Some(objects::name_of_rewriting(&self.place, &rewriting.hash));
+        match self.send_event(&event).await {
+            Err(error) if error.is_conflict() => Ok(()),
+            Err(error) if error.is_temporary() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "The Event of a forensic log that was written anew was not created.");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Learns what an earlier reporter reported, so that nothing is reported twice after a restart. The answer to a write has it, so
+    /// the reporter needs no right to read reports.
+    fn learn_report(&mut self, answer: &Result<DriftReport, PublishError>) {
+        if self.is_last_known {
+            return;
+        }
+        let last = match answer {
+            Ok(report) => report.status.clone(),
+            Err(error) if error.is_temporary() => return,
+            // There is no report that could be read.
+            Err(_) => None,
+        };
+        self.is_last_known = true;
+        if !self.is_plan_decided {
+            self.plan = last.as_ref().and_then(|last| last.plan.clone());
+        }
+        if let Some(last) = &last {
+            self.reported_policies.clone_from(&last.policies);
+            if !answer.as_ref().is_ok_and(|report| self.is_of_earlier_node(report)) {
+                self.log.learn(last);
+            }
+        }
+        self.reported = self.reported.take().or(last);
+    }
+
+    /// Whether a report is older than the Node. The garbage collector has not removed it yet, and its log was another machine's.
+    fn is_of_earlier_node(&self, report: &DriftReport) -> bool {
+        let made = report.metadata.creation_timestamp.as_ref().zip(self.node_made.as_ref());
+        made.is_some_and(|(report, node)| report.0 < node.0)
+    }
+}
