@@ -1,12 +1,35 @@
 //! The manifests agree with the program.
 
+#![expect(clippy::unwrap_used, reason = "a manifest without an expected field is a failed test")]
+
+use holdfast_cluster::listen::{PROBES_PORT, SECURE_PORT};
 use holdfast_cluster::manage::OURS;
-use holdfast_cluster::reports::CONDITIONS;
+use holdfast_cluster::reports::{CONDITIONS, SENSOR_READY};
+use sensor_model::socket::METRICS;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 
 fn manifest(path: &str) -> String {
     let path = format!("{}/../deploy/{path}", env!("CARGO_MANIFEST_DIR"));
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A manifest with one object.
+fn object(path: &str) -> Value {
+    serde_saphyr::from_str(&manifest(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The element of a list that has this name.
+fn named<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let mut list = list.as_array().unwrap().iter();
+    list.find(|element| element["name"] == name).unwrap_or_else(|| panic!("nothing has the name {name}"))
+}
+
+/// The reporter's container of the base.
+fn reporter() -> Value {
+    let pod = object("kustomize/base/daemonset.yaml");
+    named(&pod["spec"]["template"]["spec"]["containers"], "reporter").clone()
 }
 
 #[test]
@@ -62,14 +85,129 @@ fn the_constraints_of_openshift_allow_the_capabilities_of_the_sensor_and_no_othe
 }
 
 #[test]
-fn prometheus_scrapes_a_port_of_the_reporter_with_a_role_that_the_base_has() {
-    let monitor = manifest("kustomize/components/prometheus/podmonitor.yaml");
-    let (_, port) = monitor.split_once("- port: ").expect("a port");
-    let port = port.lines().next().unwrap_or_default();
-    assert!(manifest("kustomize/base/daemonset.yaml").contains(&format!("{{name: {port}, ")), "{port}");
+fn prometheus_scrapes_the_page_of_the_reporter_with_a_role_that_the_base_has() {
+    let monitor = object("kustomize/components/prometheus/podmonitor.yaml");
+    let [endpoint] = &monitor["spec"]["podMetricsEndpoints"].as_array().unwrap()[..] else {
+        panic!("{monitor}")
+    };
+    // The pages of this port are over TLS, and need a token.
+    let reporter = reporter();
+    let port = named(&reporter["ports"], endpoint["port"].as_str().unwrap());
+    assert_eq!(port["containerPort"], SECURE_PORT);
+    assert_eq!((&endpoint["scheme"], &endpoint["path"]), (&"https".into(), &METRICS.into()));
+    assert_eq!(endpoint["authorization"]["type"], "Bearer");
+    let pod = object("kustomize/base/daemonset.yaml");
+    assert_eq!(monitor["spec"]["selector"]["matchLabels"], pod["spec"]["template"]["metadata"]["labels"]);
+    assert_eq!(monitor["metadata"]["namespace"], pod["metadata"]["namespace"]);
     let role = "name: holdfast-metrics-reader\n";
     assert!(manifest("kustomize/components/prometheus/access.yaml").contains(role));
     assert!(manifest("kustomize/base/rbac.yaml").contains(role));
+}
+
+#[test]
+fn ports_and_probes_are_those_at_which_the_programs_listen_on_all_addresses() {
+    let controller = manifest("kustomize/base/controller.yaml");
+    let controller: Vec<Value> =
+        controller.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect();
+    let deployment = controller.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let controller = &deployment["spec"]["template"]["spec"]["containers"][0];
+    for container in [controller, &reporter()] {
+        assert_eq!(named(&container["ports"], "probes")["containerPort"], PROBES_PORT);
+        for probe in ["livenessProbe", "readinessProbe"] {
+            let get = container[probe]["httpGet"].as_object().unwrap();
+            // A host here would be an address of one family.
+            assert_eq!((&get["port"], get.get("host")), (&"probes".into(), None), "{probe}");
+        }
+        let arguments = container["args"].to_string();
+        assert!(!arguments.contains("--probes") && !arguments.contains("--secure"), "{arguments}");
+    }
+}
+
+/// The values that JSON patches of a kustomization set at a path.
+fn patched(kustomization: &Value, path: &str) -> Vec<Value> {
+    let patches = kustomization["patches"].as_array().unwrap().iter();
+    let operations = patches.flat_map(|patch| -> Vec<Value> {
+        serde_saphyr::from_str(patch["patch"].as_str().unwrap()).unwrap()
+    });
+    operations
+        .filter(|operation| operation["path"] == path && operation["op"] != "test")
+        .map(|operation| operation["value"].clone())
+        .collect()
+}
+
+#[test]
+fn a_pod_that_applies_has_ten_minutes_to_end_and_one_that_reports_half_a_minute() {
+    let pod = object("kustomize/base/daemonset.yaml");
+    assert_eq!(pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], 30);
+    let manage = object("kustomize/overlays/manage/kustomization.yaml");
+    let grace = "/spec/template/spec/terminationGracePeriodSeconds";
+    assert_eq!(patched(&manage, grace), [Value::from(600)]);
+    // The patches name containers by their numbers.
+    let containers = &pod["spec"]["template"]["spec"]["containers"];
+    assert_eq!((&containers[0]["name"], &containers[1]["name"]), (&"sensor".into(), &"reporter".into()));
+    for overlay in ["openshift", "vanilla"] {
+        let text = manifest(&format!("kustomize/overlays/{overlay}/kustomization.yaml"));
+        assert!(!text.contains("terminationGracePeriodSeconds"), "{overlay}");
+    }
+}
+
+/// The names of an object's fields.
+fn fields(object: &Value) -> BTreeSet<&str> {
+    object.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// Fails if an object has a field that a schema does not have, lacks one that it requires, or has a value that it does not list.
+fn conforms(object: &Value, schema: &Value, place: &str) {
+    if let Some(values) = schema["enum"].as_array() {
+        assert!(values.contains(object), "{place}: {object} is none of {values:?}");
+    }
+    match schema["type"].as_str() {
+        Some("object") if schema["properties"].is_object() => {
+            let properties = &schema["properties"];
+            for required in schema["required"].as_array().into_iter().flatten() {
+                assert!(object.get(required.as_str().unwrap()).is_some(), "{place} has no {required}");
+            }
+            for field in fields(object) {
+                assert!(properties.get(field).is_some(), "{place}.{field} is no field of the API");
+                conforms(&object[field], &properties[field], &format!("{place}.{field}"));
+            }
+        }
+        Some("object") => assert!(object.is_object(), "{place}"),
+        Some("array") => {
+            for element in object.as_array().unwrap_or_else(|| panic!("{place} is no list")) {
+                conforms(element, &schema["items"], place);
+            }
+        }
+        Some("string") => assert!(object.is_string(), "{place}: {object} is no text"),
+        Some("boolean") => assert!(object.is_boolean(), "{place}: {object} is neither true nor false"),
+        kind => panic!("{place}: the type {kind:?}"),
+    }
+}
+
+#[test]
+fn the_example_of_a_readiness_rule_waits_for_the_reporters_condition_and_has_the_fields_of_its_api() {
+    let rule = object("examples/node-readiness-rule.yaml");
+    let definition = format!("{}/tests/data/nodereadinessrules.yaml", env!("CARGO_MANIFEST_DIR"));
+    let definition: Value = serde_saphyr::from_str(&fs::read_to_string(definition).unwrap()).unwrap();
+    let [version] = &definition["spec"]["versions"].as_array().unwrap()[..] else { panic!("{definition}") };
+    let group = definition["spec"]["group"].as_str().unwrap();
+    assert_eq!(rule["apiVersion"], format!("{group}/{}", version["name"].as_str().unwrap()));
+    assert_eq!(rule["kind"], definition["spec"]["names"]["kind"]);
+    assert_eq!(fields(&rule), BTreeSet::from(["apiVersion", "kind", "metadata", "spec"]));
+    conforms(&rule["spec"], &version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec");
+
+    let conditions = rule["spec"]["conditions"].as_array().unwrap();
+    let conditions: Vec<(&Value, &Value)> =
+        conditions.iter().map(|condition| (&condition["type"], &condition["requiredStatus"])).collect();
+    assert_eq!(conditions, [(&SENSOR_READY.into(), &"True".into())]);
+    // The definition's own rules about the taint, of which the schema says nothing.
+    let taint = &rule["spec"]["taint"];
+    let key = taint["key"].as_str().unwrap();
+    assert!(key.strip_prefix("readiness.k8s.io/").is_some_and(|name| !name.contains('/')), "{key}");
+    assert_eq!(taint["effect"], "NoSchedule", "an example evicts nothing");
+    let said = fs::read_to_string(format!("{}/../docs/kubernetes.md", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let taint = format!("{key}={}:NoSchedule", taint["value"].as_str().unwrap());
+    assert_eq!(said.matches(&taint).count(), 2, "the text names the taint {taint}");
 }
 
 #[test]

@@ -103,6 +103,16 @@ fn the_api_server_accepts_each_overlay_and_the_base_with_each_component() {
         let name = object["metadata"]["name"].as_str().unwrap();
         cluster.kubectl(&format!("wait --for=condition=Established crd/{name} --timeout=120s")).unwrap();
     }
+    // The definition of another product, whose own rules check our example.
+    let definition = dist::root().join("cluster/tests/data/nodereadinessrules.yaml");
+    cluster.kubectl(&format!("create -f {}", definition.display())).unwrap();
+    let name = "crd/nodereadinessrules.readiness.node.x-k8s.io";
+    cluster.kubectl(&format!("wait --for=condition=Established {name} --timeout=120s")).unwrap();
+    let rule = deploy("examples/node-readiness-rule.yaml");
+    let apply = "apply --server-side --dry-run=server --validate=strict";
+    // The API server serves a new kind a moment after it is established.
+    let accepted = || cluster.kubectl(&format!("{apply} -f {}", rule.display())).map(drop);
+    cluster.plane.until(LIMIT, accepted).unwrap();
     // Nothing of a dry run stays, and objects in a namespace need it.
     cluster.kubectl(&format!("create namespace {NAMESPACE}")).unwrap();
 
