@@ -383,6 +383,63 @@ fn only_the_own_node(cluster: &Cluster, own: &Path) {
     let mut labelled = node("n1", "ConfigDrift");
     labelled["metadata"]["labels"] = json!({ "x": "y" });
     refused(apply(own, &labelled), "a reporter changes no label of a Node").unwrap();
+    no_other_field_of_the_own_node(cluster, own, &apply);
     // The state of before is still there.
     cluster.state("n1", "Drifted", "True").unwrap();
+}
+
+/// An apply with a token.
+type Apply<'a> = dyn Fn(&Path, &Value) -> Result<String> + 'a;
+
+/// The reporter's token changes neither another field of its Node's status, nor finalizers and owners, nor a condition of the kubelet.
+fn no_other_field_of_the_own_node(cluster: &Cluster, own: &Path, apply: &Apply<'_>) {
+    let conditions_only = "of a Node's status a reporter changes conditions only";
+    for (field, value) in [
+        ("capacity", json!({ "cpu": "64" })),
+        ("capacity", json!({ "example.com/gpu": "8" })),
+        ("allocatable", json!({ "memory": "64Gi" })),
+        ("addresses", json!([{ "type": "InternalIP", "address": "192.0.2.1" }])),
+        ("nodeInfo", json!({ "kernelVersion": "1", "bootID": "x" })),
+        ("daemonEndpoints", json!({ "kubeletEndpoint": { "Port": 1 } })),
+        ("images", json!([{ "names": ["registry.example.com/x"], "sizeBytes": 1 }])),
+        ("volumesInUse", json!(["x"])),
+        ("volumesAttached", json!([{ "name": "x", "devicePath": "/dev/x" }])),
+    ] {
+        let mut object = node("n1", "ConfigDrift");
+        object["status"][field] = value;
+        refused(apply(own, &object), conditions_only).with_context(|| field.to_owned()).unwrap();
+    }
+    let uid = cluster.get(&["node", "n2"]).unwrap()["metadata"]["uid"].clone();
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": "n2", "uid": uid });
+    for (field, value) in [("finalizers", json!(["example.com/keep"])), ("ownerReferences", json!([owner]))] {
+        let mut object = node("n1", "ConfigDrift");
+        object["metadata"][field] = value;
+        let reason = "a reporter changes neither finalizers nor owners of a Node";
+        refused(apply(own, &object), reason).with_context(|| field.to_owned()).unwrap();
+    }
+
+    // A condition that the kubelet writes, with each field changed.
+    let ready = json!({ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let mut object = node("n1", "Ready");
+    object["status"]["conditions"] = json!([ready]);
+    let file = cluster.file("ready.json", &object.to_string());
+    let kubelet = ["apply", "--server-side", "--subresource=status", "--field-manager=kubelet", "-f"];
+    output(cluster.plane.kubectl().args(kubelet).arg(file)).unwrap();
+    let ours = "a reporter changes only the conditions ConfigDrift and holdfast.dev/SensorReady";
+    for (field, value) in [
+        ("status", "False"),
+        ("reason", "X"),
+        ("message", "x"),
+        ("lastHeartbeatTime", "2026-01-01T00:00:01Z"),
+        ("lastTransitionTime", "2026-01-01T00:00:01Z"),
+    ] {
+        let mut changed = ready.clone();
+        changed[field] = value.into();
+        object["status"]["conditions"] = json!([changed]);
+        refused(apply(own, &object), ours).with_context(|| field.to_owned()).unwrap();
+    }
+    let found = cluster.get(&["node", "n1"]).unwrap();
+    let found = found["status"]["conditions"].as_array().unwrap();
+    assert!(found.contains(&ready), "{found:?}");
 }

@@ -44,13 +44,37 @@ const NAMESPACES: [(&str, &[&str]); 3] = [
     ("kube-system", &[]),
 ];
 
+/// What every account may read beside objects: the roles `system:discovery`, `system:public-info-viewer` and
+/// `system:service-account-issuer-discovery` have it.
+const PAGES: [&str; 12] = [
+    "get /.well-known/openid-configuration",
+    "get /api",
+    "get /api/*",
+    "get /apis",
+    "get /apis/*",
+    "get /healthz",
+    "get /livez",
+    "get /openapi",
+    "get /openapi/*",
+    "get /openid/v1/jwks",
+    "get /readyz",
+    "get /version",
+];
+
 /// The texts of an array.
 fn texts(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The API server's list of everything that the owner of a token may do in a namespace.
-fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> BTreeSet<String> {
+/// Everything that the owner of a token may do in a namespace, by the API server's list.
+struct Allowed {
+    /// Verbs, with groups and resources.
+    objects: BTreeSet<String>,
+    /// Verbs, with paths that lead to no object.
+    pages: BTreeSet<String>,
+}
+
+fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> Allowed {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -60,17 +84,23 @@ fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> BTreeSet<String
     // A token of the cluster reads no schemas of the API, which kubectl would compare the object with.
     let create = ["create", "--validate=false", "--output", "json", "-f", file.to_str().unwrap()];
     let answer: Value = serde_json::from_str(&cluster.kubectl_as(config, &create).unwrap()).unwrap();
-    let mut all = BTreeSet::new();
+    assert_ne!(answer["status"]["incomplete"], true, "the list has everything: {answer}");
+    let (mut objects, mut pages) = (BTreeSet::new(), BTreeSet::new());
+    for rule in answer["status"]["nonResourceRules"].as_array().unwrap() {
+        for verb in texts(&rule["verbs"]) {
+            pages.extend(texts(&rule["nonResourceURLs"]).iter().map(|path| format!("{verb} {path}")));
+        }
+    }
     for rule in answer["status"]["resourceRules"].as_array().unwrap() {
         for verb in texts(&rule["verbs"]) {
             for group in texts(&rule["apiGroups"]) {
                 for resource in texts(&rule["resources"]) {
-                    all.insert(format!("{verb} {group}/{resource}"));
+                    objects.insert(format!("{verb} {group}/{resource}"));
                 }
             }
         }
     }
-    all
+    Allowed { objects, pages }
 }
 
 /// A token has the rights of the lists above and these, those that every account has, and no others.
@@ -85,8 +115,12 @@ pub(super) fn no_other_right(cluster: &Cluster, config: &Path, more: &[&str]) {
     for (namespace, own) in NAMESPACES {
         let ours = REPORTER.iter().chain(own).chain(more);
         let mut wanted: BTreeSet<String> = ours.map(|&right| right.to_owned()).collect();
-        wanted.extend(allowed(cluster, &any, namespace));
-        assert_eq!(allowed(cluster, config, namespace), wanted, "in the namespace {namespace}");
+        let (any, found) = (allowed(cluster, &any, namespace), allowed(cluster, config, namespace));
+        wanted.extend(any.objects);
+        assert_eq!(found.objects, wanted, "in the namespace {namespace}");
+        assert_eq!(found.pages, any.pages, "in the namespace {namespace}");
+        let other = found.pages.iter().find(|page| !PAGES.contains(&page.trim_end_matches('/')));
+        assert_eq!(other, None, "in the namespace {namespace}");
     }
 }
 
