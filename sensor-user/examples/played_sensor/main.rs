@@ -1,6 +1,7 @@
 //! A daemon whose picture a test makes. Its reports are the daemon's own: the forensic log, `status.json` and the reporter's socket.
 //!
-//! In: a directory, the reporter's user id, and lines on the standard input. Out: `log`, `state`, `run/reporter.sock` and
+//! In: a directory, the reporter's user id, and lines on the standard input. With a third argument `manage` the daemon's own socket takes
+//! configs for the host in `root` in the directory, as in the mode `manage`, and plans by this program, as the daemon does. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
 //! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
@@ -12,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use applies::Applies;
 use holdfast::agent::open_drift::OpenDrift;
 use holdfast::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, Reports as _, RunFacts};
-use holdfast::apply::{NodePolicies, waits_or_none};
+use holdfast::apply::{NodeOrders, NodePolicies, plan_order, waits_or_none};
 use holdfast::clock::{Clock, SystemClock};
 use holdfast::desired::{DaemonInputs, NamedSources};
 use holdfast::report::metrics::{BuildInfo, Metrics};
@@ -34,14 +35,20 @@ use tokio::sync::mpsc::unbounded_channel;
 
 const BEAT: Duration = Duration::from_secs(1);
 const BOOT: &str = "played";
+/// The first word of the daemon's command line for a process that plans.
+const SUBCOMMAND: &str = "order";
 const SOURCE: &str = "99-worker";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|first| first == SUBCOMMAND).is_some() {
+        return order(arguments.collect()).await;
+    }
     let directory = arguments.next().context("give a directory")?;
     let uid = arguments.next().context("give the reporter's user id")?.parse()?;
-    let mut reporter = reporter(Path::new(&directory), uid)?;
+    let manages = arguments.next().is_some_and(|mode| mode == "manage");
+    let mut reporter = reporter(Path::new(&directory), uid, manages)?;
     let counts = node_counts(&reporter);
     reporter.end_turn(&mut vec![record(RecordKind::Start)], &counts);
     let applies = Applies::serve(&Path::new(&directory).join("run"))?;
@@ -73,8 +80,21 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+/// What the daemon's own program does for an order: it plans.
+async fn order(arguments: Vec<String>) -> Result<()> {
+    let [what, root, state] =
+        ["plan", "--host-root", "--state"].map(|name| arguments.iter().position(|word| word == name));
+    let after = |index: Option<usize>| index.and_then(|index| arguments.get(index + 1)).context("a path");
+    if what != Some(0) {
+        bail!("this program only plans");
+    }
+    let answer = plan_order(Path::new(after(root)?), Path::new(after(state)?)).await;
+    println!("{}", serde_json::to_string(&answer)?);
+    Ok(())
+}
+
 /// The daemon's reporter, at the beginning of a run.
-fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
+fn reporter(directory: &Path, uid: u32, manages: bool) -> Result<Reporter> {
     let [log, state, run] = ["log", "state", "run"].map(|name| directory.join(name));
     for directory in [&state, &run] {
         fs::create_dir_all(directory)?;
@@ -95,7 +115,8 @@ fn reporter(directory: &Path, uid: u32) -> Result<Reporter> {
     };
     let inputs = sources.daemon_inputs(DaemonInputs::default(), waits_or_none);
     let policies = Arc::new(NodePolicies::new(&inputs, ActionLimits::OBSERVE));
-    let orders = ReporterOrders { policies: Some(policies), configs: None };
+    let configs = manages.then(|| Arc::new(NodeOrders::new(&directory.join("root"), &state)) as _);
+    let orders = ReporterOrders { policies: Some(policies), configs };
     let places = Places { log, state, run, listen: None, reporter: Some(peer), orders };
     let metrics = Arc::new(Metrics::new(build, SystemClock.now()));
     let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);

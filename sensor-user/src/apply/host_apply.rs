@@ -81,6 +81,11 @@ pub struct ApplyConfigs {
 }
 
 impl ApplyConfigs {
+    /// Whether the new config declares nothing, and the present one something.
+    pub fn removes_everything(&self) -> bool {
+        self.new.declares_nothing() && !self.old.declares_nothing()
+    }
+
     /// Whether the plan between them has nothing to do: they are equal, and the present one was applied.
     pub(super) fn are_unchanged(&self, plan: &Plan) -> bool {
         plan.is_empty() && !self.forced && self.previous.is_some()
@@ -204,7 +209,7 @@ impl HostApply {
     }
 
     /// Reads the new config and the present one. Between them it finishes an interrupted apply or restores its old config;
-    /// `dry_run` does neither, and allows an empty config. Gives notes on the arguments to `progress`.
+    /// `dry_run` does neither. Gives notes on the arguments to `progress`.
     ///
     /// # Errors
     /// Bad input, or an earlier apply that cannot be finished.
@@ -241,13 +246,7 @@ impl HostApply {
         } else {
             compared
         };
-        if new.declares_nothing() && !old.declares_nothing() && !wanted.allow_empty {
-            if !dry_run {
-                return Err(HostApplyError::Empty);
-            }
-            progress(&format!("hint: {EMPTY}"));
-        }
-        Ok(ApplyConfigs {
+        let configs = ApplyConfigs {
             manifests: as_kept(read),
             old,
             previous: current,
@@ -255,7 +254,11 @@ impl HostApply {
             rollback_to: None,
             forced,
             has_force_file,
-        })
+        };
+        if configs.removes_everything() && !wanted.allow_empty {
+            return Err(HostApplyError::Empty);
+        }
+        Ok(configs)
     }
 
     /// The present config, and the config of an earlier apply as the new one: of the one before the current one by default.

@@ -14,6 +14,7 @@ mod hard;
 mod host;
 mod links;
 mod mco;
+mod orders;
 mod originals;
 mod overwritten;
 mod properties;

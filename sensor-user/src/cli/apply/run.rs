@@ -10,8 +10,16 @@ use crate::{
 };
 
 impl ApplyRun<'_> {
-    pub(super) fn configs(&self, wanted: NewConfig<'_>) -> anyhow::Result<ApplyConfigs> {
-        self.runtime.block_on(self.host.configs(wanted, self.options.dry_run, &mut say)).map_err(failed)
+    pub(super) fn configs(&self, mut wanted: NewConfig<'_>) -> anyhow::Result<ApplyConfigs> {
+        let dry_run = self.options.dry_run;
+        // Printing what an empty config would remove is allowed.
+        let is_allowed = wanted.allow_empty;
+        wanted.allow_empty |= dry_run;
+        let configs = self.runtime.block_on(self.host.configs(wanted, dry_run, &mut say)).map_err(failed)?;
+        if configs.removes_everything() && !is_allowed {
+            say(&format!("hint: {}", HostApplyError::Empty));
+        }
+        Ok(configs)
     }
 
     pub(in crate::cli) fn rollback_configs(&self, to: Option<u64>) -> anyhow::Result<ApplyConfigs> {
