@@ -26,10 +26,10 @@ struct Compiled {
     target: GlobMatcher,
 }
 
-/// All link exceptions of a rule. A clone shares them.
+/// All link exceptions of a rule. A clone shares them. It is one pointer, because each expectation has room for the largest kind.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<LinkException>", into = "Vec<LinkException>")]
-pub struct LinkExceptions(Arc<[Compiled]>);
+pub struct LinkExceptions(Option<Arc<Vec<Compiled>>>);
 
 /// Which field of which exception is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,27 +58,32 @@ impl LinkExceptions {
             let target = matcher(&exception.target).map_err(fault("target"))?;
             Ok(Compiled { exception, name, target })
         });
-        Ok(Self(compiled.collect::<Result<_, _>>()?))
+        let compiled = compiled.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self((!compiled.is_empty()).then(|| Arc::new(compiled))))
+    }
+
+    fn compiled(&self) -> impl Iterator<Item = &Compiled> {
+        self.0.iter().flat_map(|all| all.iter())
     }
 
     /// Whether one of them is about links with this name.
     pub fn has_name(&self, name: &str) -> bool {
-        self.0.iter().any(|one| one.name.is_match(name))
+        self.compiled().any(|one| one.name.is_match(name))
     }
 
     /// Whether a link with this name and target matches one of them.
     pub fn matches(&self, name: &str, target: &Path) -> bool {
-        self.0.iter().any(|one| one.name.is_match(name) && one.target.is_match(target))
+        self.compiled().any(|one| one.name.is_match(name) && one.target.is_match(target))
     }
 
     /// The exceptions, in their order.
     pub fn all(&self) -> impl Iterator<Item = &LinkException> {
-        self.0.iter().map(|one| &one.exception)
+        self.compiled().map(|one| &one.exception)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 }
 
