@@ -86,7 +86,7 @@ impl<P: LogPages> NodeLog<P> {
             KeptEntry::Rotated { oldest } => {
                 screen.note(&format!(
                     "note: rotation removed entry {sequence}, which the DriftReport keeps: the log begins at entry {oldest}. Nothing \
-                     shows whether somebody wrote it anew"
+                     shows whether the log was written anew"
                 ))?;
                 Ok(log)
             }
