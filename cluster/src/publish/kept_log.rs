@@ -51,7 +51,7 @@ impl KeptLog {
         self.rewritten = self.rewritten.take().or_else(|| last.log_rewritten.clone());
     }
 
-    /// The report is a new one. Somebody who deletes a report has read it.
+    /// The report is a new one. An admin deletes the old one after reading it.
     pub(super) fn forget_rewriting(&mut self) {
         self.rewritten = None;
     }

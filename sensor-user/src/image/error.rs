@@ -151,6 +151,12 @@ pub enum ImageError {
          host that boots images"
     )]
     NoPristine,
+    /// The booted image has no index that applies.
+    #[error(
+        "the booted image has no index, or an old one; make it with `holdfast image index --ostree` on an ostree host, or else with `holdfast \
+         image index LAYOUT`"
+    )]
+    BootedNotIndexed,
     /// There is no index of the host's extensions or packages, of its commit, or of a baseline.
     #[error("there is no index of this host's {0}; make it with `holdfast image index --{0}`")]
     NotIndexed(&'static str),
@@ -321,6 +327,7 @@ impl ImageError {
             | Self::Ambiguous { .. }
             | Self::NoPackages
             | Self::NoPristine
+            | Self::BootedNotIndexed
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
             | Self::OtherCommit

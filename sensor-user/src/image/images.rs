@@ -28,7 +28,7 @@ pub const BASELINE: &str = "baseline";
 /// How the names of the indexes of other ostree commits begin.
 const COMMIT: &str = "ostree-";
 /// The fewest digits of the beginning of a digest or of a checksum.
-const FEWEST: usize = 6;
+pub(super) const FEWEST: usize = 6;
 
 /// The directory of all indexes.
 #[derive(Debug, Clone)]

@@ -156,7 +156,7 @@ pub(crate) fn expected_in_etc(observer: &Observer, state: &Path) -> Result<Vec<E
     }
     let chosen = applying(&Images::of(state), observer)?;
     if !chosen.is_whole(observer) {
-        return Err(ImageError::NotIndexed(super::OSTREE));
+        return Err(ImageError::BootedNotIndexed);
     }
     let mut known: BTreeSet<Box<[u8]>> = BTreeSet::new();
     let mut found = Vec::new();

@@ -76,6 +76,11 @@ impl Case {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
+    /// What a repair of the host knows.
+    fn context<'a>(&'a self, ids: &'a Ids) -> RepairContext<'a> {
+        RepairContext { observer: &self.restorer.observer, rendered: &self.rendered, ids, pristine: None }
+    }
+
     fn restore_thing(&mut self, thing: &Thing) -> Result<Vec<String>, RepairError> {
         let expectation =
             self.expectations.iter().find(|expectation| expectation.thing == *thing).unwrap().clone();

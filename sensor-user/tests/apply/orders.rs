@@ -1,6 +1,6 @@
 //! Configs that a reporter hands in over the daemon's socket, with the daemon's own orders and the process that plans.
 //!
-//! The daemon is `played_sensor`, an example of this crate, whose picture nobody makes here. `cargo test` builds it.
+//! The daemon is `played_sensor`, an example of this crate. These tests give it no picture. `cargo test` builds it.
 
 use crate::world::World;
 use sensor_model::socket::{CONFIG, PlannedConfig, SocketError, SocketErrorReason};

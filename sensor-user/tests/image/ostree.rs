@@ -148,6 +148,9 @@ fn repair_of_the_images_etc_puts_each_path_back_that_no_config_declares() {
     for (path, kept) in [("etc/machine-id", "0123\n"), ("etc/local.conf", "of the host\n")] {
         assert_eq!(fs::read_to_string(world.at("root").join(path)).unwrap(), kept);
     }
+    fs::remove_file(world.at("state/images/ostree.index")).unwrap();
+    let result = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "HOST", "STATE"]);
+    assert!(result.code == 2 && result.err.contains("the booted image has no index"), "{result:?}");
     fs::remove_dir_all(world.at("root/usr/etc")).unwrap();
     let result = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "HOST", "STATE"]);
     assert!(result.code == 2 && result.err.contains("does not keep the /etc"), "{result:?}");

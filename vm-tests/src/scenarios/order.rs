@@ -126,7 +126,7 @@ fn first() -> Result<String> {
     Ok(progress.to_string())
 }
 
-/// While a process of root with the name of the Machine Config Operator's daemon runs, the reporter is told to leave the node alone.
+/// While a process of root with the name of the Machine Config Operator's daemon runs, the progress says so. The reporter then writes nothing.
 fn beside_operator() -> Result<String> {
     let program = "/run/machine-config-daemon";
     fs::copy("/bin/sleep", program)?;

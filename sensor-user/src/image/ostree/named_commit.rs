@@ -4,7 +4,10 @@
 //! branches. It reads no object.
 
 use crate::{
-    image::error::{ImageError, OstreeFault},
+    image::{
+        error::{ImageError, OstreeFault},
+        images::FEWEST,
+    },
     observation::{Observer, checksum_of},
 };
 
@@ -12,8 +15,6 @@ use crate::{
 pub const BOOTED: &str = "booted";
 /// The word for the deployment of the next boot, while it is staged.
 const STAGED: &str = "staged";
-/// The fewest digits of a checksum's beginning.
-const FEWEST: usize = 6;
 
 /// A commit.
 pub(super) struct NamedCommit {

@@ -28,12 +28,7 @@ fn an_object_that_replaces_the_temporary_name_of_a_link_gets_neither_its_owner_n
     let roots_link = case.at("/etc/roots-link");
     symlink("/etc/elsewhere", &roots_link).unwrap();
     let ids = Ids::default();
-    let host = RepairContext {
-        observer: &case.restorer.observer,
-        rendered: &case.rendered,
-        ids: &ids,
-        pristine: None,
-    };
+    let host = case.context(&ids);
     let link = Path::new("/home/core/link");
     let place = host.place(link, None).unwrap();
     for bait in [&roots, &roots_link] {
@@ -68,12 +63,7 @@ fn an_object_that_replaces_the_temporary_name_of_a_file_right_before_the_rename_
     let case = Case::new();
     let [_, roots] = with_baits(&case);
     let ids = Ids::default();
-    let host = RepairContext {
-        observer: &case.restorer.observer,
-        rendered: &case.rendered,
-        ids: &ids,
-        pristine: None,
-    };
+    let host = case.context(&ids);
     let home = case.at("/home/core");
     let place = host.place(Path::new("/home/core/file"), None).unwrap();
     let make = |name: &std::ffi::OsStr| Ok::<_, Errno>(fs::File::create_new(home.join(name)).unwrap());
@@ -110,12 +100,7 @@ fn a_file_of_root_that_replaced_a_directory_or_a_file_since_the_observation_keep
     let case = Case::new();
     let baits = with_baits(&case);
     let ids = Ids::default();
-    let host = RepairContext {
-        observer: &case.restorer.observer,
-        rendered: &case.rendered,
-        ids: &ids,
-        pristine: None,
-    };
+    let host = case.context(&ids);
     let owner = || Owner::Id(1000);
     let difference = |kind| {
         let text = |text: &str| text.to_owned();

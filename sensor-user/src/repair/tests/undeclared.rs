@@ -25,12 +25,7 @@ fn an_excepted_link_stays_and_a_link_to_another_target_is_moved() {
         except_links: LinkExceptions::new(vec![link]).unwrap(),
     };
     let ids = Ids::default();
-    let host = RepairContext {
-        observer: &case.restorer.observer,
-        rendered: &case.rendered,
-        ids: &ids,
-        pristine: None,
-    };
+    let host = case.context(&ids);
     fs::create_dir(case.at("/state")).unwrap();
     let quarantine = Quarantine::open(&case.at("/state")).unwrap();
     let rule = ClosedBy {
