@@ -118,6 +118,7 @@ pub struct ReporterMetrics {
     up: Gauge,
     updating: Gauge,
     os_image_out_of_step: Gauge,
+    log_rewritten: Gauge,
     reviews: Family<ReviewLabels, Counter>,
 }
 
@@ -154,6 +155,11 @@ impl ReporterMetrics {
     /// Notes whether an opinion about the booted image is out of step.
     pub fn os_image_is_out_of_step(&self, is_out_of_step: bool) {
         self.os_image_out_of_step.set(is_out_of_step.into());
+    }
+
+    /// Notes whether the node's forensic log was written anew, as the report says.
+    pub fn log_is_rewritten(&self, is_rewritten: bool) {
+        self.log_rewritten.set(is_rewritten.into());
     }
 
     /// Counts a request to the API server about a token.
@@ -204,6 +210,11 @@ impl ReporterMetrics {
             self.os_image_out_of_step.clone(),
         );
         registry.register(
+            "log_rewritten",
+            "1 while the DriftReport says that the node's forensic log was written anew",
+            self.log_rewritten.clone(),
+        );
+        registry.register(
             "token_reviews",
             "Requests to the API server about callers' tokens by kind and result",
             self.reviews.clone(),
@@ -229,6 +240,7 @@ mod tests {
         metrics.sensor_answered(false);
         metrics.node_is_updating(true);
         metrics.os_image_is_out_of_step(true);
+        metrics.log_is_rewritten(true);
         metrics.reviewed(ReviewKind::Token, true);
         let page = metrics.page();
         for line in [
@@ -238,6 +250,7 @@ mod tests {
             "holdfast_reporter_sensor_up 0",
             "holdfast_reporter_node_updating 1",
             "holdfast_reporter_os_image_out_of_step 1",
+            "holdfast_reporter_log_rewritten 1",
             "holdfast_reporter_token_reviews_total{kind=\"token\",result=\"answered\"} 1",
         ] {
             assert!(page.contains(line), "{line} is missing:\n{page}");

@@ -20,6 +20,7 @@ mod layers;
 mod manifests;
 mod matrix;
 mod parts;
+mod pod_monitor;
 mod qemu;
 mod queue;
 mod reference;

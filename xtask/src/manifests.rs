@@ -1,6 +1,6 @@
 //! Manifests that are made of other files of the repository.
 //!
-//! In: the alerts in `policies/prometheus`, the admission policies in `deploy/admission`. Out: the alerts as a `PrometheusRule`, and the
+//! In: alerts and scrape in `policies/prometheus`, the admission policies in `deploy/admission`. Out: the alerts as a `PrometheusRule`, the scrape as a `PodMonitor`, and the
 //! policies in the form in which an API server reads them from its own disk. `cargo xtask generate` keeps them.
 
 use std::fs;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::dist::root;
+use crate::pod_monitor::{self, SCRAPE};
 
 /// The files with alerts.
 pub(crate) const ALERTS: [&str; 2] = ["policies/prometheus/rules.yaml", "policies/prometheus/cluster.yaml"];
@@ -28,6 +29,10 @@ pub(crate) fn generated() -> Result<Vec<(PathBuf, String)>> {
     let policies = static_policies(&read(POLICIES)?)?;
     Ok(vec![
         ("deploy/kustomize/components/prometheus/rules.yaml".into(), prometheus_rule(&alerts)?),
+        (
+            "deploy/kustomize/components/prometheus/podmonitor.yaml".into(),
+            format!("{MADE} of {SCRAPE}.\n{}", pod_monitor::of_scrape(&read(SCRAPE)?)?),
+        ),
         (
             "deploy/admission/static/policies-manage/reporter.yaml".into(),
             for_manage(&policies, &read(MANAGE)?)?,

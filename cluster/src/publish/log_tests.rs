@@ -74,6 +74,7 @@ async fn a_log_that_was_written_anew_is_in_the_report_at_once_and_in_one_event()
     for other in [&["/x"][..], &["/x", "/b"], &["/x", "/b", "/c", "/d"]] {
         let mut case = Case::new(&["/a", "/b"], good);
         case.round(&["/etc/a"]).await;
+        assert!(case.publisher.metrics.page().contains("holdfast_reporter_log_rewritten 0\n"));
         let kept = case.log.lock().unwrap().kept();
         case.write_anew(other);
         // A longer log shows no contradiction by its newest entry, so it is compared with the next write.
@@ -82,6 +83,7 @@ async fn a_log_that_was_written_anew_is_in_the_report_at_once_and_in_one_event()
         let report = report.unwrap();
         assert_eq!(report["logRewritten"]["sequence"], 2, "{report}");
         assert_eq!(report["logRewritten"]["hash"], kept.hash);
+        assert!(case.publisher.metrics.page().contains("holdfast_reporter_log_rewritten 1\n"));
         assert_eq!(report["log"]["sequence"], other.len(), "the entry of the new log is kept from now on");
         let [event] = &events[..] else { panic!("{events:?}") };
         assert_eq!((event.line(), &event.body["type"]), (format!("POST {EVENTS}"), &json!("Warning")));

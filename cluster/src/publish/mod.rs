@@ -177,6 +177,7 @@ impl Publisher {
             let image = finding.status.os_image.as_ref();
             self.metrics.os_image_is_out_of_step(image.is_some_and(|image| image.out_of_step.is_some()));
             again = again.min(self.write_report(&uid, &finding.status).await);
+            self.metrics.log_is_rewritten(self.log.rewritten().is_some());
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
             again = again.min(self.write_annotations(&uid, write).await);
