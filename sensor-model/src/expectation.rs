@@ -4,8 +4,10 @@
 //! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
 //! stays in memory. A repair or a diff decodes the bytes from the config again.
 
+mod os_image;
 mod source;
 
+pub use os_image::{NotCarried, OsImageExpectation};
 pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
 
 use crate::{
@@ -368,13 +370,6 @@ pub struct KernelArgumentsExpectation {
     /// Those among them that take effect with the next boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<String>,
-}
-
-/// The image that must be booted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct OsImageExpectation {
-    /// As declared (`osImageURL`).
-    pub image: String,
 }
 
 /// The declared state of one thing.

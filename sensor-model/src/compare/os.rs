@@ -4,7 +4,7 @@
 
 use crate::{
     difference::{Difference, DifferenceKind},
-    expectation::{KernelArgumentsExpectation, OsImageExpectation},
+    expectation::{KernelArgumentsExpectation, NotCarried, OsImageExpectation},
     os::{Deployment, arguments::missing},
     text::quote,
 };
@@ -26,14 +26,37 @@ pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String])
     }]
 }
 
+/// Compares the booted image with the expected one, and with the config that it was built from.
+pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
+    let lacking = declared.not_carried.as_deref().map(not_carried);
+    another_image(declared, booted).into_iter().chain(lacking).collect()
+}
+
+fn not_carried(lacking: &NotCarried) -> Difference {
+    let mut paths = lacking.paths.join(", ");
+    if lacking.more > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(paths, " and {} more", lacking.more);
+    }
+    let config = &lacking.config;
+    Difference {
+        kind: DifferenceKind::OsImage,
+        expected: format!("the files of {config}"),
+        text: format!(
+            "the booted image was built from {config}, and does not have these files as {config} declares them: {paths}"
+        ),
+        found: paths,
+    }
+}
+
 /// Compares the booted image with the one that the cluster built for the node. Without one it compares it with the config's. If the
 /// cluster built one, the text of a difference also names the config's image. An image that the cluster built and that the next boot is into
 /// is no difference: the Machine Config Operator's daemon names it before it reboots the node.
-pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
+fn another_image(declared: &OsImageExpectation, booted: &Deployment) -> Option<Difference> {
     let built = booted.cluster_image.as_deref();
     let expected = built.unwrap_or(&declared.image);
     if booted.is(expected) || (built.is_some() && booted.cluster_image_is_staged) {
-        return Vec::new();
+        return None;
     }
     let (expected, found) = (expected.to_owned(), booted.name().to_owned());
     let mut text = format!("expected target osImageURL {}, have {}", quote(&expected), quote(&found));
@@ -46,5 +69,5 @@ pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<D
             let _ = write!(text, "neither that one nor the config's, {}", quote(&declared.image));
         }
     }
-    vec![Difference { kind: DifferenceKind::OsImage, expected, found, text }]
+    Some(Difference { kind: DifferenceKind::OsImage, expected, found, text })
 }

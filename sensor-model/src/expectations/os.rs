@@ -25,7 +25,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
     if let Some(image) = rendered.os_image_url.as_ref().filter(|image| !image.value.is_empty()) {
         found.push(Expectation {
             thing: Thing::OsImage,
-            expected: Expected::OsImage(OsImageExpectation { image: image.value.clone() }),
+            expected: Expected::OsImage(OsImageExpectation::of(image.value.clone())),
             ssh_keys: false,
             label: None,
             source: image.source.clone().into(),

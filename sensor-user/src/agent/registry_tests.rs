@@ -115,7 +115,7 @@ fn of_several_things_at_one_path_each_is_concerned() {
 fn a_thing_without_a_watch_is_concerned_when_an_ancestor_of_its_path_moves() {
     let booted = Expectation {
         thing: Thing::OsImage,
-        expected: Expected::OsImage(OsImageExpectation { image: "registry/os".to_owned() }),
+        expected: Expected::OsImage(OsImageExpectation::of("registry/os")),
         ..file("/unused")
     };
     let registry =

@@ -14,6 +14,7 @@ use super::foreign::foreign;
 use super::kernel_programs::KernelPrograms;
 use super::registry::{self, Inode, PackedInode, WatchRegistry};
 use crate::desired::Desired;
+use crate::image::held_back;
 use crate::kernel::maps::MapsError;
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;
@@ -321,7 +322,8 @@ impl Verifier {
         {
             unit.file_state = state;
         }
-        let differences = compare(expectation, &observation, &desired.ids);
+        let mut differences = compare(expectation, &observation, &desired.ids);
+        differences.extend(held_back(&self.observer, expectation, &differences));
         let changed_ns = match &observation {
             Observation::Object(object) => i64::try_from(object.changed_ns).unwrap_or(0),
             _ => 0,

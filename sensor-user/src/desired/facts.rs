@@ -8,7 +8,7 @@ use sensor_model::{
     closed::HostDirectories,
     compare::Ids,
     drift_policy::DriftPolicy,
-    expectation::{Expectation, Expected, Owner, Thing},
+    expectation::{Expectation, Expected, NotCarried, Owner, Thing},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -36,6 +36,10 @@ pub trait HostFacts {
 
     /// What the host's image, packages and baseline have at the paths that a policy's rules name.
     fn image_things(&self, policy: &DriftPolicy, state: &Path) -> Vec<Expectation>;
+
+    /// What the booted image lacks of the config with this name, which makes the expectations `declared`; `None` if it lacks nothing, or the
+    /// host does not show it.
+    fn not_carried(&self, config: &str, declared: &[Expectation], state: &Path) -> Option<NotCarried>;
 
     /// The versions of the facts about directories and images now.
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion;

@@ -72,6 +72,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
+    compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
     // Read before the directories: if they change meanwhile, the next comparison finds another version.
     let directories = host.directories_version(&policy, &inputs.state);
     let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
@@ -114,6 +115,26 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
         rendered,
         desired: Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing },
     })
+}
+
+/// Adds to the expectation of the OS image what the booted image lacks of the config, if it was built from it. An image is built from one
+/// rendered config.
+fn compare_image_with_config(
+    expectations: &mut [Expectation],
+    rendered: &Rendered,
+    host: &dyn HostFacts,
+    state: &Path,
+) {
+    let [config] = &rendered.sources[..] else { return };
+    if !expectations.iter().any(|one| matches!(one.expected, Expected::OsImage(_))) {
+        return;
+    }
+    let lacking = host.not_carried(&config.machine_config, expectations, state).map(Box::new);
+    for expectation in expectations {
+        if let Expected::OsImage(image) = &mut expectation.expected {
+            image.not_carried.clone_from(&lacking);
+        }
+    }
 }
 
 /// The paths at which a config takes precedence over the image.

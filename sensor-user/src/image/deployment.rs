@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub(super) fn deployment(observer: &Observer) -> Option<Deployment> {
     let expectation = Expectation {
         thing: Thing::OsImage,
-        expected: Expected::OsImage(OsImageExpectation { image: String::new() }),
+        expected: Expected::OsImage(OsImageExpectation::of("")),
         ssh_keys: false,
         label: None,
         source: Source::new(String::new(), String::new()).into(),

@@ -3,15 +3,14 @@
 //! In: an index and an observer. Out: what differs at one path or at all paths, with the layer to blame. It reads each file once and
 //! changes nothing.
 
-use super::{content, deployment, error::ImageError, index::ImageIndex};
+use super::{content, deployment, error::ImageError, held_back::shipping_another, index::ImageIndex};
 use crate::{observation::Observer, packages};
 use nix::fcntl::OFlag;
 use sensor_model::{
-    difference::{Difference, DifferenceKind, all_unreadable},
+    difference::{Difference, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
     image::{ImageEntry, ImageSource, Known, KnownXattrs, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
-    os::PristineEtc,
 };
 use std::{
     collections::VecDeque,
@@ -183,25 +182,11 @@ impl<'a> Verifier<'a> {
         entry: &ImageEntry,
         source: &ExpectationSource,
     ) -> Option<String> {
-        let shipped = PristineEtc::Ostree.place(path)?;
-        let differs = |deployment: &&PathBuf| {
-            let there = deployment.join(shipped.strip_prefix("/").unwrap_or(&shipped));
-            let expectation = entry.expectation(&there, source.clone());
-            let found = differences(
-                entry,
-                &expectation,
-                &self.observer.observe(&expectation).observation,
-                KnownXattrs::None,
-            );
-            found.iter().any(|difference| {
-                matches!(
-                    difference.kind,
-                    DifferenceKind::Content | DifferenceKind::LinkTarget | DifferenceKind::Type
-                )
-            })
-        };
-        let other = self.others.iter().find(differs)?;
-        Some(other.file_name()?.to_string_lossy().into_owned())
+        shipping_another(&self.others, path, |there| {
+            let expectation = entry.expectation(there, source.clone());
+            let found = self.observer.observe(&expectation).observation;
+            differences(entry, &expectation, &found, KnownXattrs::None)
+        })
     }
 
     /// The MD5 of a file whose package has no better digest. A file that cannot be read is not observed either.

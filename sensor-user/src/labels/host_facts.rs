@@ -10,7 +10,7 @@ use crate::{
 use sensor_model::{
     closed::HostDirectories,
     drift_policy::DriftPolicy,
-    expectation::{Expectation, Thing},
+    expectation::{Expectation, NotCarried, Thing},
 };
 use std::{collections::BTreeSet, path::Path};
 
@@ -41,6 +41,10 @@ impl HostFacts for Observer {
 
     fn image_things(&self, policy: &DriftPolicy, state: &Path) -> Vec<Expectation> {
         image::expected(self, policy, state)
+    }
+
+    fn not_carried(&self, config: &str, declared: &[Expectation], state: &Path) -> Option<NotCarried> {
+        image::not_carried(self, state, config, declared)
     }
 
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion {

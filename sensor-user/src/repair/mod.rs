@@ -21,6 +21,7 @@ pub(crate) use file::declared_lines;
 
 use crate::{
     disk,
+    image::held_back,
     observation::{Observer, host_observer::HostObserver},
 };
 use context::RepairContext;
@@ -70,7 +71,8 @@ impl Restorer {
         ids: &Ids,
     ) -> (Observation, Vec<Difference>) {
         let (observed, _) = self.units.observe(expectation).await;
-        let differences = compare(expectation, &observed.observation, ids);
+        let mut differences = compare(expectation, &observed.observation, ids);
+        differences.extend(held_back(&self.observer, expectation, &differences));
         (observed.observation, differences)
     }
 

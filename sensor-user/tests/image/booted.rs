@@ -97,3 +97,45 @@ fn a_deployment_of_a_branch_has_no_digest() {
     let booted = booted_image(&Observer::new(&world.at("root")).unwrap(), &images);
     assert_eq!(booted, Some(BootedImage { name: Some("os/stable".to_owned()), digest: None, config: None }));
 }
+
+#[test]
+fn an_image_that_lacks_files_of_the_config_that_it_was_built_from_is_a_difference_of_the_os_image() {
+    let (world, digest) = World::in_sync();
+    world.boot(&digest);
+    let check = |name: &str, content: &str, path: &str, mode: u32| {
+        let file = |path: &str, content: &str, mode: u32| json!({ "path": path, "mode": mode, "contents": { "source": format!("data:,{content}") } });
+        let config = json!({
+            "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": { "name": name },
+            "spec": {
+                "osImageURL": format!("os.example/os@{digest}"),
+                "config": {
+                    "ignition": { "version": "3.4.0" },
+                    // The index has nothing of `/var`, and `/bin` is a link.
+                    "storage": { "files": [
+                        file("/etc/motd", content, mode), file(path, "a=1%0A", 0o644), file("/var/lib/x", "x", 0o644), file("/bin/x", "x", 0o644),
+                    ] },
+                },
+            },
+        });
+        fs::write(world.at("config.yaml"), config.to_string()).unwrap();
+        let report = world.run(&["check", "CONFIG", "HOST", "STATE", "-o", "json"]).json("check");
+        let drifted = report["drifted"].as_array().unwrap().iter();
+        let differences = drifted.flat_map(|thing| thing["differences"].as_array().unwrap());
+        let of_image = differences.filter(|difference| difference["kind"] == "os-image");
+        of_image.map(|difference| difference["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (same, app) = ("hello%0A", "/etc/app.conf");
+    assert_eq!(check("rendered-0", same, app, 0o644), [""; 0]);
+    for (content, path, mode, lacking) in [
+        ("other", app, 0o644, "/etc/motd"),
+        (same, app, 0o600, "/etc/motd"),
+        (same, "/etc/new/app.conf", 0o644, "/etc/new/app.conf"),
+        ("other", "/etc/new.conf", 0o644, "/etc/motd, /etc/new.conf"),
+    ] {
+        let [text] = &check("rendered-0", content, path, mode)[..] else { panic!("{lacking}") };
+        assert!(text.contains("built from rendered-0") && text.ends_with(&format!(": {lacking}")), "{text}");
+    }
+    assert_eq!(check("rendered-1", "other", app, 0o644), [""; 0], "it was built from another config");
+    fs::remove_dir_all(world.at("state")).unwrap();
+    assert_eq!(check("rendered-0", "other", app, 0o644), [""; 0], "nothing is known of the image");
+}

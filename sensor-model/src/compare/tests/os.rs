@@ -32,7 +32,7 @@ fn an_argument_that_waits_for_the_next_boot_is_no_difference_and_hides_no_other_
 
 #[test]
 fn another_booted_image_is_reported_with_both_names() {
-    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let declared = OsImageExpectation::of("quay.io/os@sha256:1");
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let booted = Deployment { image: Some("quay.io/os@sha256:2".to_owned()), ..Deployment::default() };
     let found = compare(&expectation, &Observation::Os(booted), &Ids::default());
@@ -45,7 +45,7 @@ fn another_booted_image_is_reported_with_both_names() {
 
 #[test]
 fn the_image_that_the_cluster_built_takes_the_place_of_the_config_s() {
-    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let declared = OsImageExpectation::of("quay.io/os@sha256:1");
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let booted = |image: &str| {
         let booted = Deployment {
@@ -71,7 +71,7 @@ fn the_image_that_the_cluster_built_takes_the_place_of_the_config_s() {
 
 #[test]
 fn an_image_that_the_cluster_built_and_that_waits_for_the_reboot_is_no_difference() {
-    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let declared = OsImageExpectation::of("quay.io/os@sha256:1");
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let booted = |built: Option<&str>, staged| {
         let booted = Deployment {
@@ -88,7 +88,7 @@ fn an_image_that_the_cluster_built_and_that_waits_for_the_reboot_is_no_differenc
 
 #[test]
 fn an_unreadable_booted_deployment_is_not_compliant() {
-    let declared = OsImageExpectation { image: "a".to_owned() };
+    let declared = OsImageExpectation::of("a");
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let found = compare(&expectation, &Observation::Missing, &Ids::default());
     assert_eq!(found[0].kind, DifferenceKind::Unreadable);

@@ -53,7 +53,7 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
         )
     });
     let image = "[a-z]{1,5}(@sha256:[0-9a-f]{4})?"
-        .prop_map(|image| expect(Thing::OsImage, Expected::OsImage(OsImageExpectation { image })));
+        .prop_map(|image| expect(Thing::OsImage, Expected::OsImage(OsImageExpectation::of(image))));
     let hierarchy = "/(usr|etc|opt)?".prop_map(|path| {
         expect(Thing::hierarchy(path), Expected::Hierarchy(HierarchyExpectation::default()))
     });

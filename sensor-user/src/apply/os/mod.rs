@@ -198,7 +198,7 @@ impl OsHost {
         if change.old_image != change.new_image
             && let Some(image) = &change.new_image
         {
-            let expected = Expected::OsImage(OsImageExpectation { image: image.clone() });
+            let expected = Expected::OsImage(OsImageExpectation::of(image.clone()));
             // The change was to boot the config's image, whatever the cluster built.
             let booted = Observation::Os(Deployment { cluster_image: None, ..self.booted()? });
             let expectation = expectation(Thing::OsImage, expected);
@@ -295,7 +295,7 @@ fn expectation(thing: Thing, expected: Expected) -> Expectation {
 
 /// The deployment that a host booted.
 fn booted(observer: &Observer) -> Result<Deployment, OsError> {
-    let expected = Expected::OsImage(OsImageExpectation { image: String::new() });
+    let expected = Expected::OsImage(OsImageExpectation::of(""));
     match observer.observe(&expectation(Thing::OsImage, expected)).observation {
         Observation::Os(deployment) => Ok(deployment),
         other => Err(OsError::NoDeploymentRead(other.summary())),

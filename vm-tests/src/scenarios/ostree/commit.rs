@@ -16,7 +16,7 @@ const FILE: &str = "/usr/lib/os-version";
 /// A file of the commit's `/usr/etc`, with another content in each version.
 const SHIPPED: &str = "/etc/demo-shipped/pinned";
 /// Another one, which no config of the scenario declares.
-const UNDECLARED: &str = "/etc/debian_version";
+pub(super) const UNDECLARED: &str = "/etc/debian_version";
 
 /// The index of the booted commit.
 const INDEX: &str = "/var/lib/holdfast/images/ostree.index";
@@ -108,6 +108,10 @@ pub(super) fn watched() -> Result<String> {
     let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
     ensure!(local["path"] == UNDECLARED && local["detail"]["policy"] == "observe", "{local}");
     ensure!(local["actor"]["pid"] == std::process::id(), "this process changed it: {local}");
+    // The other version, which is still deployed, ships another content.
+    let kinds: Vec<&Value> =
+        local["differences"].as_array().into_iter().flatten().map(|one| &one["kind"]).collect();
+    ensure!(kinds == ["content", "held-back"], "{local}");
     fs::write(UNDECLARED, content)?;
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");

@@ -7,15 +7,17 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
+use super::commit::UNDECLARED;
 use super::node::{DEFAULT, manifest, report};
 use crate::guest::ostree::VERSIONS;
 use crate::guest::run;
 use crate::scenarios::apply::{holdfast, result};
 
-/// Version 2 gets another default of a file that a config is about to declare.
+/// Version 2 gets another default of a file that a config is about to declare, and of one that none declares.
 pub(super) fn other_default() -> Result<()> {
     fs::create_dir_all("/root/more/usr/etc")?;
     fs::write(format!("/root/more/usr{DEFAULT}"), "of the second version\n")?;
+    fs::write(format!("/root/more/usr{UNDECLARED}"), "of the second version\n")?;
     let branch = VERSIONS[1].branch;
     let trees = [format!("--tree=ref={branch}"), "--tree=dir=/root/more".to_owned()];
     run("ostree", &["commit", "-s", VERSIONS[1].name, "-b", branch, &trees[0], &trees[1]]).map(drop)
