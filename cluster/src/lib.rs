@@ -3,7 +3,7 @@
 //! The reporter has no rights on the host but the connection to the sensor's socket. The sensor has no network.
 //!
 //! ```text
-//! the sensor's socket -> socket -> reports (with the names of pods) -> publish -> the API server
+//! the sensor's socket -> socket -> reports (with the names of pods and containers) -> publish -> the API server
 //! ```
 //!
 //! A module takes only from the modules above it in this list:
@@ -19,7 +19,7 @@
 //! | [`reports`] | what the sensor found, as the cluster sees it |
 //! | [`client`] | connections to the API server |
 //! | [`reads`] | reads of the own Node and its pods, in the node's name |
-//! | [`pods`] | names of pods by their uids |
+//! | [`pods`] | names of pods by their uids, of containers by their ids |
 //! | [`metrics`] | the reporter's own metrics |
 //! | [`publish`] | the writes to the API server |
 //! | `node_watch` | the watch on the own Node |

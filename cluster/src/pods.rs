@@ -1,25 +1,30 @@
-//! Names of pods by their uids.
+//! Names of pods by their uids, and of their containers by their ids.
 //!
-//! In: uids that the sensor found in control groups. Out: namespace and name of each pod that the API server knows on this node.
-//! Only an unknown uid causes a request. Without an answer a pod keeps its uid, and nothing else is delayed for long.
+//! In: uids and ids that the sensor found in control groups. Out: namespace and name of each pod that the API server knows on this
+//! node, and the name of each wanted container. Only an unknown uid or id causes a request. Without an answer it stays alone in the
+//! report, and nothing else is delayed for long. The kubelet writes the id of a new container some seconds after its start.
 
 use crate::backoff::Backoff;
 use crate::reads::Reads;
 use crate::reports::{PodName, PodNames};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::{Api, ListParams, PartialObjectMeta};
+use kube::api::{Api, ApiResource, ListParams, NotUsed, Object};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// The annotation that the API server's copy of a static pod has: the uid in the pod's control group.
-const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
+pub(crate) const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
 
-/// Most pods of an answer. A kubelet runs 110 by default.
-const PODS: u32 = 1000;
+/// Most pods of an answer, which has whole pods. A kubelet runs 110 by default.
+const PAGE: u32 = 250;
 
-/// Most names that are kept, those of pods that ended included.
+/// Most answers for one list.
+const PAGES: usize = 4;
+
+/// Most names of pods that are kept, those of pods that ended included. Of containers only the wanted ones have their names kept.
 const NAMES: usize = 4096;
 
 /// Longest wait for an answer. The report goes out without the names then.
@@ -31,13 +36,57 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause between requests for the same unknown pods.
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
+/// The type of pods in the API.
+pub(crate) fn resource() -> ApiResource {
+    ApiResource::erase::<Pod>(&())
+}
+
+/// The only fields of a pod's status that are read, so that the others take no memory.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct PodContainers {
+    #[serde(rename = "containerStatuses")]
+    main: Vec<ContainerIds>,
+    #[serde(rename = "initContainerStatuses")]
+    init: Vec<ContainerIds>,
+    #[serde(rename = "ephemeralContainerStatuses")]
+    ephemeral: Vec<ContainerIds>,
+}
+
+/// One container of a pod: its present run and the one before.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerIds {
+    name: String,
+    /// `RUNTIME://ID`; absent until the runtime has created the container.
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    last_state: LastState,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct LastState {
+    terminated: Option<LastRun>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct LastRun {
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+}
+
+/// A pod with its metadata and its containers.
+type ContainersPod = Object<NotUsed, PodContainers>;
+
 /// The pods of the node.
 #[derive(Debug)]
 pub struct Pods {
     reads: Reads,
     node: String,
     names: PodNames,
-    /// The unknown uids of the last request.
+    /// The unknown uids and ids of the last request.
     unknown: BTreeSet<String>,
     backoff: Backoff,
     asked_at: Option<Instant>,
@@ -50,7 +99,7 @@ impl Pods {
         Self {
             reads,
             node: node.to_owned(),
-            names: PodNames::new(),
+            names: PodNames::default(),
             unknown: BTreeSet::new(),
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             asked_at: None,
@@ -58,7 +107,7 @@ impl Pods {
         }
     }
 
-    /// The known names, after one request if a uid is unknown and the last request is long enough ago.
+    /// The known names, after one request if a wanted uid or id is unknown and the last request is long enough ago.
     pub async fn names(&mut self, wanted: &BTreeSet<String>) -> &PodNames {
         let unknown = self.unknown_of(wanted);
         if unknown.is_empty() {
@@ -84,38 +133,64 @@ impl Pods {
     }
 
     fn unknown_of(&self, wanted: &BTreeSet<String>) -> BTreeSet<String> {
-        wanted.iter().filter(|uid| !self.names.contains_key(*uid)).cloned().collect()
+        wanted.iter().filter(|id| !self.names.has(id)).cloned().collect()
     }
 
-    /// When [`Self::names`] may know more; `None` if no uid is unknown.
+    /// When [`Self::names`] may know more; `None` if no uid and no id is unknown.
     pub const fn again_at(&self) -> Option<Instant> {
         self.again_at
     }
 
     async fn ask(&mut self, wanted: &BTreeSet<String>) {
-        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).limit(PODS);
-        let here = &here;
-        let list = self.reads.read(|client| async move { Api::<Pod>::all(client).list_metadata(here).await });
-        match timeout(ANSWER_TIMEOUT, list).await {
-            Ok(Ok(pods)) => {
-                if self.names.len() > NAMES {
-                    self.names.retain(|uid, _| wanted.contains(uid));
-                }
-                self.names.extend(pods.items.iter().flat_map(named));
-            }
+        self.names.containers.retain(|id, _| wanted.contains(id));
+        if self.names.pods.len() > NAMES {
+            self.names.pods.retain(|uid, _| wanted.contains(uid));
+        }
+        match timeout(ANSWER_TIMEOUT, self.list(wanted)).await {
+            Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, "The API server does not list this node's pods. Reports show their uids.");
             }
             Err(_) => tracing::warn!("The API server did not list this node's pods in time."),
         }
     }
+
+    /// Reads the pods of the node page by page, until each wanted uid and id has its name.
+    async fn list(&mut self, wanted: &BTreeSet<String>) -> kube::Result<()> {
+        let mut page = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).limit(PAGE);
+        for _ in 0..PAGES {
+            let this = &page;
+            let read =
+                |client| async move { Api::<ContainersPod>::all_with(client, &resource()).list(this).await };
+            let answer = self.reads.read(read).await?;
+            for pod in &answer.items {
+                self.names.pods.extend(named(pod));
+                let containers = containers(pod).filter(|(id, _)| wanted.contains(*id));
+                self.names.containers.extend(containers.map(|(id, name)| (id.to_owned(), name.to_owned())));
+            }
+            let next = answer.metadata.continue_.filter(|token| !token.is_empty());
+            let Some(next) = next.filter(|_| !self.unknown_of(wanted).is_empty()) else { break };
+            page = page.continue_token(&next);
+        }
+        Ok(())
+    }
 }
 
 /// The names of a pod by the uids that its control group may have.
-fn named(pod: &PartialObjectMeta<Pod>) -> impl Iterator<Item = (String, PodName)> {
+fn named(pod: &ContainersPod) -> impl Iterator<Item = (String, PodName)> {
     let name = PodName { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() };
     let uids = [pod.uid(), pod.annotations().get(STATIC_POD_UID).cloned()];
     uids.into_iter().flatten().map(move |uid| (uid, name.clone()))
+}
+
+/// The containers of a pod: ids as control groups have them, and names. A container that ran before under the same name is among them.
+fn containers(pod: &ContainersPod) -> impl Iterator<Item = (&str, &str)> {
+    let all = pod.status.iter().flat_map(|status| [&status.main, &status.init, &status.ephemeral]);
+    all.flatten().flat_map(|container| {
+        let last = container.last_state.terminated.as_ref().and_then(|run| run.container_id.as_deref());
+        let ids = [container.container_id.as_deref(), last].into_iter().flatten();
+        ids.filter_map(|id| Some((id.split_once("://")?.1, container.name.as_str())))
+    })
 }
 
 #[cfg(test)]
@@ -128,21 +203,35 @@ mod tests {
         uids.into_iter().map(str::to_owned).collect()
     }
 
+    /// Ids as a control group has them.
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    /// A pod with a container that was restarted, an init container and an ephemeral one; and a static pod.
     fn list() -> serde_json::Value {
-        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [
-            {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-             "metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"}},
-            {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-             "metadata": {"name": "etcd-n1", "namespace": "kube-system", "uid": "u-9",
-                          "annotations": {"kubernetes.io/config.mirror": "00ff"}}}]})
+        let run = |name: &str, runtime: &str, digit| json!({"name": name, "containerID": format!("{runtime}://{}", id(digit))});
+        let mut app = run("app", "containerd", 'a');
+        app["lastState"] =
+            json!({"terminated": {"exitCode": 1, "containerID": format!("containerd://{}", id('b'))}});
+        json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [
+            {"metadata": {"name": "debugger", "namespace": "default", "uid": "u-1"},
+             "spec": {"containers": [{"name": "app"}]},
+             "status": {"phase": "Running",
+                "containerStatuses": [app, {"name": "waits", "state": {"waiting": {}}, "containerID": null}],
+                "initContainerStatuses": [run("setup", "cri-o", 'c')],
+                "ephemeralContainerStatuses": [run("debugger-x7k2p", "containerd", 'd')]}},
+            {"metadata": {"name": "etcd-n1", "namespace": "kube-system", "uid": "u-9",
+                          "annotations": {"kubernetes.io/config.mirror": "00ff"}},
+             "spec": {}, "status": {}}]})
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_unknown_uid_causes_one_request_for_the_pods_of_this_node() {
         let (client, asked) = played(|_| PlayedAnswer::Json(list()));
         let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
-        assert!(pods.names(&BTreeSet::new()).await.is_empty());
-        let names = pods.names(&uids(["u-1", "00ff"])).await.clone();
+        assert_eq!(*pods.names(&BTreeSet::new()).await, PodNames::default());
+        let names = pods.names(&uids(["u-1", "00ff"])).await.pods.clone();
         assert_eq!((names["u-1"].namespace.as_str(), names["u-1"].name.as_str()), ("default", "debugger"));
         assert_eq!(names["00ff"].name, "etcd-n1", "a static pod by the uid of its control group");
         pods.names(&uids(["u-1"])).await;
@@ -153,11 +242,47 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn containers_of_each_kind_have_their_names_and_only_the_wanted_ones_are_kept() {
+        let (client, asked) = played(|_| PlayedAnswer::Json(list()));
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
+        let wanted: BTreeSet<String> = ['a', 'b', 'c', 'd', 'e'].map(id).into();
+        let names = pods.names(&wanted).await.containers.clone();
+        let expected = [('a', "app"), ('b', "app"), ('c', "setup"), ('d', "debugger-x7k2p")];
+        assert_eq!(names, expected.map(|(digit, name)| (id(digit), name.to_owned())).into());
+        assert!(pods.again_at().is_some(), "an unknown container is asked for again");
+        tokio::time::advance(FIRST_PAUSE).await;
+        pods.names(&[id('a'), id('f')].into()).await;
+        tokio::time::advance(FIRST_PAUSE).await;
+        let names = pods.names(&[id('a')].into()).await.containers.clone();
+        assert_eq!(names, [(id('a'), "app".to_owned())].into());
+        assert_eq!((asked.take().len(), pods.again_at()), (2, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn further_pages_are_read_until_everything_wanted_has_its_name() {
+        let (client, asked) = played(|asked| {
+            let mut page = list();
+            if !asked.uri.contains("continue=") {
+                page["metadata"]["continue"] = json!("second");
+                page["items"].as_array_mut().unwrap().remove(0);
+            }
+            PlayedAnswer::Json(page)
+        });
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
+        assert_eq!(pods.names(&uids(["00ff"])).await.pods.len(), 2, "the first page has the pod by two uids");
+        assert_eq!(asked.take().len(), 1);
+        tokio::time::advance(FIRST_PAUSE).await;
+        assert_eq!(pods.names(&[id('d')].into()).await.containers[&id('d')], "debugger-x7k2p");
+        let asked = asked.take();
+        assert!(asked.len() == 2 && asked[1].uri.contains("continue=second"), "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_is_asked_less_and_less_and_the_uid_stays() {
         let (client, asked) = played(|_| PlayedAnswer::Code(403));
         let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         for _ in 0..600 {
-            assert!(pods.names(&uids(["u-1"])).await.is_empty());
+            assert!(pods.names(&uids(["u-1"])).await.pods.is_empty());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let requests = asked.take().len();
@@ -170,7 +295,7 @@ mod tests {
         let (client, _asked) = played(|_| PlayedAnswer::Never);
         let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         let start = Instant::now();
-        assert!(pods.names(&uids(["u-1"])).await.is_empty());
+        assert!(pods.names(&uids(["u-1"])).await.pods.is_empty());
         assert!(start.elapsed() <= ANSWER_TIMEOUT + Duration::from_millis(10));
     }
 }

@@ -263,6 +263,9 @@ pub struct ChangedBy {
     /// The pod's uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
+    /// The container's name in its pod, also of an init container or an ephemeral one; absent if the API does not know the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<String>,
     /// The container's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,

@@ -149,7 +149,11 @@ async fn a_sensor_without_a_current_status_is_not_called_silent_and_its_death_is
 fn finding(path: &str) -> NodeFinding {
     let drift = crate::api::Drift {
         path: path.to_owned(),
-        by: Some(crate::api::ChangedBy { pod_uid: Some("u-1".to_owned()), ..Default::default() }),
+        by: Some(crate::api::ChangedBy {
+            pod_uid: Some("u-1".to_owned()),
+            container_id: Some("c-1".to_owned()),
+            ..Default::default()
+        }),
         ..Default::default()
     };
     let status = crate::api::DriftReportStatus {
@@ -170,9 +174,11 @@ fn node_in(state: &str) -> NodeMetadata {
 /// An API server that knows the Node and a pod of this namespace, and accepts every write.
 fn api_server_with(namespace: &'static str) -> (Client, PlayedLog) {
     played(move |asked: &PlayedRequest| match asked.line().as_str() {
-        "GET /api/v1/pods" => PlayedAnswer::Json(json!({"apiVersion": "meta.k8s.io/v1",
-            "kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"apiVersion": "meta.k8s.io/v1",
-            "kind": "PartialObjectMetadata", "metadata": {"name": "debugger", "namespace": namespace, "uid": "u-1"}}]})),
+        "GET /api/v1/pods" => {
+            PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "PodList", "metadata": {},
+            "items": [{"metadata": {"name": "debugger", "namespace": namespace, "uid": "u-1"}, "spec": {},
+                "status": {"containerStatuses": [{"name": "shell", "containerID": "containerd://c-1"}]}}]}))
+        }
         line if line.contains("/api/v1/nodes") => PlayedAnswer::Json(
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "node-uid"}}),
         ),
@@ -269,7 +275,7 @@ async fn findings_in_quick_succession_are_few_rounds_and_the_last_one_is_written
     assert!((2..=7).contains(&statuses.len()), "{} writes in one second", statuses.len());
     let last = &statuses[statuses.len() - 1].body["status"];
     assert_eq!(last["drifts"][0]["path"], "/etc/99");
-    assert_eq!(last["newest"]["by"], "pod default/debugger");
+    assert_eq!(last["newest"]["by"], "pod default/debugger container shell");
     writing.end().await;
 }
 

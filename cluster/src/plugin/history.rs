@@ -7,7 +7,7 @@ use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::node_log::{Entry, NodeLog, SEARCHED};
 use super::output::{OutputFormat, Screen};
-use crate::reports::actor_text;
+use crate::reports::{PodNames, actor_text};
 use sensor_model::chain::LogEntry;
 use sensor_model::status::{DriftedThing, NodeStatus};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ impl Log {
         }
         loop {
             for entry in &entries {
-                show(entry, screen)?;
+                show(entry, log.names(), screen)?;
             }
             screen.bytes(&[])?;
             if !self.follow {
@@ -77,16 +77,16 @@ impl Log {
 }
 
 /// Prints an entry: for programs the very line of the log.
-fn show(entry: &Entry, screen: &mut Screen<'_>) -> Result<(), PluginError> {
+fn show(entry: &Entry, names: &PodNames, screen: &mut Screen<'_>) -> Result<(), PluginError> {
     match screen.format() {
         OutputFormat::Json => screen.bytes(format!("{}\n", entry.line).as_bytes()),
         OutputFormat::Yaml => screen.object(&value(entry)).map(drop).and_then(|()| screen.bytes(b"---\n")),
-        OutputFormat::Table => text(&entry.entry, screen),
+        OutputFormat::Table => text(&entry.entry, names, screen),
     }
 }
 
 /// Prints an entry in lines for people.
-pub(super) fn text(entry: &LogEntry, screen: &mut Screen<'_>) -> Result<(), PluginError> {
+pub(super) fn text(entry: &LogEntry, names: &PodNames, screen: &mut Screen<'_>) -> Result<(), PluginError> {
     let record = &entry.record;
     let mut line = format!("#{} {} {}", entry.seq, time(&record.time), record.kind.as_str());
     for (word, value) in [("", &record.path), ("by ", &record.operation)] {
@@ -98,7 +98,7 @@ pub(super) fn text(entry: &LogEntry, screen: &mut Screen<'_>) -> Result<(), Plug
     for actor in
         record.actor.iter().chain(record.actors.iter().filter(|one| Some(*one) != record.actor.as_ref()))
     {
-        screen.line(&format!("  {}, pid {}", actor_text(actor), actor.pid))?;
+        screen.line(&format!("  {}, pid {}", actor_text(actor, names), actor.pid))?;
     }
     for difference in &record.differences {
         screen.line(&format!("  {}", difference.text))?;
@@ -129,7 +129,7 @@ impl Who {
                 screen.line(&format!("no change of {} is in the log of {}", self.path, self.node))?;
             }
             for change in &changes {
-                text(&change.entry, screen)?;
+                text(&change.entry, log.names(), screen)?;
             }
         }
         if !is_whole {
@@ -153,11 +153,11 @@ impl Explain {
             "things": things, "lastChange": changes.first().map(value),
         });
         if !screen.object(&answer)? {
-            explained(&self.path, &things, screen)?;
+            explained(&self.path, &things, log.names(), screen)?;
             match changes.first() {
                 Some(change) => {
                     screen.line("last change:")?;
-                    text(&change.entry, screen)?;
+                    text(&change.entry, log.names(), screen)?;
                 }
                 None => screen.line("no change is in the log")?,
             }
@@ -170,6 +170,7 @@ impl Explain {
 pub(super) fn explained(
     path: &str,
     things: &[&DriftedThing],
+    names: &PodNames,
     screen: &mut Screen<'_>,
 ) -> Result<(), PluginError> {
     if things.is_empty() {
@@ -184,7 +185,8 @@ pub(super) fn explained(
             screen.line(&format!("    expected {}", difference.expected))?;
             screen.line(&format!("    found    {}", difference.found))?;
         }
-        let by = thing.actor.as_ref().map_or_else(|| "an unknown actor".to_owned(), actor_text);
+        let by = thing.actor.as_ref().map(|actor| actor_text(actor, names));
+        let by = by.unwrap_or_else(|| "an unknown actor".to_owned());
         screen.line(&format!("  by {by}"))?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use super::output::Screen;
 use super::report::{rewriting_text, status_of};
 use super::tunnel::{NodeAnswer, NodePages};
 use crate::api::{DriftReportStatus, ReportedLogEntry};
-use crate::reports::{KeptEntry, Rewriting, kept_entry, sequence_of};
+use crate::reports::{KeptEntry, PodNames, Rewriting, kept_entry, names_in, sequence_of};
 use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
 use sensor_model::socket::{FROM, LOG, LogCheckpoint, RECORDS, STATUS, SocketErrorReason};
 use sensor_model::status::NodeStatus;
@@ -50,6 +50,8 @@ pub(super) struct NodeLog<P> {
     node: String,
     /// The entry that the DriftReport keeps; `None` if it keeps none.
     kept: Option<ReportedLogEntry>,
+    /// The names of pods and containers that the DriftReport has. The log has their ids alone.
+    names: PodNames,
 }
 
 impl<'a> NodeLog<NodePages<'a>> {
@@ -75,7 +77,8 @@ impl<P: LogPages> NodeLog<P> {
         status: &DriftReportStatus,
         screen: &mut Screen<'_>,
     ) -> Result<Self, PluginError> {
-        let mut log = Self { pages, node: node.to_owned(), kept: status.log.clone() };
+        let (kept, names) = (status.log.clone(), names_in(status));
+        let mut log = Self { pages, node: node.to_owned(), kept, names };
         if let Some(rewriting) = &status.log_rewritten {
             screen.note(&format!("note: {}", rewriting_text(rewriting)))?;
         }
@@ -97,6 +100,11 @@ impl<P: LogPages> NodeLog<P> {
                 Err(PluginError::Uncompared { node: node.to_owned(), sequence, reason })
             }
         }
+    }
+
+    /// The names of the pods and containers behind what differs now.
+    pub(super) const fn names(&self) -> &PodNames {
+        &self.names
     }
 
     /// What the log has in place of the kept entry.

@@ -12,7 +12,7 @@ use crate::api::{
     ReportedRewriting,
 };
 use crate::played_log::PlayedForensicLog;
-use crate::reports::Rewriting;
+use crate::reports::{PodNames, Rewriting};
 use clap::Parser as _;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -178,7 +178,7 @@ fn lines(paths: &[&str]) -> Vec<u8> {
 #[test]
 fn an_entry_is_shown_with_its_actor_and_hidden_characters_are_escaped() {
     let entries = read("n1", 1, &lines(&["/etc/x\u{202e}y"])).unwrap();
-    let shown = printed(OutputFormat::Table, |screen| text(&entries[0].entry, screen));
+    let shown = printed(OutputFormat::Table, |screen| text(&entries[0].entry, &PodNames::default(), screen));
     let expected = "\
 #1 2026-11-24 11:00:00Z drift /etc/x\\u{202e}y by write
   root login alice via vi, pid 7
@@ -321,7 +321,8 @@ fn an_explanation_has_the_expected_and_the_found_value() {
         action: None,
         allowed: false,
     };
-    let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[&thing], screen));
+    let shown =
+        printed(OutputFormat::Table, |screen| explained("/etc/x", &[&thing], &PodNames::default(), screen));
     let expected = "\
 thing /etc/x, declared by 99-worker, differs since 2026-11-24 11:00:00Z
   mode mismatch for file: \"/etc/x\"
@@ -330,7 +331,7 @@ thing /etc/x, declared by 99-worker, differs since 2026-11-24 11:00:00Z
   by an unknown actor
 ";
     assert_eq!(shown, expected);
-    let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[], screen));
+    let shown = printed(OutputFormat::Table, |screen| explained("/etc/x", &[], &PodNames::default(), screen));
     assert_eq!(shown, "/etc/x does not differ, or is not managed\n");
 }
 

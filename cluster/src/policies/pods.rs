@@ -4,15 +4,12 @@
 //! the API never gives to another pod. So those of pods that ended stay: fewer changes of the policies, and no wrong permission.
 
 use crate::api::ActorNames;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, NotUsed, Object};
+use crate::pods::STATIC_POD_UID;
+use kube::api::{NotUsed, Object};
 use kube::runtime::watcher::Event;
 use sensor_model::drift_policy::{AllowedActors, PolicyActor};
 use serde::Deserialize;
 use std::collections::{BTreeMap, VecDeque};
-
-/// The annotation that the API server's copy of a static pod has: the uid in the pod's control group.
-const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
 
 /// Most pods that ended and still have their place.
 const ENDED: usize = 256;
@@ -26,11 +23,6 @@ pub(super) struct PodAccount {
 
 /// A pod with its metadata and its service account.
 pub(super) type AccountPod = Object<PodAccount, NotUsed>;
-
-/// The type of these pods in the API.
-pub(super) fn resource() -> ApiResource {
-    ApiResource::erase::<Pod>(&())
-}
 
 /// One pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

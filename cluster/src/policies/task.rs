@@ -6,8 +6,9 @@
 
 use super::evaluate::{Evaluated, evaluate, names_pods};
 use super::node::NodeFacts;
-use super::pods::{AccountPod, NodePods, resource};
+use super::pods::{AccountPod, NodePods};
 use crate::api::{DriftPolicy, PolicyState, ReportedPolicy};
+use crate::pods::resource;
 use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reads::Reads;
 use crate::socket::{SensorError, SensorSocket};

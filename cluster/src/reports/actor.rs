@@ -25,10 +25,31 @@ pub struct PodName {
     pub name: String,
 }
 
-/// Names of pods by their uids.
-pub type PodNames = BTreeMap<String, PodName>;
+/// The names that the API server knows of pods and their containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodNames {
+    /// Pods by their uids.
+    pub pods: BTreeMap<String, PodName>,
+    /// Names of containers by their ids, 64 hexadecimal digits.
+    pub containers: BTreeMap<String, String>,
+}
 
-/// The actor's fields, without the pod's names.
+impl PodNames {
+    /// Whether the pod of this uid, or the container of this id, has a name here.
+    pub fn has(&self, id: &str) -> bool {
+        self.pods.contains_key(id) || self.containers.contains_key(id)
+    }
+
+    /// Writes the names of an actor's pod and container. What has no name here keeps its id alone.
+    pub(super) fn name(&self, by: &mut ChangedBy) {
+        let Some(pod) = by.pod_uid.as_ref().and_then(|uid| self.pods.get(uid)) else { return };
+        by.pod_namespace = Some(pod.namespace.clone());
+        by.pod_name = Some(pod.name.clone());
+        by.container_name = by.container_id.as_ref().and_then(|id| self.containers.get(id)).cloned();
+    }
+}
+
+/// The actor's fields, without the names of pod and container.
 pub(super) fn changed_by(actor: &Actor) -> ChangedBy {
     let name = |text: &Option<String>, limit| text.as_deref().map(|text| fit(text, limit));
     ChangedBy {
@@ -41,12 +62,13 @@ pub(super) fn changed_by(actor: &Actor) -> ChangedBy {
         pod_namespace: None,
         pod_name: None,
         pod_uid: name(&actor.pod_uid, ID_BYTES),
+        container_name: None,
         container_id: name(&actor.container_id, ID_BYTES),
         holdfast: actor.holdfast,
     }
 }
 
-/// Who made a change, in a few words: `root login alice via vi`, `pod default/debugger via sh`, `chronyd.service via chronyd`.
+/// Who made a change, in a few words: `root login alice via vi`, `pod default/web container app via sh`, `chronyd.service via chronyd`.
 ///
 /// A container comes before a login: its processes inherit the login of the user who started the container runtime.
 pub fn by(changed_by: Option<&ChangedBy>) -> String {
@@ -57,7 +79,8 @@ pub fn by(changed_by: Option<&ChangedBy>) -> String {
     let user = if by.uid == 0 { "root".to_owned() } else { format!("uid {}", by.uid) };
     let actor = match by {
         ChangedBy { pod_namespace: Some(namespace), pod_name: Some(name), .. } => {
-            format!("pod {namespace}/{name}")
+            let container = by.container_name.as_ref().map(|container| format!(" container {container}"));
+            format!("pod {namespace}/{name}{}", container.unwrap_or_default())
         }
         ChangedBy { pod_uid: Some(uid), .. } => format!("pod {uid}"),
         ChangedBy { container_id: Some(id), .. } => {
@@ -77,7 +100,9 @@ pub fn by(changed_by: Option<&ChangedBy>) -> String {
     fit(&text, BY_BYTES)
 }
 
-/// The same for an actor of the forensic log. A pod is named by its uid.
-pub fn actor_text(actor: &Actor) -> String {
-    by(Some(&changed_by(actor)))
+/// The same for an actor of the forensic log. A pod without a name in `names` has its uid in the text.
+pub fn actor_text(actor: &Actor, names: &PodNames) -> String {
+    let mut changed_by = changed_by(actor);
+    names.name(&mut changed_by);
+    by(Some(&changed_by))
 }

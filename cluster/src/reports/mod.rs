@@ -1,6 +1,6 @@
 //! What the sensor found, as the cluster sees it.
 //!
-//! In: the node's status, the log's newest entry, and the names of pods. Out: the status of the node's `DriftReport`, the
+//! In: the node's status, the log's newest entry, and the names of pods and containers. Out: the status of the node's `DriftReport`, the
 //! conditions of its Node, and the Event that a change of them needs. All of it is bounded in size, and none of it has the content
 //! of a file. Nothing is read or sent here.
 
@@ -21,5 +21,5 @@ pub use events::{NodeEvent, event, rewriting_event};
 pub use finding::{NodeFinding, SensorState};
 pub use kept_entry::{KeptEntry, Rewriting, kept_entry, sequence_of};
 pub use os_image::add_os_image;
-pub use status::{drift_text, entry, name_pods, status_of, unnamed_pods};
+pub use status::{drift_text, entry, name_pods, names_in, status_of, unnamed_pods};
 pub use update::mark_update;

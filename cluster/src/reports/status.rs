@@ -1,6 +1,6 @@
 //! The status of a node's `DriftReport`.
 
-use super::actor::{PodNames, by, changed_by};
+use super::actor::{PodName, PodNames, by, changed_by};
 use crate::api::{
     Drift, DriftReportStatus, DriftState, NewestDrift, ReportedGap, ReportedLogEntry, ReportedOsImage,
 };
@@ -30,10 +30,10 @@ const IMAGE_BYTES: usize = 512;
 const REASON_BYTES: usize = 256;
 /// Bytes of a SHA-256 as text.
 const HASH_BYTES: usize = 64;
-/// Room that a pod's namespace and name take in an entry when they are found.
-const POD_NAMES_BYTES: usize = 63 + 253 + 40;
+/// Room that a pod's namespace and name and a container's name take in an entry when they are found.
+const POD_NAMES_BYTES: usize = 63 + 253 + 63 + 60;
 
-/// The report of a status, without names of pods.
+/// The report of a status, without names of pods and containers.
 pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftReportStatus {
     let mut things: Vec<(Option<Timestamp>, &DriftedThing)> =
         status.drifted.iter().map(|thing| (thing.since.parse().ok(), thing)).collect();
@@ -84,21 +84,37 @@ pub fn drift_text(status: &NodeStatus) -> Option<String> {
     oldest.differences.first().map(|difference| difference.text.clone())
 }
 
-/// The uids of the pods in a report that have no name yet.
+/// The uids of the pods in a report, and the ids of their containers, that have no name yet. A container of no pod has none in the API.
 pub fn unnamed_pods(report: &DriftReportStatus) -> BTreeSet<String> {
-    let actors = report.drifts.iter().filter_map(|drift| drift.by.as_ref());
-    actors.filter(|by| by.pod_name.is_none()).filter_map(|by| by.pod_uid.clone()).collect()
+    let in_pods = report.drifts.iter().filter_map(|drift| drift.by.as_ref()).filter_map(|by| {
+        let uid = by.pod_uid.as_ref()?;
+        let pod = by.pod_name.is_none().then_some(uid);
+        Some([pod, by.container_id.as_ref().filter(|_| by.container_name.is_none())])
+    });
+    in_pods.flatten().flatten().cloned().collect()
 }
 
-/// Writes the names of pods into a report. A pod without a known name keeps its uid.
+/// Writes the names of pods and containers into a report. One without a known name keeps its id alone.
 pub fn name_pods(report: &mut DriftReportStatus, names: &PodNames) {
     for by in report.drifts.iter_mut().filter_map(|drift| drift.by.as_mut()) {
-        if let Some(pod) = by.pod_uid.as_ref().and_then(|uid| names.get(uid)) {
-            by.pod_namespace = Some(pod.namespace.clone());
-            by.pod_name = Some(pod.name.clone());
-        }
+        names.name(by);
     }
     set_newest(report);
+}
+
+/// The names of pods and containers that a report has.
+pub fn names_in(report: &DriftReportStatus) -> PodNames {
+    let mut names = PodNames::default();
+    for by in report.drifts.iter().filter_map(|drift| drift.by.as_ref()) {
+        if let (Some(uid), Some(namespace), Some(name)) = (&by.pod_uid, &by.pod_namespace, &by.pod_name) {
+            let pod = PodName { namespace: namespace.clone(), name: name.clone() };
+            names.pods.insert(uid.clone(), pod);
+        }
+        if let (Some(id), Some(name)) = (&by.container_id, &by.container_name) {
+            names.containers.insert(id.clone(), name.clone());
+        }
+    }
+    names
 }
 
 pub(super) fn set_newest(report: &mut DriftReportStatus) {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::DriftState;
+use crate::api::{DriftReportStatus, DriftState};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::SourceKind,
@@ -185,10 +185,12 @@ fn every_text_of_the_report_is_bounded_whatever_the_sensor_sends() {
             time: long.clone(),
         };
         let mut report = status_of(&status, Some(&checkpoint));
-        let names: PodNames = unnamed_pods(&report)
-            .into_iter()
-            .map(|uid| (uid, PodName { namespace: "n".repeat(63), name: "p".repeat(253) }))
-            .collect();
+        let pod = || PodName { namespace: "n".repeat(63), name: "p".repeat(253) };
+        let unnamed = unnamed_pods(&report);
+        let names = PodNames {
+            pods: unnamed.iter().map(|uid| (uid.clone(), pod())).collect(),
+            containers: unnamed.iter().map(|id| (id.clone(), "c".repeat(63))).collect(),
+        };
         name_pods(&mut report, &names);
         let bytes = serde_json::to_vec(&report).unwrap().len();
         assert!(bytes < 256 << 10, "{bytes} bytes with {character:?}");
@@ -248,9 +250,45 @@ fn a_pod_gets_its_name_also_in_the_text_of_the_newest_drift() {
     let mut report = status_of(&status(VerdictKind::Drifted, drifted), None);
     assert_eq!(unnamed_pods(&report).len(), 2);
     let pod = PodName { namespace: "default".to_owned(), name: "debugger".to_owned() };
-    name_pods(&mut report, &PodNames::from([("u-1".to_owned(), pod)]));
+    let names = PodNames { pods: [("u-1".to_owned(), pod)].into(), ..PodNames::default() };
+    name_pods(&mut report, &names);
     assert_eq!(report.newest.as_ref().unwrap().by, "pod default/debugger via vi");
     assert_eq!(unnamed_pods(&report).into_iter().collect::<Vec<_>>(), ["u-2"]);
+    assert_eq!(names_in(&report), names);
+}
+
+#[test]
+fn a_container_of_a_pod_gets_its_name_in_report_condition_and_event_and_one_of_no_pod_is_not_asked_for() {
+    let inside = |uid: Option<&str>, container: &str| Actor {
+        pod_uid: uid.map(str::to_owned),
+        container_id: Some(container.to_owned()),
+        ..vi()
+    };
+    let drifted = vec![
+        thing("/etc/a", "2026-01-01T00:00:02Z", Some(inside(Some("u-1"), "c-1"))),
+        thing("/etc/b", "2026-01-01T00:00:01Z", Some(inside(Some("u-1"), "c-2"))),
+        thing("/etc/c", "2026-01-01T00:00:00Z", Some(inside(None, "c-3"))),
+    ];
+    let mut finding = finding(&status(VerdictKind::Drifted, drifted));
+    let unnamed = |report: &DriftReportStatus| unnamed_pods(report).into_iter().collect::<Vec<_>>();
+    assert_eq!(unnamed(&finding.status), ["c-1", "c-2", "u-1"]);
+    let pod = PodName { namespace: "shop".to_owned(), name: "web-0".to_owned() };
+    let names = PodNames {
+        pods: [("u-1".to_owned(), pod)].into(),
+        containers: ["c-1", "c-3"].map(|id| (id.to_owned(), "debugger-x7k2p".to_owned())).into(),
+    };
+    name_pods(&mut finding.status, &names);
+    assert_eq!(unnamed(&finding.status), ["c-2"], "an unknown id gives no name");
+    let actors: Vec<_> = finding.status.drifts.iter().map(|drift| drift.by.as_ref().unwrap()).collect();
+    let containers: Vec<_> = actors.iter().map(|by| by.container_name.as_deref()).collect();
+    assert_eq!(containers, [Some("debugger-x7k2p"), None, None]);
+    let words = "pod shop/web-0 container debugger-x7k2p via vi";
+    assert_eq!(finding.status.newest.as_ref().unwrap().by, words);
+    let [condition, _] = conditions(&finding);
+    let note = event(None, &finding.status).unwrap().note;
+    assert!(condition.message.contains(words) && note.contains(words), "{} {note}", condition.message);
+    assert_eq!(actor_text(&inside(Some("u-1"), "c-1"), &names_in(&finding.status)), words);
+    assert_eq!(actor_text(&inside(Some("u-2"), "c-1"), &names_in(&finding.status)), "pod u-2 via vi");
 }
 
 #[test]
