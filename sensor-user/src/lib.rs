@@ -35,6 +35,7 @@
 //! | [`repair`] | restores the declared state of a thing |
 //! | [`inspection`] | compares a host with its config without the daemon, and explains one path |
 //! | [`apply`] | brings the host from one config to another |
+//! | [`purge`] | deletes the state directory and the forensic log of a daemon that does not run |
 //! | [`cli`] | parses arguments, calls one room, prints the answer |
 
 // The print macros panic if the reader closed the pipe, and an apply would stop halfway. `cli::output::say` does not panic.
@@ -85,5 +86,7 @@ pub mod repair;
 pub mod inspection;
 
 pub mod apply;
+
+pub mod purge;
 
 pub mod cli;

@@ -1,9 +1,10 @@
 //! Removing what a daemon leaves on a host so that its kernel programs run on without it.
 //!
 //! In: the pin directory and the run directory. Out: neither of them, and what was removed; or why not. Without its pin a kernel program
-//! is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay.
+//! is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay here; the room
+//! `purge` deletes them while the locks are held.
 
-use super::lock::{self, FILE, LockError};
+use super::lock::{self, FILE, LockError, Locks};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,12 +44,33 @@ pub enum DetachError {
     },
 }
 
-/// Detaches all pinned kernel programs and removes both directories.
-///
-/// # Errors
-/// A daemon runs, or something cannot be removed. What was removed before stays removed.
-pub fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
-    let locks = lock::take_left(run, pins)?;
+/// The directories of a daemon that has ended. While the value exists no other daemon takes them.
+#[derive(Debug)]
+pub struct LeftBehind<'a> {
+    pins: &'a Path,
+    run: &'a Path,
+    _locks: Locks,
+}
+
+impl<'a> LeftBehind<'a> {
+    /// Locks the pin and the run directory, and the state directory if one is named.
+    ///
+    /// # Errors
+    /// A daemon runs, or a directory cannot be locked.
+    pub fn lock(pins: &'a Path, run: &'a Path, state: Option<&Path>) -> Result<Self, DetachError> {
+        Ok(Self { pins, run, _locks: lock::take_left(run, pins, state)? })
+    }
+
+    /// Detaches all pinned kernel programs and removes both directories.
+    ///
+    /// # Errors
+    /// Something cannot be removed. What was removed before stays removed.
+    pub fn detach(&self) -> Result<Detached, DetachError> {
+        detach(self.pins, self.run)
+    }
+}
+
+fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
     let mut done = Detached::default();
     // The links first: without them no program runs that could write to a map.
     done.programs = directories(pins, LINKS, &mut done.removed)?;
@@ -67,7 +89,6 @@ pub fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
         // A daemon's run directory has the file that it locks.
         done.kept.push(run.to_owned());
     }
-    drop(locks);
     Ok(done)
 }
 
@@ -100,6 +121,10 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
+    fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
+        LeftBehind::lock(pins, run, None)?.detach()
+    }
+
     /// What a daemon leaves: two links and a map of its object, a link of an older one, and the files of the run directory.
     fn left() -> (TempDir, PathBuf, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -130,12 +155,23 @@ mod tests {
     #[test]
     fn nothing_is_removed_while_a_daemon_holds_one_of_the_directories() {
         let (_folder, pins, run) = left();
-        let locks = lock::take_left(&run, &pins).unwrap();
+        let locks = lock::take_left(&run, &pins, None).unwrap();
         let error = detach(&pins, &run).unwrap_err();
         assert!(matches!(error, DetachError::Runs(LockError::Held { .. })), "{error}");
         assert!(pins.join("links-1-lsm/file_open").exists() && run.exists());
         drop(locks);
         detach(&pins, &run).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_with_other_directories_but_the_same_state_is_seen() {
+        let (folder, pins, run) = left();
+        fs::write(folder.path().join(FILE), "").unwrap();
+        let locks = lock::take_left(folder.path(), Path::new("/missing"), None).unwrap();
+        let error = LeftBehind::lock(&pins, &run, Some(folder.path())).unwrap_err();
+        assert!(matches!(error, DetachError::Runs(LockError::Held { .. })), "{error}");
+        drop(locks);
+        LeftBehind::lock(&pins, &run, Some(folder.path())).unwrap();
     }
 
     #[test]

@@ -87,17 +87,19 @@ pub(super) fn take(options: &AgentOptions) -> Result<Locks, LockError> {
     Ok(Locks { _held: held })
 }
 
-/// Locks what a daemon left of these two directories. A directory that does not exist needs no lock.
+/// Locks what a daemon left of these directories. A directory that does not exist needs no lock.
 ///
 /// # Errors
 /// A daemon has one of them, or one cannot be locked.
-pub(super) fn take_left(run: &Path, pins: &Path) -> Result<Locks, LockError> {
+pub(super) fn take_left(run: &Path, pins: &Path, state: Option<&Path>) -> Result<Locks, LockError> {
     let mut held = Vec::new();
-    for path in [&run.join(FILE), pins] {
-        match File::open(path) {
-            Ok(file) => held.push(lock(file, path)?),
+    let files = [Some(run), state].into_iter().flatten().map(|directory| directory.join(FILE));
+    for path in files.chain([pins.to_owned()]) {
+        let opened = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(&path);
+        match opened {
+            Ok(file) => held.push(lock(file, &path)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(LockError::Failed { path: path.to_owned(), source }),
+            Err(source) => return Err(LockError::Failed { path, source }),
         }
     }
     Ok(Locks { _held: held })

@@ -27,7 +27,7 @@ pub(super) const OBJECT: &str = "object";
 const MANIFEST: &str = "manifest.json";
 /// The manifest while it is written.
 const MANIFEST_NEW: &str = "manifest.json.new";
-const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 /// How the name of an item ends while it is not complete.
 pub(super) const NEW: &str = ".new";
 /// How the name of an item ends while it is removed.
@@ -118,6 +118,16 @@ impl Quarantine {
         }
         items.sort_by(|one, other| (&one.time, &one.id).cmp(&(&other.time, &other.id)));
         Ok((items, broken))
+    }
+
+    /// All names in it but that of its lock, also those of items that are not complete.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn entries(&self) -> Result<Vec<OsString>, QuarantineError> {
+        let mut names = self.names()?;
+        names.retain(|name| name != LOCK);
+        Ok(names)
     }
 
     pub(super) fn names(&self) -> Result<Vec<OsString>, QuarantineError> {

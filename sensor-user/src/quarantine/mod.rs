@@ -22,6 +22,7 @@ mod take;
 mod tests;
 
 pub use error::{QuarantineError, QuarantineRefusal};
+pub(crate) use items::LOCK;
 pub use items::Quarantine;
 pub use manifest::{Cause, Manifest, TemporaryDirectory};
 pub use take::{Moves, OwnFiles};

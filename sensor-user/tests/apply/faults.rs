@@ -223,6 +223,34 @@ fn a_config_file_of_any_name_is_read_again_after_a_death_and_by_the_next_apply()
     }
 }
 
+#[test]
+fn the_state_of_an_apply_that_was_killed_is_purged_only_after_its_end() {
+    let world = (60..)
+        .step_by(23)
+        .map(|number| {
+            let world = World::old();
+            assert!(met(&world.apply(&["new"], &format!("kill:{number}"))), "no call leaves a journal");
+            world
+        })
+        .find(World::has_journal)
+        .unwrap();
+    let detach = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.args(["detach", "--purge", "--state"]).arg(world.state());
+        command.arg("--pins").arg(world.at("/no-pins")).arg("--run").arg(world.at("/no-run"));
+        RunResult::of(command.output().unwrap())
+    };
+    let said = detach();
+    assert_eq!(said.code, Some(3), "{}", said.out);
+    assert!(said.err.contains("holdfast apply --resume"), "{}", said.err);
+    assert!(world.has_journal());
+    world.resume("");
+    assert!(!world.has_journal());
+    let said = detach();
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(!world.state().exists(), "{}", said.out);
+}
+
 fn lines(journal: &[u8]) -> usize {
     journal.split_inclusive(|byte| *byte == b'\n').count()
 }

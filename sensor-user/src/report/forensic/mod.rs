@@ -53,8 +53,8 @@ pub use changes::{PathChange, WhoReport};
 pub use end_note::{EndNote, EndNoteError, NOTE, NotedEnd, Shortfall};
 pub use newest::{Follower, canonical, last_actor};
 pub use read::{
-    ChainCheck, Filter, LogFault, LoggedDrift, ReadError, files, open_drifts, show, show_checked, tail,
-    verify,
+    ChainCheck, Filter, LogFault, LoggedDrift, ReadError, files, is_log_file, open_drifts, show,
+    show_checked, tail, verify,
 };
 pub use sensor_model::chain::LogEntry;
 pub use writer::LogWriter;

@@ -14,6 +14,7 @@ use sensor_model::{
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, VecDeque},
+    ffi::OsStr,
     fmt,
     fs::{self, File},
     io::{self, BufReader},
@@ -144,14 +145,23 @@ pub(super) fn put_aside(directory: &OwnedFd, last_seq: u64) -> io::Result<String
     Ok(name)
 }
 
+/// Whether a name is one of the log's files.
+pub fn is_log_file(name: &OsStr) -> bool {
+    name == CURRENT || is_rotated(name)
+}
+
+fn is_rotated(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    bytes.starts_with(b"forensic-") && bytes.ends_with(b".jsonl")
+}
+
 /// The files of the log, the oldest first, the current one last.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let error = |source| ReadError { path: directory.to_owned(), source };
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(error)? {
         let name = entry.map_err(error)?.file_name();
-        let bytes = name.as_encoded_bytes();
-        if bytes.starts_with(b"forensic-") && bytes.ends_with(b".jsonl") {
+        if is_rotated(&name) {
             files.push(directory.join(name));
         }
     }
