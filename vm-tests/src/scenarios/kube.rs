@@ -83,7 +83,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// `kubectl holdfast`, policies, users; the service beside the pod, the pod beside the service, and the removal.
+/// `kubectl holdfast`, policies, users; a deny rule that outlives the `DaemonSet`; the service beside the pod, the pod beside the service, and the removal.
 pub(super) fn people(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     store_as_operator()?;
@@ -102,11 +102,14 @@ pub(super) fn people(context: &mut Context) -> Result<()> {
     kube_policy::allowed(context, FILE);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
-    context.check("an_edit_by_kubectl_exec_matches_its_user_in_the_audit_log", kube_people::exec(FILE));
-    restore()?;
+    kube_people::exec(context, FILE);
+    restore("time.exec.example")?;
+    context.check("an_edit_from_an_ephemeral_container_names_it_and_its_user", kube_people::debug(FILE));
+    restore("time.debug.example")?;
     context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
     context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
-    kube_remove::removed(context);
+    kube_remove::deny_rule(context, FILE);
+    kube_remove::removed(context, FILE);
     Ok(())
 }
 
@@ -162,8 +165,8 @@ fn repair() -> Result<()> {
 }
 
 /// Alice restores the file after another edit.
-fn restore() -> Result<()> {
-    as_alice("sudo sed -i s/time.exec.example/time1.example.com/ /etc/chrony.conf")?;
+fn restore(value: &str) -> Result<()> {
+    as_alice(&format!("sudo sed -i s/{value}/time1.example.com/ {FILE}"))?;
     in_sync().map(drop)
 }
 

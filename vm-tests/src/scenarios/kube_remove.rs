@@ -1,9 +1,11 @@
-//! The service and the pod on one node refuse each other, and the removal that docs/kubernetes.md describes leaves nothing.
+//! The service and the pod on one node refuse each other, and the removal that docs/kubernetes.md describes leaves nothing: neither
+//! objects nor a deny rule, which outlives a deleted `DaemonSet`.
 //!
 //! In: a node with the `DaemonSet`'s pod, and the installed service that does not run. Out: checks of the refusals, of the node and
 //! of the API after each step of the removal.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -36,6 +38,27 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: Never}
 "#;
 
+/// What the kustomization of the tests gets, so that deny rules are in force. The mode `observe` refuses nothing.
+const MANAGE: &str = r"
+- target: {kind: DaemonSet}
+  patch: |
+    - {op: test, path: /spec/template/spec/containers/0/args/2, value: observe}
+    - {op: replace, path: /spec/template/spec/containers/0/args/2, value: manage}
+";
+
+/// A policy of the cluster that refuses changes of the file.
+const DENY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: deny-time}
+spec:
+  rules:
+  - {path: /etc/chrony.conf, action: deny}
+";
+
+/// The edit that the rule refuses, and its repair.
+const EDIT: &str = "sed -i s/time1.example.com/time.deny.example/ /etc/chrony.conf";
+const REPAIR: &str = "sed -i s/time.deny.example/time1.example.com/ /etc/chrony.conf";
+
 /// systemd starts the service while the pod's sensor runs. The service ends with an error that names the pod.
 pub(super) fn service_beside_pod() -> Result<String> {
     let pods = kube::daemonset_pods()?;
@@ -53,9 +76,69 @@ pub(super) fn service_beside_pod() -> Result<String> {
     line.map(str::to_owned).with_context(|| format!("no line with `{wanted}`:\n{journal}"))
 }
 
+/// A deny rule of the cluster is in force, and stays so without the `DaemonSet`.
+pub(super) fn deny_rule(context: &mut Context, file: &str) {
+    context.check("a_deny_rule_of_the_cluster_refuses_an_edit", in_force(file));
+    context.check("a_deny_rule_outlives_the_deleted_daemonset", outlives(file));
+}
+
+fn in_force(file: &str) -> Result<String> {
+    const MANIFEST: &str = "/run/deny.yaml";
+    kube::apply(&(kube::kustomization("base")? + MANAGE))?;
+    let ready = wait::until("the pod in the mode manage to be ready", LIMIT, || {
+        let pods = kube::daemonset_pods()?;
+        let is_ready = pods["items"].as_array().into_iter().flatten().any(|pod| {
+            pod["spec"]["containers"][0]["args"][2] == "manage"
+                && kube::condition(pod, "Ready") == Some("True".to_owned())
+        });
+        Ok(is_ready.then_some(()))
+    });
+    ready.with_context(kube::pods)?;
+    fs::write(MANIFEST, DENY)?;
+    kubectl(&["apply", "-f", MANIFEST])?;
+    let taken = wait::until("the policy to be in force", LIMIT, || {
+        let report = kube::get("driftreport", NODE)?;
+        let policies = &report["status"]["policies"];
+        Ok((policies[0]["name"] == "deny-time" && policies[0]["state"] == "InForce").then_some(()))
+    });
+    taken.with_context(|| format!("{:?}\n{}", kube::get("driftreport", NODE), kube::pods()))?;
+    // The sensor has accepted the policy, and writes the rule into the kernel's map in its next turn.
+    wait::until("the kernel to refuse", LIMIT, || {
+        let opened = OpenOptions::new().append(true).open(file);
+        Ok(opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied).then_some(()))
+    })?;
+    refused(file)
+}
+
+fn outlives(file: &str) -> Result<String> {
+    kubectl(&["-n", NAMESPACE, "delete", "daemonset", "holdfast"])?;
+    wait::until("the DaemonSet's pod to be gone", LIMIT, || {
+        let pods = kube::daemonset_pods()?;
+        Ok(pods["items"].as_array().is_some_and(Vec::is_empty).then_some(()))
+    })?;
+    refused(file)
+}
+
+/// The kernel refuses the edit, and the file stays as it is.
+fn refused(file: &str) -> Result<String> {
+    let before = fs::read_to_string(file)?;
+    let Err(error) = shell(EDIT) else { bail!("`{EDIT}` was not refused") };
+    let text = format!("{error:#}");
+    ensure!(text.contains("not permitted") && fs::read_to_string(file)? == before, "{text}");
+    Ok(text)
+}
+
+/// Nothing refuses the edit any more.
+fn edited(file: &str) -> Result<String> {
+    shell(EDIT)?;
+    ensure!(fs::read_to_string(file)?.contains("time.deny.example"), "{file} has not changed");
+    shell(REPAIR)
+}
+
 /// The steps of the removal, in their order.
-pub(super) fn removed(context: &mut Context) {
+pub(super) fn removed(context: &mut Context, file: &str) {
     context.check("the_component_remove_detaches_the_node", detached());
+    context.check("the_removal_ends_the_deny_rule", edited(file));
     context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("a_pod_beside_the_service_is_refused", pod_beside_service());
     context.check("the_deleted_manifests_leave_no_object", deleted());

@@ -176,7 +176,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "daemonset-people",
         shows: "on a real kubelet `kubectl holdfast` asks the node, a policy of the cluster allows a pod, the audit log names a user, the service \
-                and the pod refuse each other, and nothing stays after the removal",
+                and the pod refuse each other, and neither an object nor a deny rule stays after the removal",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(
