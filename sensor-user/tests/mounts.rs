@@ -6,6 +6,7 @@
 use holdfast::{
     clock::Clock,
     observation::Observer,
+    purge::{Purge, PurgeScope},
     report::forensic::{Durability, ForensicLog, LogLimits, verify},
     report::metrics::{BuildInfo, Metrics},
 };
@@ -147,6 +148,38 @@ impl Clock for ManualClock {
     fn boot_ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+#[test]
+fn a_purge_enters_no_other_mount_and_names_it() {
+    if !inside("a_purge_enters_no_other_mount_and_names_it") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (state, others) = (folder.path().join("state"), folder.path().join("others"));
+    let mounted = ["scan/inner", "images", "canary"].map(|name| state.join(name));
+    for directory in [&others, &mounted[0], &mounted[1]] {
+        fs::create_dir_all(directory).unwrap();
+        fs::write(directory.join("file"), "").unwrap();
+    }
+    fs::write(&mounted[2], "").unwrap();
+    // All of it is on one file system.
+    bind(&others, &mounted[0]);
+    bind(&others, &mounted[1]);
+    bind(&others.join("file"), &mounted[2]);
+    let scope = PurgeScope { state: &state, purges_state: true, log: None };
+    let done = Purge::prepare(scope).unwrap().run().unwrap();
+    let mut kept = done.kept;
+    kept.sort();
+    let mut expected = mounted.to_vec();
+    expected.sort();
+    assert_eq!(kept, expected);
+    assert!(others.join("file").exists());
+    for path in &mounted {
+        umount(path).unwrap();
+    }
+    let done = Purge::prepare(scope).unwrap().run().unwrap();
+    assert!(done.kept.is_empty() && !state.exists(), "{done:?}");
 }
 
 fn drift(log: &ForensicLog, n: usize) -> Record {

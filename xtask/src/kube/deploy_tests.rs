@@ -147,6 +147,15 @@ fn the_last_rollout_replaces_sensor_and_reporter_of_each_node() {
     assert!(!patch.contains("token") && !patch.contains("reporter"), "{patch}");
 }
 
+/// The log is evidence, so no component deletes it.
+#[test]
+fn the_component_purge_deletes_the_state_but_not_the_log_in_both_runs_of_the_last_rollout() {
+    let component = fs::read_to_string(deploy("kustomize/components/purge/kustomization.yaml")).unwrap();
+    assert!(component.contains("components:\n- ../remove\n"), "{component}");
+    assert_eq!(component.matches("args/-, value: --purge}").count(), 2, "before and after the pod is ready");
+    assert!(!component.contains("--purge-log"), "{component}");
+}
+
 /// `cargo xtask test` builds the programs first, and then runs this.
 #[test]
 #[ignore = "needs the programs of `cargo xtask kube-assets`"]
