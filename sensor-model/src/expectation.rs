@@ -282,6 +282,15 @@ pub struct LinkExpectation {
     pub group: Owner,
 }
 
+/// The object of an ostree commit, by its checksum alone. The checksum covers type, owner, mode, extended attributes, target and content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OstreeObjectExpectation {
+    /// The checksum.
+    #[serde(with = "hex::serde")]
+    #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
+    pub checksum: [u8; 32],
+}
+
 /// What a unit's state should be. Null means not declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UnitExpectation {
@@ -382,6 +391,8 @@ pub enum Expected {
     Directory(DirectoryExpectation),
     /// A symbolic or hard link.
     Link(LinkExpectation),
+    /// A file or symbolic link of an ostree commit, of which only the checksum is known; the thing is a file.
+    OstreeObject(OstreeObjectExpectation),
     /// A unit's enablement and mask.
     Unit(UnitExpectation),
     /// A directory in which only declared names may exist.
@@ -407,6 +418,7 @@ impl Expected {
             Self::File(_) => "file",
             Self::Directory(_) => "directory",
             Self::Link(_) => "link",
+            Self::OstreeObject(_) => "file or link",
             Self::Unit(_) => "unit",
             Self::ClosedDirectory(_) => "closed directory",
             Self::AuthorizedKeys(_) => "authorized keys",
@@ -435,6 +447,9 @@ impl Expected {
             Self::Link(link) => {
                 let kind = if link.hard { "hard link to" } else { "link to" };
                 vec![(kind, link.target.to_string_lossy().into_owned())]
+            }
+            Self::OstreeObject(object) => {
+                vec![("object", format!("ostree:{}", hex::encode(object.checksum)))]
             }
             Self::Unit(unit) => {
                 let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();

@@ -57,6 +57,9 @@ pub struct ObjectObservation {
     pub target: Option<PathBuf>,
     /// For a declared hard link: whether it is the same inode as its target.
     pub same_inode_as_target: Option<bool>,
+    /// For an expected object of an ostree commit: whether it has the checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_ostree_checksum: Option<bool>,
     /// SELinux label; `None` on a host without SELinux.
     pub label: Option<String>,
     /// Extended attributes other than the label: the name, and the value as [`crate::xattr::describe`] shows it. That is a
@@ -89,6 +92,7 @@ impl ObjectObservation {
             sealed: false,
             target: None,
             same_inode_as_target: None,
+            has_ostree_checksum: None,
             label: None,
             xattrs: Vec::new(),
             attributes: Vec::new(),
@@ -98,7 +102,8 @@ impl ObjectObservation {
         }
     }
 
-    fn summary(&self) -> String {
+    /// In a few words. It may hold control characters.
+    pub(crate) fn summary(&self) -> String {
         let owner = |name: &Option<String>, id: u32| name.clone().unwrap_or_else(|| id.to_string());
         let what = match (&self.target, self.sha256) {
             (Some(target), _) => format!("link to {}", target.display()),

@@ -13,6 +13,8 @@ names! {
         Layer = "sha256 of a layer",
         /// The SHA-256 of the content of an object whose checksum the booted commit leads to.
         Commit = "sha256 of an ostree object",
+        /// The checksum of an object to which the commit leads. The repository's object is damaged, so its content has no other digest.
+        CommitChecksum = "checksum of an ostree object",
         /// The SHA-256 of the content in the database of packages.
         PackageSha256 = "sha256 of a package",
         /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5.

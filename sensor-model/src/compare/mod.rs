@@ -60,7 +60,9 @@ fn all(
                 vec![subject.missing()]
             }
         }
-        (Expected::Directory(_) | Expected::Link(_), Observation::Missing) => vec![subject.missing()],
+        (Expected::Directory(_) | Expected::Link(_) | Expected::OstreeObject(_), Observation::Missing) => {
+            vec![subject.missing()]
+        }
         // A declared file in it is a thing of its own, and missing by itself.
         (
             Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_) | Expected::Unindexed,
@@ -72,6 +74,9 @@ fn all(
         }
         (Expected::Link(link), Observation::Object(object)) => {
             object::link(subject, link, attributes(expectation), object, ids)
+        }
+        (Expected::OstreeObject(expected), Observation::Object(object)) => {
+            object::of_ostree(subject, expected, object)
         }
         (Expected::AuthorizedKeys(keys), Observation::Object(object)) => {
             keys::authorized(subject, &keys.keys, object)

@@ -6,7 +6,10 @@
 use super::{go_mode::go_mode, ids::Ids, keys, subject::ComparedThing};
 use crate::{
     difference::{Difference, DifferenceKind},
-    expectation::{DirectoryExpectation, ExpectedXattrs, FileExpectation, LinkExpectation, Owner},
+    expectation::{
+        DirectoryExpectation, ExpectedXattrs, FileExpectation, LinkExpectation, OstreeObjectExpectation,
+        Owner,
+    },
     observation::{FileType, ObjectObservation},
     selinux,
     text::{octal, quote, quote_path},
@@ -81,6 +84,30 @@ pub(super) fn link(
     }
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
     xattrs(subject, expected_xattrs, object, &mut differences);
+    undeclared(subject, object, &mut differences);
+    differences
+}
+
+/// An object of an ostree commit, of which only the checksum is known.
+pub(super) fn of_ostree(
+    subject: &ComparedThing<'_>,
+    expected: &OstreeObjectExpectation,
+    object: &ObjectObservation,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    match object.has_ostree_checksum {
+        Some(true) => {}
+        Some(false) => differences.push(Difference {
+            kind: DifferenceKind::Content,
+            expected: format!("ostree:{}", hex::encode(expected.checksum)),
+            found: object.summary(),
+            text: format!(
+                "ostree checksum mismatch for {}: its content, owner, mode or attributes differ from the commit",
+                subject.name()
+            ),
+        }),
+        None => differences.push(subject.unreadable("the checksum of ostree was not computed")),
+    }
     undeclared(subject, object, &mut differences);
     differences
 }

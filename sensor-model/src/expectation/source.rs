@@ -113,7 +113,8 @@ impl ExpectationSource {
                 }
                 Some(Strength::Extension) => SourceKind::Extension,
                 Some(Strength::Baseline) => SourceKind::Baseline,
-                Some(Strength::Sealed | Strength::Layer | Strength::Commit) | None => SourceKind::Image,
+                Some(Strength::Sealed | Strength::Layer | Strength::Commit | Strength::CommitChecksum)
+                | None => SourceKind::Image,
             },
         }
     }

@@ -186,6 +186,7 @@ impl BaselinePath {
             size: self.size.unwrap_or(0),
             sha256,
             md5: None,
+            ostree: None,
             xattrs: self.xattrs.clone(),
             target: target.transpose()?,
             device: self.device,

@@ -12,7 +12,7 @@ use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{
         Content, DirectoryExpectation, Expectation, ExpectationSource, Expected, ExpectedXattrs,
-        FileExpectation, LinkExpectation, Owner, Thing,
+        FileExpectation, LinkExpectation, OstreeObjectExpectation, Owner, Thing,
     },
     observation::{FileType, ObjectObservation, Observation},
     selinux, xattr,
@@ -22,6 +22,11 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 impl ImageEntry {
     /// By what the path is observed and compared. A device or a pipe is observed as a file without a declared content.
     pub fn expectation(&self, path: &Path, source: ExpectationSource) -> Expectation {
+        if let Some(checksum) = self.ostree {
+            let (thing, expected) = (Thing::file(path), OstreeObjectExpectation { checksum });
+            let expected = Expected::OstreeObject(expected);
+            return Expectation { thing, expected, ssh_keys: false, label: None, source };
+        }
         let (user, group) = (self.owner(self.uid), self.owner(self.gid));
         let (thing, expected) = match (self.file_type, &self.target) {
             (FileType::Directory, _) => (
@@ -64,7 +69,7 @@ pub fn changed_parts(old: &ImageEntry, new: &ImageEntry) -> Vec<&'static str> {
     let known = old.known.has_metadata() && new.known.has_metadata();
     let parts = [
         (
-            (old.size, old.sha256, old.md5) != (new.size, new.sha256, new.md5),
+            (old.size, old.sha256, old.md5, old.ostree) != (new.size, new.sha256, new.md5, new.ostree),
             DifferenceKind::Content.as_str(),
         ),
         (known && old.mode != new.mode, DifferenceKind::Mode.as_str()),
@@ -86,7 +91,8 @@ pub fn differences(
     if entry.known == Known::Name {
         return Vec::new();
     }
-    let Observation::Object(object) = observation else {
+    // A checksum of ostree covers everything that an entry may know.
+    let (Observation::Object(object), None) = (observation, entry.ostree) else {
         return compare(expectation, observation, &Ids::default());
     };
     if !entry.known.has_type() {

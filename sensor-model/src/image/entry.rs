@@ -52,6 +52,9 @@ pub struct ImageEntry {
     pub sha256: Option<[u8; 32]>,
     /// MD5 of a regular file's content, where a package has no better digest. The size is not known then.
     pub md5: Option<[u8; 16]>,
+    /// Checksum of the object that an ostree commit has there, if the repository's object is damaged. It covers type, owner, mode, attributes,
+    /// target and content, so nothing else of the path is known.
+    pub ostree: Option<[u8; 32]>,
     /// Extended attributes, sorted by name: the name, and the value as [`crate::xattr::describe`] shows it. The value of
     /// `security.selinux` is the label itself.
     pub xattrs: Vec<(String, String)>,

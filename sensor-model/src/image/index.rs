@@ -11,8 +11,10 @@ use sha2::{Digest as _, Sha256};
 
 /// The beginning of an index file.
 pub const MAGIC: &[u8; 16] = b"holdfast-index\n\0";
-/// The version of the form.
-const VERSION: u32 = 2;
+/// The version of the form that is written.
+const VERSION: u32 = 3;
+/// The oldest version that is read. It has no checksums of ostree.
+const OLDEST: u32 = 2;
 /// Bytes of the trailer.
 pub const TRAILER: usize = 80;
 /// Most bytes of one record.
@@ -31,7 +33,7 @@ pub enum IndexError {
     #[error("it is not an index of an image")]
     Magic,
     /// Another version of Holdfast wrote it.
-    #[error("it has version {0} of the format, and this Holdfast reads version {VERSION}")]
+    #[error("it has version {0} of the format, and this Holdfast reads versions {OLDEST} to {VERSION}")]
     Version(u32),
     /// It was changed, or written in part.
     #[error("it is damaged: {0}")]
@@ -46,7 +48,7 @@ pub struct PathHasher(Sha256);
 pub fn path_hash(image: &str) -> PathHasher {
     let mut state = Sha256::new();
     // One block of the hash function, so that a short path needs one more.
-    let digits = image.strip_prefix("sha256:").unwrap_or(image);
+    let digits = image.split_once(':').map_or(image, |(_, digits)| digits);
     state.update(digits.as_bytes());
     PathHasher(state)
 }
@@ -166,7 +168,7 @@ impl Trailer {
             return Err(IndexError::Damaged("its end is missing"));
         }
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(IndexError::Version(version));
         }
         let (numbers, sha256) = (&bytes[16..48], &bytes[48..]);
@@ -204,6 +206,8 @@ const HAS_LINKS: u8 = 16;
 const HAS_MD5: u8 = 32;
 /// Two bits: the place in [`Known::ALL`].
 const KNOWN: u32 = 6;
+/// A bit of the type's byte.
+const HAS_OSTREE: u8 = 128;
 
 /// Adds the record of a path: its length, and then its fields.
 pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
@@ -211,8 +215,8 @@ pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
     into.extend_from_slice(&[0; 4]);
     text(path, into);
     let file_type = FileType::ALL.iter().position(|kind| *kind == entry.file_type).unwrap_or(0);
-    into.push(u8::try_from(file_type).unwrap_or(0));
     let flag = |is_set, flag| if is_set { flag } else { 0 };
+    into.push(u8::try_from(file_type).unwrap_or(0) | flag(entry.ostree.is_some(), HAS_OSTREE));
     let known = Known::ALL.iter().position(|known| *known == entry.known).unwrap_or(0);
     let known = u8::try_from(known).unwrap_or(0);
     into.push(
@@ -234,6 +238,9 @@ pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
     }
     if let Some(md5) = &entry.md5 {
         into.extend_from_slice(md5);
+    }
+    if let Some(checksum) = &entry.ostree {
+        into.extend_from_slice(checksum);
     }
     if let Some(target) = &entry.target {
         text(target, into);
@@ -263,7 +270,8 @@ fn text(bytes: &[u8], into: &mut Vec<u8>) {
 pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
     let mut fields = Fields(bytes);
     let path = fields.text()?;
-    let file_type = *FileType::ALL.get(usize::from(fields.take(1)?[0]))?;
+    let kind = fields.take(1)?[0];
+    let file_type = *FileType::ALL.get(usize::from(kind & !HAS_OSTREE))?;
     let flags = fields.take(1)?[0];
     let has = |flag| flags & flag != 0;
     let (mode, uid, gid) = (fields.number()?, fields.number()?, fields.number()?);
@@ -271,6 +279,7 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
     let size = u64::from_le_bytes(fields.array()?);
     let sha256 = if has(HAS_DIGEST) { Some(fields.array()?) } else { None };
     let md5 = if has(HAS_MD5) { Some(fields.array()?) } else { None };
+    let ostree = if kind & HAS_OSTREE != 0 { Some(fields.array()?) } else { None };
     let target = if has(HAS_TARGET) { Some(fields.text()?.to_vec()) } else { None };
     let device = if has(HAS_DEVICE) { Some((fields.number()?, fields.number()?)) } else { None };
     let links = if has(HAS_LINKS) { fields.number()? } else { 0 };
@@ -289,6 +298,7 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
         size,
         sha256,
         md5,
+        ostree,
         xattrs,
         target,
         device,

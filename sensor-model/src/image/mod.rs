@@ -37,7 +37,10 @@ pub use manifest::{
     Choice, Compression, ConfigError, Descriptor, ImageConfig, Manifest, ManifestDocument, ManifestError,
     Platform, parse_config, parse_document,
 };
-pub use reference::{ImageMeta, ImageSource, KnownXattrs, LayerMeta, Package, is_digest};
+pub use reference::{
+    DamagedFile, DamagedFiles, ImageMeta, ImageSource, KnownXattrs, LayerMeta, ObjectDamage, Package,
+    is_digest, ostree_digest,
+};
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;

@@ -63,8 +63,8 @@ pub struct LayerMeta {
 pub struct ImageMeta {
     /// What the index was made from.
     pub source: ImageSource,
-    /// Digest of the manifest of the platform; for an ostree commit its checksum; for packages, of what their databases say; for
-    /// extensions, of what their directories have; for a baseline, of its file.
+    /// Digest of the manifest of the platform; for an ostree commit `ostree:` and its checksum; for packages, the digest of what their databases
+    /// say; for extensions, of what their directories have; for a baseline, of its file.
     pub digest: String,
     /// Digest of the manifest of the image that an ostree commit was made from, by the commit's metadata. Absent if the commit was made in
     /// another way.
@@ -99,6 +99,64 @@ pub struct ImageMeta {
     /// the index is old.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
+    /// Files of an ostree commit whose objects in the repository are damaged; absent if none is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub damaged: Option<DamagedFiles>,
+}
+
+names! {
+    /// Why an object of an ostree repository is not used.
+    pub enum ObjectDamage {
+        /// Its content, owner, mode or attributes are not those of its checksum.
+        Checksum = "it does not have its checksum",
+        /// It is missing.
+        Missing = "it is missing",
+        /// It is neither a file nor a link.
+        Type = "it is neither a file nor a symbolic link",
+        /// A process wrote into it while it was read.
+        Changing = "it changed while it was read",
+        /// The disk or the file system fails.
+        Unreadable = "it cannot be read",
+    }
+}
+
+/// Most damaged files of a commit that an index lists.
+const MOST_DAMAGED: usize = 1000;
+
+/// A file of a commit whose object in the repository is damaged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct DamagedFile {
+    /// Its path in the commit.
+    pub path: String,
+    /// The object: `ostree:` and its checksum.
+    pub object: String,
+    /// What is wrong with it.
+    pub reason: ObjectDamage,
+}
+
+/// The files of a commit whose objects in the repository are damaged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct DamagedFiles {
+    /// How many there are.
+    pub count: u64,
+    /// The first thousand of them, in the order of the commit.
+    pub first: Vec<DamagedFile>,
+}
+
+impl DamagedFiles {
+    /// Adds a file.
+    pub fn add(&mut self, path: &[u8], object: &[u8; 32], reason: ObjectDamage) {
+        self.count += 1;
+        if self.first.len() < MOST_DAMAGED {
+            let path = String::from_utf8_lossy(path).into_owned();
+            self.first.push(DamagedFile { path, object: ostree_digest(hex::encode(object)), reason });
+        }
+    }
+}
+
+/// A checksum of ostree, tagged with its kind. It is the digest of no file's bytes.
+pub fn ostree_digest(checksum: impl std::fmt::Display) -> String {
+    format!("ostree:{checksum}")
 }
 
 /// Which extended attributes of a path are known.
@@ -113,6 +171,17 @@ pub enum KnownXattrs {
 }
 
 impl ImageMeta {
+    /// The same with the tag `ostree:` of a commit's checksum, which indexes of version 2 of the form have as `sha256:`.
+    #[must_use]
+    pub fn with_kind_of_digest(mut self) -> Self {
+        if self.source == ImageSource::Ostree
+            && let Some(checksum) = self.digest.strip_prefix("sha256:")
+        {
+            self.digest = ostree_digest(checksum);
+        }
+        self
+    }
+
     /// Whether a digest names this image: that of the manifest, or of an image index that leads to it.
     pub fn is(&self, digest: &str) -> bool {
         self.digest == digest || self.indexes.iter().any(|index| index == digest)
@@ -134,6 +203,7 @@ impl ImageMeta {
     pub fn strength(&self, entry: &ImageEntry) -> Strength {
         match (self.source, entry.sha256, entry.md5) {
             (ImageSource::Layers, ..) => Strength::Layer,
+            (ImageSource::Ostree, ..) if entry.ostree.is_some() => Strength::CommitChecksum,
             (ImageSource::Ostree, ..) => Strength::Commit,
             (ImageSource::Extensions, ..) => Strength::Extension,
             (ImageSource::Baseline, ..) => Strength::Baseline,

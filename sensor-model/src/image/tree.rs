@@ -462,6 +462,7 @@ impl ImageTree {
             known: if inode.implied { Known::Content } else { Known::All },
             config: false,
             md5: None,
+            ostree: None,
             links: links.get(&node.inode).copied().unwrap_or(0),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Checksum, variant::close};
 use sha2::{Digest as _, Sha256};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
 
 /// An extended attribute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,6 +11,14 @@ pub struct Xattr {
     pub name: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
+}
+
+/// The attributes in the order in which ostree hashes them: that of their names.
+pub fn sorted_xattrs(attributes: Vec<(OsString, Vec<u8>)>) -> Vec<Xattr> {
+    let named = attributes.into_iter().map(|(name, value)| Xattr { name: name.into_vec(), value });
+    let mut xattrs: Vec<Xattr> = named.collect();
+    xattrs.sort();
+    xattrs
 }
 
 /// What ostree hashes of a file before its content.

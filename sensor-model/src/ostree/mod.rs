@@ -12,7 +12,7 @@ mod variant;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::{FileHeader, Xattr};
+pub use checksum::{FileHeader, Xattr, sorted_xattrs};
 pub use image::{CommitImage, CommitImageError, CommitLayer, LayerContent};
 pub use layers::{LayerPaths, Placed, TooManyPaths};
 pub use objects::{Commit, DirectoryMeta, DirectoryTree, OBJECT_LIMIT, ObjectError, SubDirectory, TreeFile};

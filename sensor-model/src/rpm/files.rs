@@ -151,6 +151,7 @@ impl RpmFile {
             size: if has_content { self.size } else { 0 },
             sha256: self.sha256.filter(|_| has_content),
             md5: self.md5.filter(|_| has_content),
+            ostree: None,
             xattrs: self.granted().map(|granted| (CAPABILITY.to_owned(), granted)).into_iter().collect(),
             target: is_link.then(|| self.target.clone()),
             device: None,

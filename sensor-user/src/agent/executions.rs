@@ -47,7 +47,7 @@ pub(super) fn set_reported(registry: &mut WatchRegistry, desired: &Desired) {
                 directories.insert(path.to_path_buf());
             }
             ExpectationSource::ImageLayer(_) if is_indexed && one.thing.is_object() => {
-                if matches!(one.expected, Expected::File(_)) {
+                if is_of_image(one) {
                     registry.set_image_differs(&path, false);
                 }
                 // A directory of the image may be empty.
@@ -70,7 +70,7 @@ pub(super) fn set_reported(registry: &mut WatchRegistry, desired: &Desired) {
 pub(super) fn is_of_image(expectation: &Expectation) -> bool {
     matches!(
         (&expectation.source, &expectation.expected),
-        (ExpectationSource::ImageLayer(_), Expected::File(_))
+        (ExpectationSource::ImageLayer(_), Expected::File(_) | Expected::OstreeObject(_))
     )
 }
 

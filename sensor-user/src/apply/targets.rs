@@ -196,6 +196,7 @@ impl TargetFinder<'_> {
             | Expected::AuthorizedKeys(_)
             | Expected::Tree(_)
             | Expected::Unindexed
+            | Expected::OstreeObject(_)
             | Expected::Hierarchy(_)
             | Expected::KernelArguments(_)
             | Expected::OsImage(_) => {}

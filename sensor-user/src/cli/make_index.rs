@@ -20,6 +20,13 @@ impl MakeIndex {
         let observer = self.read.observer()?;
         let images = Images::of(&self.read.state);
         if let Some(indexed) = renew_ostree(&observer, &images)? {
+            if let Some(damaged) = &indexed.meta.damaged {
+                tracing::error!(
+                    files = damaged.count,
+                    first = damaged.first.first().map_or("", |file| &*file.path),
+                    "Objects in the ostree repository are damaged, so the index has only their checksums: `holdfast image list` lists the files."
+                );
+            }
             tracing::info!(
                 paths = indexed.meta.entries,
                 image = indexed.meta.manifest.unwrap_or_default(),

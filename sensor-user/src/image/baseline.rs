@@ -119,6 +119,7 @@ impl<'a> Walk<'a> {
             // A declared content has the whole file hashed.
             sha256: is_file.then_some([0; 32]),
             md5: None,
+            ostree: None,
             xattrs: Vec::new(),
             target: (file_type == FileType::Symlink).then(Vec::new),
             device: None,
@@ -193,6 +194,7 @@ pub fn index_baseline(file: &Path, text: &[u8], images: &Images) -> Result<Index
         bytes: 0,
         ostree: false,
         state: None,
+        damaged: None,
     };
     write::write(images, meta, &entries)
 }

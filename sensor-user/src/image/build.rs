@@ -81,6 +81,7 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
         bytes: tree.bytes(),
         ostree: config.ostree || tree.contains(b"/sysroot/ostree/repo/objects"),
         state: None,
+        damaged: None,
     }
 }
 

@@ -258,17 +258,11 @@ pub enum OstreeFault {
         "{0}: the commit has more than 2,000,000 paths, or one with more bytes than the kernel allows, so it is not indexed"
     )]
     Limits(String),
-    /// An object does not have its checksum.
-    #[error(
-        "{}{}: it does not have its checksum, so what the commit has there is not known; the object or the deployed file, which is the same \
-         inode, was changed; `ostree fsck` lists all such objects, and a new deployment replaces them",
-        object.display(), path_of(of.as_deref())
-    )]
+    /// A commit or a directory does not have its checksum, so what is below it is not known.
+    #[error("{}: it does not have its checksum; `ostree fsck` lists all such objects, and a new deployment replaces them", object.display())]
     Damaged {
         /// The object.
         object: PathBuf,
-        /// A path of the tree that leads to it.
-        of: Option<String>,
     },
     /// An object has another form.
     #[error("{}: {reason}; `ostree fsck` checks the repository", object.display())]
@@ -278,10 +272,6 @@ pub enum OstreeFault {
         /// What is wrong with it.
         reason: ObjectError,
     },
-}
-
-fn path_of(path: Option<&str>) -> String {
-    path.map_or_else(String::new, |path| format!(" ({path})"))
 }
 
 /// Why a layer cannot be read.

@@ -264,5 +264,6 @@ fn meta(entries: &[(Vec<u8>, ImageEntry)], layers: Vec<LayerMeta>, state: String
         bytes: 0,
         ostree: false,
         state: Some(state),
+        damaged: None,
     }
 }

@@ -86,7 +86,7 @@ impl ImageIndex {
             records,
             slots,
             hasher,
-            meta,
+            meta: meta.with_kind_of_digest(),
             sha256: trailer.sha256,
         })
     }

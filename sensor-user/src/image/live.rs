@@ -295,6 +295,9 @@ pub(super) fn can_be_watched(path: &Path, entry: &ImageEntry, meta: &ImageMeta) 
 
 /// Whether an expectation has a form for everything that the entry has.
 fn is_known_in_full(path: &Path, entry: &ImageEntry) -> bool {
+    if entry.ostree.is_some() {
+        return path.to_str().is_some();
+    }
     let has_text = path.to_str().is_some()
         && entry.target.as_ref().is_none_or(|target| std::str::from_utf8(target).is_ok());
     let has_form = match entry.file_type {

@@ -63,6 +63,7 @@ fn meta(contents: &PackageContents, state: String) -> ImageMeta {
         bytes: 0,
         ostree: false,
         state: Some(state),
+        damaged: None,
     }
 }
 

@@ -24,7 +24,7 @@ use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::Expectation,
     image::{ImageEntry, ScanPace, ScanProgress, ScanRound},
-    observation::FileType,
+    observation::{FileType, Observation},
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -224,7 +224,10 @@ impl Walk<'_> {
         let found = self.scan.observer.observe(expectation).observation;
         let is_sealed = found.is_sealed();
         if entry.file_type == FileType::Regular && !is_sealed {
-            self.spent.bytes += entry.size;
+            self.spent.bytes += match &found {
+                Observation::Object(object) if entry.ostree.is_some() => object.size,
+                _ => entry.size,
+            };
         }
         let differences = compare(expectation, &found, self.scan.ids);
         let compared = if differences.is_empty() {

@@ -147,6 +147,10 @@ pub struct ImageState {
     /// MD5 of a file's content, where a package has no better digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub md5: Option<String>,
+    /// Checksum of an ostree object: type, owner, mode, attributes and content together. Only for a file whose object in the repository is
+    /// damaged, so that nothing else is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ostree: Option<String>,
     /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -172,6 +176,7 @@ impl From<&ImageEntry> for ImageState {
             size: has_size.then_some(entry.size),
             sha256: entry.sha256.map(hex::encode),
             md5: entry.md5.map(hex::encode),
+            ostree: entry.ostree.map(hex::encode),
             target: entry.target.as_ref().map(|target| String::from_utf8_lossy(target).into_owned()),
             device: entry.device,
             xattrs: entry.xattrs.clone(),
@@ -187,6 +192,9 @@ impl ImageState {
             (None, Known::Name) => "a name that need not exist".to_owned(),
             (None, _) => "something, without a digest".to_owned(),
         };
+        if let Some(checksum) = &self.ostree {
+            return format!("ostree:{checksum} (its object in the repository is damaged)");
+        }
         let what = match (&self.target, &self.sha256, &self.md5, self.device) {
             (Some(target), ..) => format!("link to {target}"),
             (_, Some(sum), ..) => format!("sha256:{sum} ({} bytes)", self.size.unwrap_or(0)),

@@ -352,7 +352,11 @@ impl Observer {
         let (size, sha256) = (declared.map(|content| content.size), declared.map(|content| content.sha256));
         // The owner of a file of keys may give it any length.
         let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
-        let want = Want { size, sha256, keys: expectation.ssh_keys, most };
+        let ostree = match &expectation.expected {
+            Expected::OstreeObject(object) => Some(object.checksum),
+            _ => None,
+        };
+        let want = Want { size, sha256, keys: expectation.ssh_keys, most, ostree };
         let read = again(|| {
             let Some(found) = self.find(path, on_open)? else { return Ok(None) };
             Ok(Some((self.reader.read(&found, want)?, found)))

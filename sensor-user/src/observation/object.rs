@@ -9,6 +9,7 @@ use super::{
     sealed::SealedContents,
     served::MountGuard,
 };
+use crate::sys;
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
@@ -23,6 +24,7 @@ use sensor_common::op::OBSERVE_OPEN_FLAGS;
 use sensor_model::{
     authorized_keys::{self, AuthorizedKeys},
     observation::{FileType, ObjectObservation},
+    ostree::{Checksum, FileHeader, sorted_xattrs},
     selinux::ATTRIBUTE,
 };
 use sha2::{Digest as _, Sha256};
@@ -30,7 +32,10 @@ use std::{
     cell::RefCell,
     ffi::OsStr,
     fmt,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::PathBuf,
     sync::Arc,
 };
@@ -115,6 +120,8 @@ pub(crate) struct Want {
     pub(crate) keys: bool,
     /// The most bytes to read of a file whose owner is not trusted; `None` for no limit.
     pub(crate) most: Option<u64>,
+    /// The expected checksum of an ostree object; `None` if none is expected.
+    pub(crate) ostree: Option<Checksum>,
 }
 
 impl Found {
@@ -224,11 +231,13 @@ impl Reader {
                 .map(PathBuf::from);
         }
         self.attributes(found, &mut object)?;
+        let begun = if want.ostree.is_some() { begin_checksum(found, &object)? } else { None };
+        let mut checksum = begun.clone().map(|begun| begun.finalize().into());
         if let (FileType::Regular, Some(file)) = (found.file_type, &found.file) {
             // A file of the declared size is read to its end, however long it is. Any other size shows the difference already.
-            let differs = want.size != Some(stat.stx_size) && want.most.is_none();
+            let differs = want.size != Some(stat.stx_size) && want.most.is_none() && want.ostree.is_none();
             if !(differs && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
-                self.add_content(file.as_fd(), stat, want, &mut object)?;
+                checksum = self.add_content(file.as_fd(), stat, (want, begun), &mut object)?;
                 if self.is_settled
                     && version(&stat_handle(file.as_fd(), StatxFlags::BASIC_STATS)?) != version(stat)
                 {
@@ -239,17 +248,19 @@ impl Reader {
                 }
             }
         }
+        object.has_ostree_checksum = want.ostree.map(|wanted| checksum == Some(wanted));
         Ok(object)
     }
 
-    /// Adds the content of a file. A file that the kernel proves to have the declared content is not read.
+    /// Adds the content of a file. A file that the kernel proves to have the declared content is not read. Gives ostree's checksum, if it was
+    /// begun.
     fn add_content(
         &self,
         file: BorrowedFd<'_>,
         stat: &Statx,
-        want: Want,
+        (want, begun): (Want, Option<Sha256>),
         object: &mut ObjectObservation,
-    ) -> Result<(), FailedOperation> {
+    ) -> Result<Option<Checksum>, FailedOperation> {
         let contents = self.sealed.as_ref().filter(|_| !want.keys);
         let sealed = contents.and_then(|contents| Some((contents, contents.seal(file, stat)?)));
         if let (Some((contents, seal)), Some(sha256)) = (&sealed, want.sha256)
@@ -257,9 +268,9 @@ impl Reader {
         {
             object.sha256 = Some(sha256);
             object.sealed = true;
-            return Ok(());
+            return Ok(None);
         }
-        let content = self.content(file, stat.stx_size, want)?;
+        let content = self.content(file, stat.stx_size, (want, begun))?;
         // `proves` is called with the expected content only. The owner of a file can write any other content, whose pair would only use memory.
         if let (Some((contents, seal)), Some(sha256)) = (&sealed, content.sha256)
             && want.sha256 == Some(sha256)
@@ -269,7 +280,7 @@ impl Reader {
         object.size = content.size;
         object.sha256 = content.sha256;
         object.ssh_keys = content.keys;
-        Ok(())
+        Ok(content.checksum)
     }
 
     /// Reads label and extended attributes. A file system without them is no error.
@@ -330,7 +341,12 @@ impl Reader {
 
     /// Reads size, digest and keys of a content. It stops a MiB after the size that the file had at the open, so that a writer without end
     /// cannot hold it. The reported size then differs from the declared one in any case.
-    fn content(&self, file: BorrowedFd<'_>, size: u64, want: Want) -> Result<ReadContent, FailedOperation> {
+    fn content(
+        &self,
+        file: BorrowedFd<'_>,
+        size: u64,
+        (want, mut begun): (Want, Option<Sha256>),
+    ) -> Result<ReadContent, FailedOperation> {
         SCRATCH.with_borrow_mut(|scratch| {
             let mut digest = Sha256::new();
             let mut kept = Vec::new();
@@ -342,6 +358,9 @@ impl Reader {
                 };
                 let chunk = &scratch[..length];
                 digest.update(chunk);
+                if let Some(begun) = &mut begun {
+                    begun.update(chunk);
+                }
                 if want.keys {
                     kept.extend_from_slice(&chunk[..length.min(KEYS_BYTES.saturating_sub(kept.len()))]);
                 }
@@ -351,7 +370,7 @@ impl Reader {
                 total += length as u64;
                 if want.most.is_some_and(|most| total > most) {
                     let keys = want.keys.then(|| keys_in(&kept, true));
-                    return Ok(ReadContent { size: size.max(total), sha256: None, keys });
+                    return Ok(ReadContent { size: size.max(total), sha256: None, checksum: None, keys });
                 }
                 // A short read of a regular file is its end, so most files cost one read. A file that shows no size (procfs, sysfs) ends
                 // with an empty read.
@@ -363,9 +382,23 @@ impl Reader {
                 }
             }
             let keys = want.keys.then(|| keys_in(&kept, total > kept.len() as u64));
-            Ok(ReadContent { size: total, sha256: Some(digest.finalize().into()), keys })
+            let checksum = begun.take().map(|begun| begun.finalize().into());
+            Ok(ReadContent { size: total, sha256: Some(digest.finalize().into()), checksum, keys })
         })
     }
+}
+
+/// Begins ostree's checksum of a file, which needs its content, or makes that of a symbolic link; `None` for another object.
+fn begin_checksum(found: &Found, object: &ObjectObservation) -> Result<Option<Sha256>, FailedOperation> {
+    let attributes = match (&found.file, found.file_type) {
+        (Some(file), FileType::Regular) => sys::attributes(file),
+        (None, FileType::Symlink) => sys::attributes_by_handle(&found.handle),
+        _ => return Ok(None),
+    };
+    let xattrs = sorted_xattrs(attributes.map_err(FailedOperation::at("getxattr"))?);
+    let target = object.target.as_ref().map_or(&b""[..], |target| target.as_os_str().as_bytes());
+    let Statx { stx_uid: uid, stx_gid: gid, stx_mode: mode, .. } = found.stat;
+    Ok(Some(FileHeader { uid, gid, mode: mode.into(), target, xattrs: &xattrs }.begin()))
 }
 
 /// A label from the kernel's bytes, which may end with a zero.
@@ -424,6 +457,8 @@ struct ReadContent {
     size: u64,
     /// The digest of the whole content; `None` if it is longer than the limit.
     sha256: Option<[u8; 32]>,
+    /// Ostree's checksum, if it was begun.
+    checksum: Option<Checksum>,
     keys: Option<AuthorizedKeys>,
 }
 

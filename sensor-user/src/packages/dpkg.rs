@@ -95,6 +95,7 @@ fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
         size: 0,
         sha256: None,
         md5,
+        ostree: None,
         xattrs: Vec::new(),
         target: None,
         device: None,

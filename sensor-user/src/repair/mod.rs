@@ -140,6 +140,10 @@ impl Restorer {
                 let what_does = "only a new deployment of its OS image restores a sealed tree";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
+            Expected::OstreeObject(_) => {
+                let what_does = "the ostree repository has another content, so only a new deployment of the OS image restores it";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
+            }
             Expected::Hierarchy(_) => {
                 let what_does = "unmount what stands over it, or start the host again";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
@@ -217,6 +221,7 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::ClosedDirectory(_) => 4,
         Expected::Tree(_)
         | Expected::Unindexed
+        | Expected::OstreeObject(_)
         | Expected::Hierarchy(_)
         | Expected::KernelArguments(_)
         | Expected::OsImage(_) => 5,

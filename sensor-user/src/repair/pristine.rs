@@ -39,6 +39,11 @@ pub(super) fn file(
     let file = match &expectation.expected {
         Expected::Directory(_) | Expected::Link(_) => return Ok(None),
         Expected::File(file) => file,
+        Expected::OstreeObject(_) => {
+            return refused(
+                "the file's object in the ostree repository is damaged, and so is the file that the deployment ships: deploy the image again",
+            );
+        }
         _ => return refused("only the image restores it"),
     };
     // Unknown attributes are never compared. A file that is written anew gets those of the shipped one, as an update by ostree gives them.

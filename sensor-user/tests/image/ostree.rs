@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 pub(crate) const FILES: [(&str, &str, u32); 5] = [
@@ -237,14 +237,109 @@ fn a_path_through_a_link_of_the_root_directory_is_that_of_the_commit() {
     assert!(nothing.code == 2 && nothing.err.contains("nothing at /bin/none"), "{nothing:?}");
 }
 
-#[test]
-fn an_object_that_was_written_into_is_refused_with_its_path() {
-    let (world, repository) = booted();
+/// Writes into the object of `/usr/bin/tool`, and so into the file, which is the same inode on a host; and removes that of `app.conf`.
+fn tamper(world: &World, repository: &Repository) {
     fs::write(repository.object("file", repository.file("tool", 0o755)), "evil").unwrap();
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    fs::remove_file(repository.object("file", repository.file("a=2\n", 0o644))).unwrap();
+}
+
+#[test]
+fn a_damaged_object_costs_no_other_path_and_its_own_path_is_compared_by_its_checksum() {
+    let (world, repository) = booted();
+    tamper(&world, &repository);
     let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
-    assert!(result.code >= 3 && result.err.contains("/usr/bin/tool"), "{result:?}");
-    assert!(!result.err.contains("evil"), "{}", result.err);
+    assert!(
+        result.code == 1 && result.out.contains("13 paths") && !result.out.contains("evil"),
+        "{result:?}"
+    );
+    for part in [
+        "damaged /usr/bin/tool: ",
+        "it does not have its checksum",
+        "damaged /usr/etc/app.conf: ",
+        "it is missing",
+    ] {
+        assert!(result.out.contains(part), "{part}: {}", result.out);
+    }
+    let list = world.run(&["image", "list", "STATE"]);
+    assert!(list.code == 0 && list.out.contains("damaged /usr/bin/tool of ostree: "), "{list:?}");
+    let list = world.run(&["image", "list", "STATE", "-o", "json"]).json("image-list");
+    let damaged = &list["images"][0]["damaged"];
+    let object = format!("ostree:{}", hex::encode(repository.file("tool", 0o755)));
+    assert_eq!(
+        (&damaged["count"], &damaged["first"][0]["object"]),
+        (&2.into(), &object.as_str().into()),
+        "{list}"
+    );
+
+    // `app.conf` is as in the commit at both of its paths, although the repository does not have it any more.
+    let (code, report) = verify(&world);
+    assert_eq!((code, &report["compared"]), (1, &13.into()), "{report}");
+    assert_eq!(differing(&report), [("/usr/bin/tool", "content")]);
+    let tool = &report["differing"][0];
+    assert_eq!(
+        (&tool["strength"], &tool["differences"][0]["expected"]),
+        (&"checksum of an ostree object".into(), &object.as_str().into()),
+    );
+    let text = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG"]).out;
+    assert!(text.contains("ostree commit: drifted") && text.contains(&object), "{text}");
+
+    // The content of the commit is right again with the same index, and each part of the checksum counts.
+    fs::remove_file(world.at("root/usr/bin/tool")).unwrap();
+    world.write_host("usr/bin/tool", "tool", 0o755);
+    assert_eq!(verify(&world).0, 0);
+    fs::set_permissions(world.at("root/usr/bin/tool"), fs::Permissions::from_mode(0o4755)).unwrap();
+    assert_eq!(differing(&verify(&world).1), [("/usr/bin/tool", "content")]);
+    fs::set_permissions(world.at("root/usr/bin/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    setxattr(world.at("root/usr/bin/tool"), "user.x", b"y", XattrFlags::empty()).unwrap();
+    assert_eq!(differing(&verify(&world).1), [("/usr/bin/tool", "content")]);
+    fs::remove_file(world.at("root/usr/bin/tool")).unwrap();
+    assert_eq!(differing(&verify(&world).1), [("/usr/bin/tool", "missing")]);
+    symlink("other", world.at("root/usr/bin/tool")).unwrap();
+    assert_eq!(differing(&verify(&world).1), [("/usr/bin/tool", "content")]);
+}
+
+#[test]
+fn the_daemon_reports_the_path_of_a_damaged_object_until_the_content_of_the_commit_is_back() {
+    let (world, repository) = booted();
+    tamper(&world, &repository);
+    assert_eq!(world.run(&["make-index", "HOST", "STATE"]).code, 0);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    world.write_host("etc/motd", "declared", 0o644);
+    world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
+    policy(
+        &world,
+        "  - {path: /usr/bin/, image: true, action: degrade}\n  - {path: /etc/app.conf, image: true, action: observe}\n",
+    );
+    let (code, drifted) = check(&world);
+    let paths: Vec<_> = drifted.iter().map(|(path, _, kind)| (path.as_str(), kind.as_str())).collect();
+    assert_eq!((code, paths), (1, vec![("/usr/bin/tool", "content")]));
+    world.write_host("usr/bin/tool", "tool", 0o755);
+    assert_eq!(check(&world).0, 0);
+    world.write_host("etc/app.conf", "a=3\n", 0o644);
+    assert_eq!(check(&world).1[0].0, "/etc/app.conf");
+    // The deployment does not prove what the commit has there, so nothing is put back.
+    let repaired = world.run(&["repair", "--yes", "/etc/app.conf", "CONFIG", "HOST", "STATE"]);
+    assert!(repaired.code == 1 && repaired.out.contains("is damaged"), "{repaired:?}");
+}
+
+#[test]
+fn a_damaged_directory_of_the_commit_is_refused_because_all_paths_below_are_unknown() {
+    let (world, _) = booted();
+    for object in walk(&world.at("root/ostree/repo/objects")) {
+        if object.extension().is_some_and(|kind| kind == "dirtree") {
+            fs::write(object, "changed").unwrap();
+        }
+    }
+    let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
+    assert!(result.code == 3 && result.err.contains("does not have its checksum"), "{result:?}");
     assert!(!world.at("state/images/ostree.index").exists());
+}
+
+/// The files two levels below a directory.
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    let names = |path: &Path| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    names(directory).flat_map(|below| names(&below)).collect()
 }
 
 #[test]

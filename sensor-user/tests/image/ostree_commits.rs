@@ -89,7 +89,7 @@ fn a_plan_says_what_a_commit_changes_that_a_branch_or_an_image_names() {
     assert!(reason.starts_with("os/next of the new config") && reason.contains("has no index"), "{reason}");
     assert_eq!(index(&world, "--ostree=staged").code, 0);
     let known = &planned(&world, BRANCHES)["known"];
-    assert_eq!((&known["changed"], &known["new"]), (&json!(2), &json!(format!("sha256:{next}"))), "{known}");
+    assert_eq!((&known["changed"], &known["new"]), (&json!(2), &json!(format!("ostree:{next}"))), "{known}");
 
     let digests = ["a", "b"].map(|digit| format!("sha256:{}", digit.repeat(64)));
     let texts = digests.clone().map(|digest| crate::ostree_layers::texts_of(&digest));
@@ -113,7 +113,7 @@ fn a_damaged_index_of_another_commit_hides_neither_the_wanted_one_nor_the_reason
     assert!(reason.starts_with("os/next of the new config") && reason.contains("has no index"), "{reason}");
     assert_eq!(index(&world, "--ostree=staged").code, 0);
     let known = &planned(&world, BRANCHES)["known"];
-    assert_eq!(known["new"], format!("sha256:{next}"), "{known}");
+    assert_eq!(known["new"], format!("ostree:{next}"), "{known}");
     // An index that has the wanted commit in its name is the reason itself.
     fs::write(world.at(&format!("state/images/ostree-{next}.index")), "damaged").unwrap();
     let reason = planned(&world, [BRANCHES[0], &next])["unknown"].as_str().unwrap().to_owned();

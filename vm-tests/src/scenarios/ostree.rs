@@ -81,6 +81,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
             if stage == last {
                 // The index that was made before the upgrade is that of the booted commit again.
                 context.check("commit_verified", commit::verified());
+                context.check("commit_tampered", commit::tampered());
                 context.check("commit_watched", commit::watched());
                 context.check("usr_unlocked", commit::unlocked());
                 context.check("image_of_the_cluster", cluster::image());

@@ -8,8 +8,8 @@ use crate::{
     authorized_keys::{self, AuthorizedKeys, SshKey},
     expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Content, DirectoryExpectation,
-        FileExpectation, KernelArgumentsExpectation, LinkExpectation, OsImageExpectation, Owner, Source,
-        Thing, TreeExpectation, UnitExpectation,
+        FileExpectation, KernelArgumentsExpectation, LinkExpectation, OsImageExpectation,
+        OstreeObjectExpectation, Owner, Source, Thing, TreeExpectation, UnitExpectation,
     },
     observation::{FileType, ObjectObservation, UnitObservation},
     os::Deployment,
@@ -91,6 +91,11 @@ fn without_label(expectation: &Expectation) -> Observation {
             object.same_inode_as_target = link.hard.then_some(true);
             Observation::Object(Box::new(object))
         }
+        Expected::OstreeObject(_) => {
+            let mut object = ObjectObservation::new(FileType::Regular, 0o755, 0, 0);
+            object.has_ostree_checksum = Some(true);
+            Observation::Object(Box::new(object))
+        }
         Expected::Unit(unit) => {
             let masked = unit.masked == Some(true);
             let enabled = if unit.enabled == Some(true) { "enabled" } else { "disabled" };
@@ -150,6 +155,28 @@ fn texts(expectation: &Expectation, change: impl FnOnce(&mut Observation)) -> Ve
 
 /// A change of a compliant object.
 type Change = Box<dyn Fn(&mut ObjectObservation)>;
+
+#[test]
+fn an_object_of_a_commit_is_compliant_only_with_its_checksum() {
+    let expected = Expected::OstreeObject(OstreeObjectExpectation { checksum: [1; 32] });
+    let expectation = expect(Thing::file("/usr/bin/x"), expected);
+    assert!(texts(&expectation, |_| {}).is_empty());
+    let differing = texts(&expectation, |seen| object(seen).has_ostree_checksum = Some(false));
+    assert!(
+        differing.len() == 1 && differing[0].starts_with("Content: ostree checksum mismatch"),
+        "{differing:?}"
+    );
+    let unknown = texts(&expectation, |seen| object(seen).has_ostree_checksum = None);
+    assert!(unknown.len() == 1 && unknown[0].starts_with("Unreadable"), "{unknown:?}");
+    for (change, kind) in
+        [(Observation::Missing, "Missing"), (Observation::Unreadable { error: "x".into() }, "Unreadable")]
+    {
+        let found = texts(&expectation, |seen| *seen = change.clone());
+        assert!(found.len() == 1 && found[0].starts_with(kind), "{found:?}");
+    }
+    let mounted = texts(&expectation, |seen| object(seen).mounted_over = true);
+    assert!(mounted.len() == 1 && mounted[0].starts_with("MountOver"), "{mounted:?}");
+}
 
 #[test]
 fn every_difference_of_a_file_has_its_text() {

@@ -13,6 +13,7 @@ fn entry(file_type: FileType) -> ImageEntry {
         size: 3,
         sha256: (file_type == FileType::Regular).then_some([7; 32]),
         md5: None,
+        ostree: None,
         xattrs: vec![("security.capability".into(), "cap_net_raw+ep".into())],
         target: (file_type == FileType::Symlink).then(|| b"../x\xff".to_vec()),
         device: (file_type == FileType::BlockDevice).then_some((8, 1)),

@@ -24,6 +24,7 @@ fn full() -> ImageEntry {
         device: Some((1, 3)),
         layer: 300,
         md5: Some([9; 16]),
+        ostree: None,
         known: Known::Name,
         config: true,
         links: 9,
@@ -39,12 +40,14 @@ fn a_record_gives_its_entry_back_and_no_part_of_it_gives_another() {
         target: None,
         device: None,
         md5: None,
+        ostree: None,
         known: Known::All,
         config: false,
         links: 0,
         ..full()
     };
-    for entry in [full(), bare] {
+    let damaged = ImageEntry { ostree: Some([5; 32]), known: Known::Existence, ..bare.clone() };
+    for entry in [full(), bare, damaged] {
         let mut bytes = Vec::new();
         encode_record(path, &entry, &mut bytes);
         assert_eq!(
@@ -105,6 +108,8 @@ fn a_trailer_is_that_of_its_file_alone() {
         Trailer::decode(&bytes, length)
     };
     assert_eq!(changed(8, 9), Err(IndexError::Version(9)));
+    assert_eq!(changed(8, 1), Err(IndexError::Version(1)));
+    assert!(changed(8, 2).is_ok(), "version 2 differs only in what it does not have");
     assert!(
         changed(0, 0).is_err()
             && changed(31, 1).is_err()
@@ -131,6 +136,7 @@ fn file() -> (ImageEntry, ObjectObservation) {
         device: None,
         known: Known::All,
         md5: None,
+        ostree: None,
         gid: 2,
         ..full()
     };
@@ -236,4 +242,19 @@ fn devices_links_and_pipes_are_compared() {
         found(&link, &Observation::Object(Box::new(to)), KnownXattrs::All),
         [DifferenceKind::LinkTarget]
     );
+}
+
+#[test]
+fn an_index_of_an_older_version_finds_its_paths_under_the_tagged_checksum_of_its_commit() {
+    let meta = |source: &str| -> ImageMeta {
+        serde_json::from_value(serde_json::json!({
+            "source": source, "digest": "sha256:12ab", "indexes": [], "platform": "", "names": [], "layers": [],
+            "entries": 0, "bytes": 0, "ostree": false,
+        }))
+        .unwrap()
+    };
+    let tagged = meta("ostree").with_kind_of_digest();
+    assert_eq!(tagged.digest, "ostree:12ab");
+    assert_eq!(path_hash(&tagged.digest).hash(b"/a"), path_hash("sha256:12ab").hash(b"/a"));
+    assert_eq!(meta("layers").with_kind_of_digest().digest, "sha256:12ab");
 }

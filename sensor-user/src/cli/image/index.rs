@@ -5,7 +5,7 @@ use crate::{
     bounded,
     cli::{
         BadInput,
-        exit::IN_SYNC,
+        exit::{DRIFT, IN_SYNC},
         output::{Output, Screen, Tone, clean, count},
     },
     image::{
@@ -15,7 +15,7 @@ use crate::{
     observation::Observer,
 };
 use anyhow::Context as _;
-use sensor_model::image::{Choice, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
+use sensor_model::image::{Choice, DamagedFiles, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
 use serde::Serialize;
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -27,6 +27,8 @@ use std::{
 const SCHEMA: &str = "holdfast.image-index/v1";
 /// Most bytes of a baseline's file. A path takes about 250 bytes.
 const BASELINE_BYTES: u64 = 512 << 20;
+/// Most damaged files that the text shows. The JSON has up to a thousand.
+const SHOWN_DAMAGED: usize = 20;
 /// How often a terminal shows the progress.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -125,7 +127,7 @@ impl Index {
         } else {
             text(&report, screen)?;
         }
-        Ok(IN_SYNC)
+        Ok(if report.image.damaged.is_some() { DRIFT } else { IN_SYNC })
     }
 
     fn commit(&self, observer: &Observer, wanted: &str) -> Result<Indexed, ImageError> {
@@ -190,7 +192,24 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     for number in 0..if meta.has_digests() { meta.layer_count() } else { 0 } {
         screen.line(&format!("  {}", blame(number)))?;
     }
+    if let Some(damaged) = &meta.damaged {
+        damaged_files(damaged, screen)?;
+    }
     screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size))
+}
+
+/// The files whose objects in the ostree repository are damaged.
+fn damaged_files(damaged: &DamagedFiles, screen: &mut Screen) -> io::Result<()> {
+    for file in damaged.first.iter().take(SHOWN_DAMAGED) {
+        let word = screen.paint(Tone::Bad, "damaged");
+        let (path, object, reason) = (clean(&file.path), &file.object, file.reason.as_str());
+        screen.line(&format!("{word} {path}: its object {object}: {reason}"))?;
+    }
+    let files = count(usize::try_from(damaged.count).unwrap_or(usize::MAX), "file");
+    screen.line(&format!(
+        "{files} of the commit with a damaged object in /ostree/repo: the index has the checksum of the commit there, and what does not have this \
+         checksum differs; `ostree fsck` lists all damaged objects, and a new deployment replaces them"
+    ))
 }
 
 /// The progress, on a terminal alone.

@@ -100,6 +100,13 @@ fn text(report: &ImageListReport, names: &[String], screen: &mut Screen) -> std:
         ));
     }
     screen.table(0, &rows)?;
+    for (meta, name) in report.images.iter().zip(names) {
+        for file in meta.damaged.iter().flat_map(|damaged| &damaged.first) {
+            let word = screen.paint(Tone::Bad, "damaged");
+            let (path, object, reason) = (clean(&file.path), &file.object, file.reason.as_str());
+            screen.line(&format!("{word} {path} of {name}: its object {object}: {reason}"))?;
+        }
+    }
     for index in &report.unreadable {
         let word = screen.paint(Tone::Bad, "unreadable");
         screen.line(&format!("{word} {}: {}", index.digest, clean(&index.reason)))?;

@@ -2,7 +2,8 @@
 //!
 //! In: the repository of an ostree host. Out: the index file: what the commit has in `/usr`, the links of the root directory, and the
 //! commit's `/usr/etc` once more as `/etc`, which is its first state on the host. Each object is verified: the commit by the name of its
-//! deployment or by the given checksum, and every other one by the object that leads to it. If the commit was made from an image, the index has the image's
+//! deployment or by the given checksum, and every other one by the object that leads to it. A file whose object is damaged has an entry with
+//! the object's checksum alone. If the commit was made from an image, the index has the image's
 //! layers, and then the commit itself, for what no layer explains.
 
 mod layers;
@@ -25,9 +26,12 @@ use layers::ImageLayers;
 pub use named_commit::BOOTED;
 use named_commit::NamedCommit;
 use nix::errno::Errno;
-use repository::{MOST_DEEP, Repository, entry};
+use repository::{FileObject, MOST_DEEP, Repository, entry};
 use sensor_model::{
-    image::{ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host},
+    image::{
+        DamagedFiles, ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host,
+        ostree_digest,
+    },
     observation::FileType,
     os::PristineEtc,
     ostree::{Checksum, Commit, CommitImage, LayerPaths, Placed, SubDirectory},
@@ -41,7 +45,8 @@ const SUBJECT: usize = 120;
 /// branch. `progress` gets the bytes of files that were read so far.
 ///
 /// # Errors
-/// A host that booted no ostree deployment, no such commit, an object that is missing or damaged, and an index that cannot be written.
+/// A host that booted no ostree deployment, no such commit, a commit or a directory that is missing or damaged, and an index that cannot be
+/// written.
 pub fn index_ostree(
     observer: &Observer,
     images: &Images,
@@ -61,17 +66,22 @@ pub fn index_ostree(
         paths,
         commit: u16::try_from(layers).unwrap_or(u16::MAX),
         uncompared: None,
+        damaged: DamagedFiles::default(),
         found: Vec::new(),
         metadata: 0,
     };
     walk.root(&commit)?;
-    let Walk { repository, uncompared, found: mut entries, .. } = walk;
-    if let Some(error) = uncompared {
-        tracing::warn!(%error, "An object of a layer cannot be read, so the index names the commit in the place of the layer.");
+    let Walk { repository, uncompared, damaged, found: mut entries, .. } = walk;
+    if let Some(reason) = uncompared {
+        tracing::warn!(
+            reason,
+            "An object of a layer cannot be read, so the index names the commit in the place of the layer."
+        );
     }
     // A directory comes before what is in it.
     entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let meta = ImageMeta { names, ..meta(checksum, &commit, image, repository.read()) };
+    let damaged = (damaged.count > 0).then_some(damaged);
+    let meta = ImageMeta { names, damaged, ..meta(checksum, &commit, image, repository.read()) };
     write::write_file(images, &Images::name_of(&file), meta, &entries)
 }
 
@@ -107,7 +117,7 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
     let created = i64::try_from(commit.seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     let mut meta = ImageMeta {
         source: ImageSource::Ostree,
-        digest: format!("sha256:{checksum}"),
+        digest: ostree_digest(&checksum),
         manifest: None,
         indexes: Vec::new(),
         config: String::new(),
@@ -120,6 +130,7 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
         bytes,
         ostree: false,
         state: Some(checksum),
+        damaged: None,
     };
     if let Some(image) = image {
         meta.manifest = Some(image.digest);
@@ -139,7 +150,9 @@ struct Walk<'a> {
     /// The number of the commit itself in the list of layers.
     commit: u16,
     /// Why an object of a layer could not be compared.
-    uncompared: Option<ImageError>,
+    uncompared: Option<String>,
+    /// Files whose objects are damaged.
+    damaged: DamagedFiles,
     found: Vec<(Vec<u8>, ImageEntry)>,
     /// Bytes of names and targets.
     metadata: u64,
@@ -182,7 +195,14 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, path: &[u8], checksum: Checksum) -> Result<(), ImageError> {
-        let entry = self.repository.file(path, checksum)?;
+        let entry = match self.repository.file(checksum)? {
+            FileObject::Whole(entry) => entry,
+            FileObject::Damaged(reason) => {
+                self.damaged.add(path, &checksum, reason);
+                let known = Known::Existence;
+                ImageEntry { known, ostree: Some(checksum), ..entry(FileType::Regular, 0) }
+            }
+        };
         self.add(path, checksum, entry)
     }
 
@@ -198,8 +218,9 @@ impl Walk<'_> {
         };
         let path = [b"/etc", rest].concat();
         let of_each_host = is_of_each_host(Path::new(OsStr::from_bytes(&path)));
-        let known = if of_each_host { Known::Existence } else { Known::All };
-        self.push(path, ImageEntry { known, config: true, ..entry })
+        let (known, ostree) =
+            if of_each_host { (Known::Existence, None) } else { (entry.known, entry.ostree) };
+        self.push(path, ImageEntry { known, ostree, config: true, ..entry })
     }
 
     /// The layer that put an object at a path; the commit itself, if none did.
@@ -207,7 +228,7 @@ impl Walk<'_> {
         let is_directory = entry.file_type == FileType::Directory;
         match self.paths.at(path) {
             Some(placed) if placed.is_directory == is_directory => {
-                let is_same = placed.object == object || self.is_same(path, placed, entry);
+                let is_same = placed.object == object || self.is_same(placed, entry);
                 if is_same { placed.layer } else { self.commit }
             }
             _ => self.commit,
@@ -216,16 +237,22 @@ impl Walk<'_> {
 
     /// Whether the object of a layer differs in its label alone. The importer gives files the labels of the whole image's policy, and older
     /// ones leave the layers' own objects as they are.
-    fn is_same(&mut self, path: &[u8], placed: Placed, entry: &ImageEntry) -> bool {
+    fn is_same(&mut self, placed: Placed, entry: &ImageEntry) -> bool {
         let read = if placed.is_directory {
-            self.repository.directory(placed.object)
+            self.repository.directory(placed.object).map_err(|error| error.to_string())
         } else {
-            self.repository.file(path, placed.object)
+            match self.repository.file(placed.object) {
+                Ok(FileObject::Whole(of_layer)) => Ok(of_layer),
+                Ok(FileObject::Damaged(reason)) => {
+                    Err(format!("object {}: {}", hex::encode(placed.object), reason.as_str()))
+                }
+                Err(error) => Err(error.to_string()),
+            }
         };
         match read {
             Ok(of_layer) => of_layer == *entry,
-            Err(error) => {
-                self.uncompared.get_or_insert(error);
+            Err(reason) => {
+                self.uncompared.get_or_insert(reason);
                 false
             }
         }

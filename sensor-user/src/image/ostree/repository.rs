@@ -15,15 +15,17 @@ use nix::{
     sys::stat::{FileStat, SFlag, fstat},
 };
 use sensor_model::{
-    image::{ImageEntry, Known},
+    image::{ImageEntry, Known, ObjectDamage},
     observation::FileType,
-    ostree::{Checksum, Commit, DirectoryMeta, DirectoryTree, FileHeader, OBJECT_LIMIT, ObjectError, Xattr},
+    ostree::{
+        Checksum, Commit, DirectoryMeta, DirectoryTree, FileHeader, OBJECT_LIMIT, ObjectError, Xattr,
+        sorted_xattrs,
+    },
     selinux, xattr,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::HashMap,
-    ffi::OsString,
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
 };
@@ -34,11 +36,20 @@ const TEXT_LIMIT: u64 = 64 << 10;
 /// Most directories above each other.
 pub(super) const MOST_DEEP: usize = 256;
 
+/// The object of a file or a link.
+#[derive(Debug, Clone)]
+pub(super) enum FileObject {
+    /// It has its checksum.
+    Whole(ImageEntry),
+    /// It does not, so only its checksum is known.
+    Damaged(ObjectDamage),
+}
+
 /// The repository of a host.
 pub(in crate::image) struct Repository<'a> {
     observer: &'a Observer,
     /// The files that were read. Many names lead to one object.
-    files: HashMap<Checksum, ImageEntry>,
+    files: HashMap<Checksum, FileObject>,
     /// Bytes of files that were read.
     read: u64,
     progress: &'a mut dyn FnMut(u64),
@@ -87,12 +98,18 @@ impl<'a> Repository<'a> {
         Ok(ImageEntry { uid, gid, xattrs: described(&xattrs), ..entry(FileType::Directory, mode) })
     }
 
-    /// A file or a link. `path` is where the commit has it.
-    pub(super) fn file(&mut self, path: &[u8], checksum: Checksum) -> Result<ImageEntry, ImageError> {
-        if let Some(entry) = self.files.get(&checksum) {
-            return Ok(entry.clone());
+    /// A file or a link.
+    ///
+    /// # Errors
+    /// This process may not read it.
+    pub(super) fn file(&mut self, checksum: Checksum) -> Result<FileObject, ImageError> {
+        if let Some(object) = self.files.get(&checksum) {
+            return Ok(object.clone());
         }
-        let read = self.read_file(path, checksum)?;
+        let read = self.read_file(checksum).or_else(|error| match damage(&error) {
+            Some(damage) => Ok(FileObject::Damaged(damage)),
+            None => Err(error),
+        })?;
         self.files.insert(checksum, read.clone());
         Ok(read)
     }
@@ -135,13 +152,13 @@ impl<'a> Repository<'a> {
         let bytes = bounded::read_open(file, OBJECT_LIMIT)
             .map_err(|error| CallError::new(&path, "read", error.errno()))?;
         if Checksum::from(Sha256::digest(&bytes)) != checksum {
-            return Err(OstreeFault::Damaged { object: path, of: None }.into());
+            return Err(OstreeFault::Damaged { object: path }.into());
         }
         parse(&bytes).map_err(|reason| OstreeFault::Object { object: path, reason }.into())
     }
 
     /// A file or a link, from the disk: ostree's checksum covers owner, mode, attributes and content.
-    fn read_file(&mut self, path: &[u8], checksum: Checksum) -> Result<ImageEntry, ImageError> {
+    fn read_file(&mut self, checksum: Checksum) -> Result<FileObject, ImageError> {
         let object = object_place("file", checksum);
         let failed = |operation| {
             let object = object.clone();
@@ -152,13 +169,14 @@ impl<'a> Repository<'a> {
         let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
         let (entry, found) = if kind == SFlag::S_IFLNK {
             let target = readlinkat(&handle, "").map_err(failed("read the link"))?;
-            let xattrs = sorted(sys::attributes_by_handle(&handle).map_err(failed("read the attributes"))?);
+            let xattrs =
+                sorted_xattrs(sys::attributes_by_handle(&handle).map_err(failed("read the attributes"))?);
             let found = header(&stat, target.as_bytes(), &xattrs).of_link();
             let target = Some(target.as_bytes().to_vec());
             (ImageEntry { target, xattrs: described(&xattrs), ..owned(FileType::Symlink, &stat) }, found)
         } else if kind == SFlag::S_IFREG {
             let file = self.open(&object, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
-            let xattrs = sorted(sys::attributes(&file).map_err(failed("read the attributes"))?);
+            let xattrs = sorted_xattrs(sys::attributes(&file).map_err(failed("read the attributes"))?);
             let (mut whole, mut content) = (header(&stat, b"", &xattrs).begin(), Sha256::new());
             let size = u64::try_from(stat.st_size).unwrap_or(0);
             let is_whole = sys::each_chunk(&file, size, |chunk| {
@@ -167,7 +185,7 @@ impl<'a> Repository<'a> {
                 Ok(())
             });
             if !is_whole.map_err(failed("read"))? {
-                return Err(ImageError::Changing { path: object });
+                return Ok(FileObject::Damaged(ObjectDamage::Changing));
             }
             self.read += size;
             (self.progress)(self.read);
@@ -176,13 +194,22 @@ impl<'a> Repository<'a> {
                 ImageEntry { size, sha256, xattrs: described(&xattrs), ..owned(FileType::Regular, &stat) };
             (entry, whole.finalize().into())
         } else {
-            return Err(OstreeFault::Object { object, reason: ObjectError::Form }.into());
+            return Ok(FileObject::Damaged(ObjectDamage::Type));
         };
         if found != checksum {
-            let of = Some(String::from_utf8_lossy(path).into_owned());
-            return Err(OstreeFault::Damaged { object, of }.into());
+            return Ok(FileObject::Damaged(ObjectDamage::Checksum));
         }
-        Ok(entry)
+        Ok(FileObject::Whole(entry))
+    }
+}
+
+/// The damage of an object that explains why a file or a link cannot be read. Other errors are those of this process.
+fn damage(error: &ImageError) -> Option<ObjectDamage> {
+    let ImageError::Call(error) = error else { return None };
+    match error.errno()? {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Some(ObjectDamage::Missing),
+        Errno::EIO | Errno::EUCLEAN | Errno::EBADMSG => Some(ObjectDamage::Unreadable),
+        _ => None,
     }
 }
 
@@ -200,6 +227,7 @@ pub(super) fn entry(file_type: FileType, mode: u32) -> ImageEntry {
         size: 0,
         sha256: None,
         md5: None,
+        ostree: None,
         xattrs: Vec::new(),
         target: None,
         device: None,
@@ -212,14 +240,6 @@ pub(super) fn entry(file_type: FileType, mode: u32) -> ImageEntry {
 
 fn owned(file_type: FileType, stat: &FileStat) -> ImageEntry {
     ImageEntry { uid: stat.st_uid, gid: stat.st_gid, ..entry(file_type, stat.st_mode) }
-}
-
-/// ostree hashes the attributes in the order of their names.
-fn sorted(attributes: Vec<(OsString, Vec<u8>)>) -> Vec<Xattr> {
-    let mut xattrs: Vec<Xattr> =
-        attributes.into_iter().map(|(name, value)| Xattr { name: name.as_bytes().to_vec(), value }).collect();
-    xattrs.sort();
-    xattrs
 }
 
 /// The attributes in the form of an index. The label is the host's policy's matter.

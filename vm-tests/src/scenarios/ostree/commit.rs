@@ -1,6 +1,7 @@
 //! The booted commit as the source of what is expected: of `/usr`, of the first state of `/etc`, on demand and live.
 
 use std::fs;
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -116,6 +117,36 @@ pub(super) fn watched() -> Result<String> {
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(record.to_string())
+}
+
+/// A process writes into a file of `/usr` in place, and so into the repository's object, before the index is made: the index has all other
+/// paths, and names this one until its content is back.
+pub(super) fn tampered() -> Result<String> {
+    fs::remove_file(INDEX)?;
+    shell("mount -o remount,rw /usr")?;
+    let content = fs::read(FILE)?;
+    let put = |content: &[u8]| -> Result<()> {
+        // Opened without truncation or replacement: the deployed file and the object are one inode.
+        let mut file = fs::OpenOptions::new().write(true).open(FILE)?;
+        file.write_all(content)?;
+        Ok(file.set_len(content.len() as u64)?)
+    };
+    put(b"evil\n")?;
+    let made = holdfast(1, &["image", "index", "--ostree"]);
+    let differing = verify(1, "/usr/lib");
+    put(&content)?;
+    shell("mount -o remount,bind,ro /usr")?;
+    let (printed, _) = made?;
+    ensure!(
+        printed.contains(&format!("damaged {FILE}: ")) && printed.contains("1 file of the commit"),
+        "{printed}"
+    );
+    let differing = differing?;
+    ensure!(differing.len() == 1 && differing[0]["path"] == FILE, "{differing:?}");
+    ensure!(differing[0]["strength"] == "checksum of an ostree object", "{differing:?}");
+    // The index has the commit's checksum, so it needs no change when the content is right again.
+    ensure!(verify(0, FILE)?.is_empty(), "it was put back");
+    Ok(printed)
 }
 
 /// `ostree admin unlock` puts an overlay over `/usr`: one drift with its actor, which an unmount closes.
