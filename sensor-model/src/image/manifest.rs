@@ -19,6 +19,8 @@ const HISTORY_LENGTH: usize = 1000;
 const NAME: &str = "org.opencontainers.image.ref.name";
 /// The label with the digest of the last uncompressed layer of an encapsulated ostree commit.
 const LAST_OF_COMMIT: &str = "ostree.final-diffid";
+/// The annotation of a layer of an encapsulated ostree commit with the names of the packages in it, with commas between them.
+const COMPONENTS: &str = "ostree.components";
 /// The label with the rendered MachineConfig from which the Machine Config Operator built the image.
 const MACHINE_CONFIG: &str = "machineconfig";
 /// Most characters of an object's name in Kubernetes.
@@ -154,6 +156,12 @@ impl Descriptor {
     /// The name that the layout gives to it.
     pub fn name(&self) -> Option<&str> {
         self.annotations.get(NAME).map(String::as_str)
+    }
+
+    /// The packages that a layer of an encapsulated ostree commit has, by its annotation; empty for other layers.
+    pub fn components(&self) -> Vec<String> {
+        let names = self.annotations.get(COMPONENTS).into_iter().flat_map(|names| names.split(','));
+        names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
     /// Whether the blob is another index.

@@ -1,7 +1,7 @@
 //! The names of an image and of its layers, and how strong a verdict by them is.
 
 use super::entry::ImageEntry;
-use crate::{names::names, strength::Strength, xattr};
+use crate::{names::names, observation::FileType, strength::Strength, xattr};
 use serde::{Deserialize, Serialize};
 
 names! {
@@ -53,9 +53,32 @@ pub struct LayerMeta {
     /// The package; absent for a layer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub package: Option<Package>,
+    /// The packages in a layer of an encapsulated ostree commit, by the layer's annotation `ostree.components`; absent for other layers.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub components: Vec<String>,
     /// The line of the image's history that made the layer; null if the image has none for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub history: Option<String>,
+}
+
+impl LayerMeta {
+    /// The packages of a layer of an encapsulated ostree commit in words: `packages bash, coreutils, glibc and 4 more`. `None` for other layers.
+    pub fn packages_text(&self) -> Option<String> {
+        packages_text(&self.components)
+    }
+}
+
+/// Packages in words: `packages bash, coreutils, glibc and 4 more`. `None` without any.
+pub fn packages_text(packages: &[String]) -> Option<String> {
+    /// Most of them that are named.
+    const NAMED: usize = 3;
+    let noun = if packages.len() == 1 { "package" } else { "packages" };
+    let named = packages.get(..NAMED).unwrap_or(packages).join(", ");
+    match packages.len().saturating_sub(NAMED) {
+        _ if packages.is_empty() => None,
+        0 => Some(format!("{noun} {named}")),
+        more => Some(format!("{noun} {named} and {more} more")),
+    }
 }
 
 /// What an index says about its image.
@@ -92,9 +115,14 @@ pub struct ImageMeta {
     pub entries: u64,
     /// Bytes of all uncompressed layers.
     pub bytes: u64,
-    /// The image is an encapsulated ostree commit. Its extended attributes are in objects of their own, so the index does not
-    /// know them.
+    /// The image is an encapsulated ostree commit. Its extended attributes are in objects of their own.
     pub ostree: bool,
+    /// The index has the extended attributes of the encapsulated commit's files, from their objects. It does not have those of directories.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub object_xattrs: bool,
+    /// The index has `/etc` once more as `/usr/etc`, where an ostree host keeps it as the image ships it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub shipped_etc: bool,
     /// The state of the databases of packages that it was made from, the checksum of the commit, or the merged extensions; absent for an image. In another state
     /// the index is old.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -187,13 +215,15 @@ impl ImageMeta {
         self.digest == digest || self.indexes.iter().any(|index| index == digest)
     }
 
-    /// Which extended attributes of its path an entry has. An ostree commit has them in objects of their own. The database of rpm has the
+    /// Which extended attributes of its path an entry has. An encapsulated ostree commit has them in objects of their own. The database of rpm has the
     /// capabilities, and that of dpkg no metadata.
     pub fn known_xattrs(&self, entry: &ImageEntry) -> KnownXattrs {
         let is_unknown = || entry.xattrs.iter().any(|(_, value)| value == xattr::UNKNOWN);
         match self.source {
-            _ if self.ostree || !entry.known.has_metadata() => KnownXattrs::None,
-            ImageSource::Packages if is_unknown() => KnownXattrs::None,
+            _ if !entry.known.has_metadata() || is_unknown() => KnownXattrs::None,
+            _ if self.ostree && !self.object_xattrs => KnownXattrs::None,
+            // Those of a directory are in another kind of object, which is not read.
+            _ if self.ostree && entry.file_type == FileType::Directory => KnownXattrs::None,
             ImageSource::Packages => KnownXattrs::Capabilities,
             _ => KnownXattrs::All,
         }
@@ -251,7 +281,9 @@ impl ImageMeta {
         }
         let digest: String = meta.digest.chars().take(19).collect();
         let mut text = format!("layer {} of {count}, {digest}…", number + 1);
-        if let Some(line) = &meta.history {
+        if let Some(packages) = meta.packages_text() {
+            text.extend([", ", &packages]);
+        } else if let Some(line) = &meta.history {
             let mut short: String = line.chars().take(most).collect();
             if short.len() < line.len() {
                 short.push('…');

@@ -11,7 +11,7 @@ mod sparse;
 
 use super::{
     error::{EntryFault, LayerError},
-    tree::{EntryKind, ImageTree, InodeNumber, LayerEntry},
+    tree::{AttributesObject, EntryKind, ImageTree, InodeNumber, LayerEntry},
 };
 use crate::{observation::FileType, selinux, xattr};
 use chain::{Chain, Step};
@@ -54,6 +54,8 @@ struct Content {
     size: u64,
     digest: Sha256,
     holes: Option<Holes>,
+    /// The content, if it is that of an object with extended attributes.
+    attributes: Option<AttributesObject>,
 }
 
 impl LayerReader {
@@ -124,6 +126,9 @@ impl LayerReader {
                     let padding = content.size.next_multiple_of(BLOCK as u64) - content.size;
                     let (size, sha256) = content.finish();
                     tree.set_content(content.inode, size, sha256);
+                    if let Some(object) = content.attributes.take() {
+                        tree.keep_attributes(content.inode, object);
+                    }
                     self.state = State::Padding(padding);
                 }
                 State::Padding(0) => self.state = State::Header(BLOCK),
@@ -243,6 +248,7 @@ impl LayerReader {
                 left: entry.size,
                 size: entry.size,
                 digest: Sha256::new(),
+                attributes: AttributesObject::of(&entry.path).filter(|_| holes.is_none()),
                 holes,
             }),
             // A whiteout is a file, and may have bytes.
@@ -261,6 +267,9 @@ impl Content {
         match &mut self.holes {
             Some(holes) => holes.data(&bytes[..taken], &mut self.digest),
             None => self.digest.update(&bytes[..taken]),
+        }
+        if let Some(object) = &mut self.attributes {
+            object.add(&bytes[..taken]);
         }
         self.left -= taken as u64;
         taken

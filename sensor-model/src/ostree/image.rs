@@ -129,7 +129,14 @@ impl CommitImage {
         let layers = layers.map(|(number, ((blob, _), (diff_id, history)))| CommitLayer {
             reference: format!("{REFS}{}", blob.digest.trim_start_matches("sha256:")),
             content: content(number),
-            meta: LayerMeta { digest: blob.digest, diff_id, size: Some(blob.size), package: None, history },
+            meta: LayerMeta {
+                components: blob.components(),
+                digest: blob.digest,
+                diff_id,
+                size: Some(blob.size),
+                package: None,
+                history,
+            },
         });
         Ok(Self {
             digest: digest.to_owned(),

@@ -15,7 +15,9 @@ mod tests;
 pub use checksum::{FileHeader, Xattr, sorted_xattrs};
 pub use image::{CommitImage, CommitImageError, CommitLayer, LayerContent};
 pub use layers::{LayerPaths, Placed, TooManyPaths};
-pub use objects::{Commit, DirectoryMeta, DirectoryTree, OBJECT_LIMIT, ObjectError, SubDirectory, TreeFile};
+pub use objects::{
+    Commit, DirectoryMeta, DirectoryTree, OBJECT_LIMIT, ObjectError, SubDirectory, TreeFile, parse_xattrs,
+};
 
 /// The checksum of an object: a SHA-256.
 pub type Checksum = [u8; 32];

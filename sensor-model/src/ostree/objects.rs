@@ -156,15 +156,21 @@ impl DirectoryMeta {
     fn read(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.split_first_chunk::<12>()?;
         let number = |at: usize| Some(u32::from_be_bytes(*numbers.get(at..)?.first_chunk::<4>()?));
-        let mut xattrs = Vec::new();
-        for element in elements(rest)? {
-            let ([name], end) = ends::<1>(element)?;
-            let (zero, bytes) = element.get(..name)?.split_last()?;
-            if *zero != 0 {
-                return None;
-            }
-            xattrs.push(Xattr { name: bytes.to_vec(), value: element.get(name..end)?.to_vec() });
-        }
+        let xattrs = parse_xattrs(rest)?;
         Some(Self { uid: number(0)?, gid: number(4)?, mode: number(8)?, xattrs })
     }
+}
+
+/// Reads extended attributes, `a(ayay)`, as a directory and an object of them have them; `None` if they have another form.
+pub fn parse_xattrs(bytes: &[u8]) -> Option<Vec<Xattr>> {
+    let mut xattrs = Vec::new();
+    for element in elements(bytes)? {
+        let ([name], end) = ends::<1>(element)?;
+        let (zero, bytes) = element.get(..name)?.split_last()?;
+        if *zero != 0 {
+            return None;
+        }
+        xattrs.push(Xattr { name: bytes.to_vec(), value: element.get(name..end)?.to_vec() });
+    }
+    Some(xattrs)
 }

@@ -17,7 +17,11 @@ use crate::{
     report::forensic::{self, LogPlace},
 };
 use anyhow::Context as _;
-use sensor_model::{image::ImageSource, observation::Observation, verdict::VerdictKind};
+use sensor_model::{
+    image::{ImageSource, packages_text},
+    observation::Observation,
+    verdict::VerdictKind,
+};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -212,6 +216,8 @@ fn of_image(
         |digest: &String| (None, vec!["made from".to_owned(), format!("image {}", clean(digest))]);
     let mut rows: Vec<_> = explained.manifest.iter().map(made_from).collect();
     rows.push((None, vec!["put there by".to_owned(), clean(&layer.text())]));
+    let packages = packages_text(&layer.components);
+    rows.extend(packages.iter().map(|named| (None, vec!["layer has".to_owned(), clean(named)])));
     rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
     if entry.path != path {
         rows.push((None, vec!["without links".to_owned(), clean(&entry.path)]));

@@ -176,6 +176,7 @@ pub fn index_baseline(file: &Path, text: &[u8], images: &Images) -> Result<Index
         digest: String::new(),
         diff_id: String::new(),
         size: None,
+        components: Vec::new(),
         package: None,
         history: Some(format!("baseline of {}", baseline.taken)),
     };
@@ -193,6 +194,8 @@ pub fn index_baseline(file: &Path, text: &[u8], images: &Images) -> Result<Index
         entries: 0,
         bytes: 0,
         ostree: false,
+        object_xattrs: false,
+        shipped_etc: false,
         state: None,
         damaged: None,
     };

@@ -8,12 +8,18 @@ use super::{
     error::{ImageError, LayerFault},
     images::Images,
     layout::{Chosen, Layout},
+    ostree::described,
+    shipped_etc::WithShippedEtc,
     write::{self, Indexed},
     zstd::ZstdReader,
 };
 use flate2::bufread::MultiGzDecoder;
-use sensor_model::image::{
-    Choice, Compression, Descriptor, ImageLimits, ImageMeta, ImageSource, ImageTree, LayerMeta, LayerReader,
+use sensor_model::{
+    image::{
+        Choice, Compression, Descriptor, ImageLimits, ImageMeta, ImageSource, ImageTree, LayerMeta,
+        LayerReader,
+    },
+    ostree::parse_xattrs,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -50,8 +56,15 @@ pub fn index_image(
 ) -> Result<Indexed, ImageError> {
     let layout = Layout::open(layout)?;
     let chosen = layout.choose(choice)?;
-    let tree = read_layers(&layout, &chosen, limits, progress)?;
-    let meta = meta(chosen, &tree);
+    let mut tree = read_layers(&layout, &chosen, limits, progress)?;
+    let object_xattrs = tree.add_attributes(|bytes| parse_xattrs(bytes).map(|xattrs| described(&xattrs)));
+    let mut meta = ImageMeta { object_xattrs, ..meta(chosen, &tree) };
+    if meta.ostree
+        && let Some(tree) = WithShippedEtc::of(&tree)
+    {
+        meta.shipped_etc = true;
+        return write::write(images, meta, &tree);
+    }
     write::write(images, meta, &tree)
 }
 
@@ -64,6 +77,7 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
         diff_id,
         size: Some(blob.size),
         package: None,
+        components: blob.components(),
         history,
     });
     ImageMeta {
@@ -80,6 +94,8 @@ fn meta(chosen: Chosen, tree: &ImageTree) -> ImageMeta {
         entries: 0,
         bytes: tree.bytes(),
         ostree: config.ostree || tree.contains(b"/sysroot/ostree/repo/objects"),
+        object_xattrs: false,
+        shipped_etc: false,
         state: None,
         damaged: None,
     }

@@ -76,7 +76,7 @@ pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, Ima
         Err(ImageError::Unknown { .. }) => None,
         opened => opened?,
     };
-    chosen.indexes.extend(image);
+    chosen.indexes.extend(image.map(|index| index.on(observer)));
     match of_booted_commit(images, observer)? {
         Some(index) => chosen.indexes.push(index),
         None => chosen.add(images, OSTREE, observer)?,

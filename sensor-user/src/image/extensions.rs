@@ -202,6 +202,7 @@ impl Contents {
             digest: String::new(),
             diff_id: String::new(),
             size: None,
+            components: Vec::new(),
             package: None,
             history: Some(format!("extension {name} ({})", class.as_str())),
         });
@@ -263,6 +264,8 @@ fn meta(entries: &[(Vec<u8>, ImageEntry)], layers: Vec<LayerMeta>, state: String
         entries: 0,
         bytes: 0,
         ostree: false,
+        object_xattrs: false,
+        shipped_etc: false,
         state: Some(state),
         damaged: None,
     }

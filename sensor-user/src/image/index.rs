@@ -7,15 +7,19 @@
 use super::{deployment::booted_commit, error::ImageError, merged_extensions};
 use crate::{observation::Observer, packages, sys::CallError};
 use nix::{fcntl::OFlag, sys::stat::Mode};
-use sensor_model::image::{
-    ImageEntry, ImageMeta, ImageSource, IndexError, MAGIC, PathHasher, RECORD_LIMIT, SlotTable, TRAILER,
-    Trailer, decode_record, path_hash,
+use sensor_model::{
+    image::{
+        ImageEntry, ImageMeta, ImageSource, IndexError, MAGIC, PathHasher, RECORD_LIMIT, SlotTable, TRAILER,
+        Trailer, decode_record, path_hash,
+    },
+    os::PristineEtc,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
-    os::unix::fs::FileExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::FileExt as _},
     path::{Path, PathBuf},
 };
 
@@ -33,6 +37,8 @@ pub struct ImageIndex {
     hasher: PathHasher,
     meta: ImageMeta,
     sha256: [u8; 32],
+    /// The host does not keep the pristine `/etc` where the index has it once more.
+    hides_shipped_etc: bool,
 }
 
 impl ImageIndex {
@@ -88,6 +94,7 @@ impl ImageIndex {
             hasher,
             meta: meta.with_kind_of_digest(),
             sha256: trailer.sha256,
+            hides_shipped_etc: false,
         })
     }
 
@@ -101,14 +108,27 @@ impl ImageIndex {
         &self.meta
     }
 
+    /// The index without the paths that this host does not have: `/usr/etc` is only on an ostree host.
+    pub(super) fn on(mut self, observer: &Observer) -> Self {
+        self.hides_shipped_etc = self.meta.shipped_etc && booted_commit(observer).is_none();
+        self
+    }
+
+    /// Whether a path is one that the host does not have.
+    fn hides(&self, path: &[u8]) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        self.hides_shipped_etc && path.starts_with(PristineEtc::Ostree.directory())
+    }
+
     /// Refuses the index of a host's packages if they changed since it was made, that of another commit than the booted one, and that of
-    /// other extensions than those that are merged now.
+    /// other extensions than those that are merged now. Leaves out the paths that this host does not have.
     ///
     /// # Errors
     /// [`ImageError::Old`], [`ImageError::OtherCommit`] and [`ImageError::OtherExtensions`].
     pub fn refuse_old(self, observer: &Observer) -> Result<Self, ImageError> {
-        match (&self.meta.state, self.meta.source) {
-            (None, _) => Ok(self),
+        let index = self.on(observer);
+        match (&index.meta.state, index.meta.source) {
+            (None, _) => Ok(index),
             (state, ImageSource::Ostree) if *state != booted_commit(observer) => Err(ImageError::OtherCommit),
             (Some(state), ImageSource::Packages) if *state != packages::state(observer) => {
                 Err(ImageError::Old)
@@ -116,7 +136,7 @@ impl ImageIndex {
             (Some(state), ImageSource::Extensions) if *state != merged_extensions::state(observer) => {
                 Err(ImageError::OtherExtensions)
             }
-            (Some(_), _) => Ok(self),
+            (Some(_), _) => Ok(index),
         }
     }
 
@@ -125,6 +145,9 @@ impl ImageIndex {
     /// # Errors
     /// The file cannot be read, or was changed since it was opened.
     pub fn find(&self, path: &[u8]) -> Result<Option<ImageEntry>, ImageError> {
+        if self.hides(path) {
+            return Ok(None);
+        }
         let mut short = [0; FIRST];
         let mut long = Vec::new();
         for offset in self.slots.candidates(self.hasher.hash(path)) {
@@ -216,7 +239,9 @@ impl ImageIndex {
                 decode_record(&buffer[start..start + length]).ok_or_else(|| self.damaged("a record"))?;
             filled.start = start + length;
             offset += 4 + length as u64;
-            take(offset, path, entry)?;
+            if !self.hides(path) {
+                take(offset, path, entry)?;
+            }
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ mod pristine;
 mod scan;
 mod scan_files;
 mod scan_spending;
+mod shipped_etc;
 mod update;
 mod verify;
 mod write;

@@ -41,6 +41,7 @@ fn meta(contents: &PackageContents, state: String) -> ImageMeta {
         digest: String::new(),
         diff_id: String::new(),
         size: None,
+        components: Vec::new(),
         package: Some(package.clone()),
         history: None,
     };
@@ -62,6 +63,8 @@ fn meta(contents: &PackageContents, state: String) -> ImageMeta {
         entries: 0,
         bytes: 0,
         ostree: false,
+        object_xattrs: false,
+        shipped_etc: false,
         state: Some(state),
         damaged: None,
     }

@@ -91,6 +91,9 @@ pub struct BlamedLayer {
     /// The package; absent for a layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<Package>,
+    /// The packages in a layer of an encapsulated ostree commit; absent for other layers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<String>,
     /// The line of the image's history that made it; null if the image has none for it.
     pub history: Option<String>,
 }
@@ -104,6 +107,7 @@ impl BlamedLayer {
             count: meta.layer_count(),
             digest: layer.map_or_else(String::new, |layer| layer.digest.clone()),
             package: layer.and_then(|layer| layer.package.clone()),
+            components: layer.map_or_else(Vec::new, |layer| layer.components.clone()),
             history: layer.and_then(|layer| layer.history.clone()),
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Layer {
     pub(crate) bytes: Vec<u8>,
     pub(crate) media_type: &'static str,
     pub(crate) history: &'static str,
+    /// The packages of a layer of an encapsulated ostree commit; empty for other layers.
+    pub(crate) components: &'static str,
 }
 
 impl Layer {
@@ -55,7 +57,12 @@ impl Layer {
                 (bytes, "application/vnd.oci.image.layer.v1.tar+zstd")
             }
         };
-        Self { diff_id: digest(archive), bytes, media_type, history }
+        Self { diff_id: digest(archive), bytes, media_type, history, components: "" }
+    }
+
+    /// The same with the annotation that names its packages.
+    pub(crate) fn with_components(self, components: &'static str) -> Self {
+        Self { components, ..self }
     }
 }
 
@@ -90,7 +97,14 @@ impl LayoutMaker {
             "config": { "Labels": { "machineconfig": "rendered-0" } },
         });
         let config = self.blob(config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
-        let layers: Vec<_> = layers.iter().map(|layer| self.blob(&layer.bytes, layer.media_type)).collect();
+        let described = |layer: &Layer| {
+            let mut descriptor = self.blob(&layer.bytes, layer.media_type);
+            if !layer.components.is_empty() {
+                descriptor["annotations"] = json!({ "ostree.components": layer.components });
+            }
+            descriptor
+        };
+        let layers: Vec<_> = layers.iter().map(described).collect();
         let media_type = "application/vnd.oci.image.manifest.v1+json";
         let manifest =
             json!({ "schemaVersion": 2, "mediaType": media_type, "config": config, "layers": layers });

@@ -4,6 +4,7 @@
 mod archive;
 mod baselines;
 mod booted;
+mod encapsulated;
 mod explained;
 mod extensions;
 mod indexed;

@@ -58,6 +58,18 @@ fn dictionary(texts: &[(&str, &str)]) -> Vec<u8> {
     container(body, &ends)
 }
 
+/// An object with extended attributes, which are sorted by name.
+pub(crate) fn attributes_object(xattrs: &[(&str, &[u8])]) -> Vec<u8> {
+    let elements: Vec<Vec<u8>> = xattrs
+        .iter()
+        .map(|(name, value)| {
+            let name = format!("{name}\0").into_bytes();
+            container([&name[..], value].concat(), &[name.len()])
+        })
+        .collect();
+    array(&elements)
+}
+
 /// The owner and mode of root's directories, with these extended attributes.
 fn meta(xattrs: &[Vec<u8>]) -> Vec<u8> {
     [&[0; 8][..], &0o040_755_u32.to_be_bytes(), &array(xattrs)].concat()

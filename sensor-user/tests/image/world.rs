@@ -4,6 +4,8 @@ use crate::{
     archive::Archive,
     layout::{Layer, LayoutMaker, Stored},
 };
+use rustix::fs::{XattrFlags, removexattr, setxattr};
+use sensor_model::xattr;
 use serde_json::Value;
 use std::{
     fs,
@@ -130,6 +132,16 @@ impl World {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Gives a file of the host an extended attribute with the set of capabilities.
+    pub(crate) fn set_capability(&self, path: &str, value: &[u8]) {
+        setxattr(self.at("root").join(path), xattr::CAPABILITY, value, XattrFlags::empty()).unwrap();
+    }
+
+    /// Takes the capabilities from a file of the host.
+    pub(crate) fn remove_capability(&self, path: &str) {
+        removexattr(self.at("root").join(path), xattr::CAPABILITY).unwrap();
     }
 
     /// Runs the program. `LAYOUT`, `STATE`, `ROOT`, `HOST`, `CONFIG`, `POLICY` and `LOG` stand for the options with this world's paths.

@@ -14,7 +14,7 @@ use crate::{
 };
 use sensor_model::{
     difference::Difference,
-    image::{ImageSource, Strength},
+    image::{ImageSource, Strength, packages_text},
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -281,10 +281,12 @@ pub(super) fn blame(layer: &BlamedLayer) -> String {
         return layer.text();
     }
     let digest: String = layer.digest.chars().take(19).collect();
-    let history = layer.history.as_ref().map(|line| {
+    let history = layer.history.as_ref().filter(|_| layer.components.is_empty()).map(|line| {
         let short: String = line.chars().take(HISTORY).collect();
         let more = if short.len() < line.len() { "…" } else { "" };
         format!(", {short}{more}")
     });
-    format!("layer {} of {}, {digest}…{}", layer.number, layer.count, history.unwrap_or_default())
+    let packages = packages_text(&layer.components).map(|packages| format!(", {packages}"));
+    let what = packages.or(history).unwrap_or_default();
+    format!("layer {} of {}, {digest}…{what}", layer.number, layer.count)
 }

@@ -26,6 +26,7 @@ use layers::ImageLayers;
 pub use named_commit::BOOTED;
 use named_commit::NamedCommit;
 use nix::errno::Errno;
+pub(super) use repository::described;
 use repository::{FileObject, MOST_DEEP, Repository, entry};
 use sensor_model::{
     image::{
@@ -111,6 +112,7 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
         digest: String::new(),
         diff_id: String::new(),
         size: None,
+        components: Vec::new(),
         package: None,
         history: Some(in_words(&checksum, &commit.subject)),
     };
@@ -129,6 +131,8 @@ fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u6
         entries: 0,
         bytes,
         ostree: false,
+        object_xattrs: false,
+        shipped_etc: false,
         state: Some(checksum),
         damaged: None,
     };

@@ -243,7 +243,7 @@ fn owned(file_type: FileType, stat: &FileStat) -> ImageEntry {
 }
 
 /// The attributes in the form of an index. The label is the host's policy's matter.
-fn described(xattrs: &[Xattr]) -> Vec<(String, String)> {
+pub(in crate::image) fn described(xattrs: &[Xattr]) -> Vec<(String, String)> {
     let named = xattrs.iter().map(|xattr| (String::from_utf8_lossy(&xattr.name).into_owned(), &xattr.value));
     let kept = named.filter(|(name, _)| name != selinux::ATTRIBUTE);
     kept.map(|(name, value)| (name.clone(), xattr::describe(&name, value))).collect()
