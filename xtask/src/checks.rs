@@ -66,7 +66,7 @@ fn workspace(parts: &TestParts, quick: bool, profile: Profile) {
     }
     // The other lane has begun to build the programs, so on an empty cache this waits for them.
     parts.run("control plane", || control_plane(kube::NEWEST));
-    parts.run("layers, against umoci", || unpacked::test(FAULTS));
+    parts.run("layers and packages, against umoci and rpm", || unpacked::test(FAULTS));
     if profile == Profile::Release {
         parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
     }

@@ -24,6 +24,7 @@ mod pod_monitor;
 mod qemu;
 mod queue;
 mod reference;
+mod rpm;
 mod run;
 mod toolchain;
 mod tools;

@@ -1,7 +1,7 @@
-//! The index of OS images, compared with what umoci unpacks.
+//! The tests of `sensor-user` that need programs and whole systems of Debian.
 //!
-//! In: Debian's package of umoci, and two of the guests' disks. Out: success if the tests of `sensor-user` that need them
-//! pass. Both read the same layers, and a test compares every path.
+//! In: Debian's packages of umoci and rpm, and two of the guests' disks. Out: success if the tests pass. One compares the index of an image with
+//! what umoci unpacks, path by path, one the index of a package with what rpm finds, and one what is in closed directories with the packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::apt::GUEST_RELEASE;
 use crate::cache::{Cache, CacheStamp};
 use crate::dist;
+use crate::rpm;
 use crate::run::{cargo, output, say, show};
 use crate::tools::PackageTree;
 use crate::vm;
@@ -24,8 +25,10 @@ const RECIPE: &str = "1";
 
 /// Runs the tests. They are ignored elsewhere.
 pub(crate) fn test(features: &str) -> Result<()> {
+    let programs = tempfile::tempdir()?;
     let (umoci, root) = {
         let cache = Cache::open()?;
+        rpm::programs(&cache, programs.path())?;
         (umoci(&cache)?, debians(&cache)?)
     };
     show(
@@ -33,6 +36,7 @@ pub(crate) fn test(features: &str) -> Result<()> {
             .args(["test", "--workspace", features, "--quiet", "--test", "image", "--", "--ignored"])
             .env("HOLDFAST_UMOCI", umoci)
             .env("HOLDFAST_DEBIAN_ROOT", root)
+            .env("HOLDFAST_RPM", programs.path())
             .current_dir(dist::root()),
     )
 }

@@ -4,6 +4,7 @@
 mod archive;
 mod baselines;
 mod booted;
+mod closed;
 mod encapsulated;
 mod explained;
 mod extensions;
@@ -16,6 +17,7 @@ mod packages;
 mod policies;
 mod refused;
 mod repository;
+mod rpm;
 mod scanned;
 mod unpacked;
 mod updates;

@@ -18,6 +18,7 @@ use super::sealed::{self, SealedFiles};
 use super::section::{self as page, IMAGES};
 use crate::cache::Cache;
 use crate::dist;
+use crate::rpm::PackagedRoot;
 use crate::run::{cargo, output, say};
 use crate::unpacked;
 
@@ -63,13 +64,15 @@ struct Measured {
 
 /// Measures, prints, writes the section if asked to; fails when a budget is missed.
 pub(crate) fn run(format: BenchFormat, write_docs: bool) -> Result<()> {
-    let (umoci, root, aide) = {
+    let folder = tempfile::tempdir()?;
+    let (umoci, root, aide, packaged) = {
         let cache = Cache::open()?;
-        (unpacked::umoci(&cache)?, unpacked::debians(&cache)?, scans::aide(&cache)?)
+        let root = unpacked::debians(&cache)?;
+        let packaged = PackagedRoot::make(&cache, &root, &scans::PACKAGED, &folder.path().join("rpm"))?;
+        (unpacked::umoci(&cache)?, root, scans::aide(&cache)?, packaged)
     };
     say("bench", "the index of an image, and comparisons of a whole tree; three minutes");
     let program = program()?;
-    let folder = tempfile::tempdir()?;
     let place = |name: &str| folder.path().join(name);
     let image = |action: &str, first: &Path, second: &str| {
         let mut command = Command::new(&program);
@@ -80,7 +83,7 @@ pub(crate) fn run(format: BenchFormat, write_docs: bool) -> Result<()> {
     layout_of(&umoci, &root, &layout)?;
     let debian: Indexed = json(&mut image("index", &layout, &place("state").display().to_string()))?;
     let umoci_cpu_seconds = unpack(&umoci, &layout, &place("unpacked"))?;
-    let scans = scans::measure(&program, &aide, &root, &place("state"), &debian.digest)?;
+    let scans = scans::measure(&program, &aide, &root, &place("state"), &debian.digest, &packaged)?;
     let layout = place("many");
     output(&mut image("make", &layout, &FILES.to_string()))?;
     let many: Indexed = json(&mut image("index", &layout, &place("state").display().to_string()))?;
@@ -218,8 +221,8 @@ fn section(measured: &Measured) -> String {
     let mut out = format!(
         "{IMAGES}\nWritten by `cargo xtask bench --images --write-docs`. The image is that of two of the guests' disks, in one layer\n\
          with gzip. MiB are uncompressed. umoci unpacks the same image to a disk in the same run. The figures of a look-up are the\n\
-         cheapest of 8 passes over all paths, with the index file in the page cache. AIDE and dpkg compare the same trees in the same\n\
-         run. dpkg makes only the MD5 of each file, and Holdfast also its SHA-256. The files with fs-verity are in a virtual machine of\n\
+         cheapest of 8 passes over all paths, with the index file in the page cache. AIDE, dpkg and rpm compare the same trees in the\n\
+         same run. dpkg makes only the MD5 of each file, and Holdfast also its SHA-256. rpm makes the SHA-256. The files with fs-verity are in a virtual machine of\n\
          kernel 6.12, which counts instructions; a scan has read each of them once before.\n\n\
          | | measured | at most |\n|---|--:|--:|\n"
     );

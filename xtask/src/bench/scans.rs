@@ -1,6 +1,6 @@
 //! The cost of comparing a whole tree.
 //!
-//! In: a tree with Debians, its index, AIDE, and the machine's dpkg. Out: CPU seconds of Holdfast and of the other tool on the same paths, in
+//! In: a tree with Debians, its index, AIDE, rpm, and the machine's dpkg. Out: CPU seconds of Holdfast and of the other tool on the same paths, in
 //! one run, so that their ratio depends little on the machine.
 
 use std::path::Path;
@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
+use crate::rpm::PackagedRoot;
 use crate::run::output;
 use crate::tools::PackageTree;
 
@@ -21,8 +22,10 @@ const SHARE: f64 = 0.5;
 const RULE: &str = "/ p+u+g+s+ftype+l+sha256+xattrs";
 /// The sum of AIDE's codes for new, removed and changed files.
 const AIDE_DIFFERENCES: i32 = 7;
-/// dpkg's code for differences.
-const DPKG_DIFFERENCES: i32 = 1;
+/// The code of dpkg and of rpm for differences.
+const PACKAGE_DIFFERENCES: i32 = 1;
+/// The directories of the tree that are one package of rpm: those of both Debians with most of their files.
+pub(super) const PACKAGED: [&str; 4] = ["usr", "etc", "srv/other/usr", "srv/other/etc"];
 
 /// What `image_bench verify` prints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,6 +42,8 @@ pub(super) struct Scans {
     aide_cpu_seconds: f64,
     packages: Verified,
     dpkg_cpu_seconds: f64,
+    rpm_packages: Verified,
+    rpm_cpu_seconds: f64,
 }
 
 /// AIDE with its libraries.
@@ -46,22 +51,26 @@ pub(super) fn aide(cache: &Cache) -> Result<PackageTree> {
     PackageTree::of_package(cache, AIDE)
 }
 
-/// Compares `root` with its index and with AIDE's database, and its packages with dpkg's.
+/// Compares `root` with its index and with AIDE's database, its packages with dpkg's, and `of_rpm` with rpm's.
 pub(super) fn measure(
     program: &Path,
     aide: &PackageTree,
     root: &Path,
     state: &Path,
     digest: &str,
+    of_rpm: &PackagedRoot,
 ) -> Result<Scans> {
-    let verify = |image: &str| json(Command::new(program).arg("verify").arg(state).arg(image).arg(root));
-    let image: Verified = verify(digest)?;
-    let packages: Verified = verify("packages")?;
+    let verify =
+        |image: &str, root: &Path| json(Command::new(program).arg("verify").arg(state).arg(image).arg(root));
+    let image: Verified = verify(digest, root)?;
+    let packages: Verified = verify("packages", root)?;
     let aide_cpu_seconds = aide_check(aide, root)?;
     let mut dpkg = Command::new("dpkg");
     dpkg.arg("--verify").arg(format!("--root={}", root.display()));
-    let dpkg_cpu_seconds = processor_seconds(&dpkg, DPKG_DIFFERENCES)?;
-    Ok(Scans { image, aide_cpu_seconds, packages, dpkg_cpu_seconds })
+    let dpkg_cpu_seconds = processor_seconds(&dpkg, PACKAGE_DIFFERENCES)?;
+    let rpm_packages: Verified = verify("packages", &of_rpm.root)?;
+    let rpm_cpu_seconds = processor_seconds(&of_rpm.verify(), PACKAGE_DIFFERENCES)?;
+    Ok(Scans { image, aide_cpu_seconds, packages, dpkg_cpu_seconds, rpm_packages, rpm_cpu_seconds })
 }
 
 /// CPU seconds of `aide --check`, after `aide --init`.
@@ -122,21 +131,26 @@ impl Scans {
 
     /// What was measured, its value, and its limit.
     pub(super) fn rows(&self) -> Vec<(String, String, String)> {
-        let Self { image, aide_cpu_seconds, packages, dpkg_cpu_seconds } = self;
+        let Self { image, aide_cpu_seconds, packages, dpkg_cpu_seconds, rpm_packages, rpm_cpu_seconds } =
+            self;
+        let of_packages = |ours: &Verified, other: &str, seconds: f64| {
+            (
+                format!(
+                    "`image verify --image packages` of {} paths, for each CPU second of `{other}`",
+                    ours.compared
+                ),
+                format!("{:.2}", ours.cpu_seconds / seconds),
+                String::new(),
+            )
+        };
         vec![
             (
                 format!("`image verify` of {} paths, for each CPU second of `aide --check`", image.compared),
                 format!("{:.2}", image.cpu_seconds / aide_cpu_seconds),
                 format!("{SHARE:.2}"),
             ),
-            (
-                format!(
-                    "`image verify --image packages` of {} paths, for each CPU second of `dpkg --verify`",
-                    packages.compared
-                ),
-                format!("{:.2}", packages.cpu_seconds / dpkg_cpu_seconds),
-                String::new(),
-            ),
+            of_packages(packages, "dpkg --verify", *dpkg_cpu_seconds),
+            of_packages(rpm_packages, "rpm -Va", *rpm_cpu_seconds),
         ]
     }
 }
