@@ -10,6 +10,7 @@ use super::state::Agent;
 use super::verdicts::Verdicts;
 use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerResult;
+use crate::image::is_of_unmerged_extension;
 use crate::sys::temporary;
 use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::expectation::Thing;
@@ -76,6 +77,7 @@ impl Agent {
         let now = self.verdicts.now();
         self.read_before_verdict(changes)?;
         self.leave_open_what_the_image_may_have(thing, &mut verified);
+        self.leave_open_what_left_with_an_extension(thing, &mut verified);
         // The verification may have observed a mount or unmount whose record arrived before it took effect. So the table is read
         // although it is not due, if the verdict tells of a drift or of its end.
         let tells = !verified.differences.is_empty()
@@ -126,6 +128,20 @@ impl Agent {
         }
         verified.retain(|difference| difference.kind != DifferenceKind::Unexpected);
         if verified.differences.is_empty() {
+            verified.unseen_because.get_or_insert(GapReason::ImageNotIndexed);
+        }
+    }
+
+    /// An extension that is not merged any more took its paths with it. The drift of the hierarchy has that with its actor. What the paths should
+    /// be is unknown until the index is that of what is merged, so they are no drifts of their own.
+    fn leave_open_what_left_with_an_extension(&self, thing: ThingId, verified: &mut VerifiedThing) {
+        if verified.differences.is_empty() || self.verdicts.open_drift(thing).is_some() {
+            return;
+        }
+        let observer = &self.verifications.verifier.observer;
+        let expectations = &self.verdicts.desired.expectations;
+        if is_of_unmerged_extension(observer, expectations, self.verdicts.expectation(thing)) {
+            verified.retain(|_| false);
             verified.unseen_because.get_or_insert(GapReason::ImageNotIndexed);
         }
     }

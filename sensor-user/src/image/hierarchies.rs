@@ -7,8 +7,8 @@ use super::{error::ImageError, images::Images, merged_extensions::expectation};
 use crate::observation::Observer;
 use sensor_model::{
     compare::{Ids, compare},
-    difference::{Difference, all_unreadable},
-    expectation::Expectation,
+    difference::{Difference, DifferenceKind, all_unreadable},
+    expectation::{Expectation, ExpectationSource, Thing},
     os::{extensions::MergedExtensions, hierarchy::HIERARCHIES},
 };
 use serde::Serialize;
@@ -60,6 +60,22 @@ pub(super) fn expected<'a>(
 pub(super) fn indexed_extensions(images: &Images) -> Result<Option<MergedExtensions>, ImageError> {
     let index = images.named(super::EXTENSIONS)?;
     Ok(index.map(|index| MergedExtensions::parse(index.meta().state.as_deref().unwrap_or_default())))
+}
+
+/// Whether an expectation is that of an extension, while no extension is merged over its hierarchy. `all` has the expectations of the
+/// hierarchies, too.
+pub(crate) fn is_of_unmerged_extension(observer: &Observer, all: &[Expectation], of: &Expectation) -> bool {
+    let is_of_extension =
+        matches!(&of.source, ExpectationSource::ImageLayer(layer) if &*layer.image == super::EXTENSIONS);
+    let path = of.thing.path();
+    // Extensions are expected over one of the hierarchies that have the path.
+    let is_above = |one: &&Expectation| matches!(&one.thing, Thing::Hierarchy { path: above } if path.starts_with(above));
+    let lacks_extensions = |hierarchy: &Expectation| {
+        let found = observer.observe(hierarchy).observation;
+        let differences = compare(hierarchy, &found, &Ids::default());
+        differences.iter().any(|difference| difference.kind == DifferenceKind::Missing)
+    };
+    is_of_extension && all.iter().filter(is_above).any(lacks_extensions)
 }
 
 /// The hierarchies that contain one of the paths or are in it, and over which something is mounted that is not expected.

@@ -47,6 +47,7 @@ pub use error::{BlobError, ImageError, LayoutError};
 pub(crate) use extensions::followed_state;
 pub use extensions::{LeftOutExtension, index_extensions};
 pub(crate) use held_back::held_back;
+pub(crate) use hierarchies::is_of_unmerged_extension;
 pub use hierarchies::{CoveredHierarchy, covered};
 pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;

@@ -1,15 +1,18 @@
 //! What is mounted over `/usr`: an overlay that makes it writable, and a system extension. Each is one drift with its actor, whatever the number
-//! of paths below, and an extension with an index is none.
+//! of paths below, and an extension with an index is none. The same holds for a configuration extension over `/etc`.
 //!
-//! In: a guest with systemd and `systemd-sysext`. Out: a check for each step.
+//! In: a guest with systemd, `systemd-sysext` and `systemd-confext`. Out: a check for each step.
+
+mod confext;
+pub(super) mod merged;
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
 
+use self::merged::{drift, drift_at, drifted, index, make, recovered, refresh};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
@@ -29,6 +32,8 @@ spec:
   rules:
   - {path: /usr, image: true, action: degrade}
   - {path: /usr/libexec/os/, image: true, action: degrade}
+  - {path: /etc, image: true, action: degrade}
+  - {path: /etc/os-conf/, image: true, action: degrade}
 ";
 
 /// Programs of the host below the rule.
@@ -46,11 +51,13 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     for number in 0..PROGRAMS {
         fs::write(format!("/usr/libexec/os/{number:02}"), "of the host\n")?;
     }
+    confext::prepare()?;
     fs::write("/etc/extensions-test", "declared")?;
     fs::write("/run/extensions.yaml", CONFIG)?;
     fs::write("/run/extensions-policy.yaml", POLICY)?;
     shell(&format!(
-        "{HOLDFAST} baseline /usr/libexec/os > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json"
+        "{HOLDFAST} baseline /usr/libexec/os {} > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json",
+        confext::FOLDER
     ))?;
     let arguments =
         ["--standalone", "--config", "/run/extensions.yaml", "--policy", "/run/extensions-policy.yaml"];
@@ -62,28 +69,10 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("an_index_of_the_extension", indexed(&mut agent));
     context.check("explained", explained());
     context.check("unmerged", unmerged(&mut agent));
+    confext::checks(context, &mut agent);
     context.check("a_disk_image", disk_image(&mut agent));
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(())
-}
-
-fn is_of_usr(record: &Value, kind: &str) -> bool {
-    record["kind"] == kind && record["thing"] == "hierarchy" && record["path"] == "/usr"
-}
-
-/// The drift of `/usr` after `before` records. It is the only one of a hierarchy.
-fn drift(agent: &mut RunningDaemon, before: usize, text: &str) -> Result<Value> {
-    let record = agent.wait_for("the drift of /usr", before, |record| is_of_usr(record, "drift"))?;
-    ensure!(record["differences"][0]["text"] == text && record["differences"][1].is_null(), "{record}");
-    ensure!(record["actor"]["argv"].is_array() && record["detail"]["policy"] == "degrade", "{record}");
-    Ok(record)
-}
-
-/// The paths of the drift records after `before` records.
-fn drifted(agent: &RunningDaemon, before: usize) -> Result<Vec<String>> {
-    let records = agent.records()?;
-    let drifts = records.iter().skip(before).filter(|record| record["kind"] == "drift");
-    Ok(drifts.filter_map(|record| Some(record["path"].as_str()?.to_owned())).collect())
 }
 
 /// An overlay has other inodes than the host's `/usr`, and the same contents.
@@ -92,11 +81,11 @@ fn overlay(agent: &mut RunningDaemon) -> Result<String> {
     shell(
         "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
     )?;
-    let record = drift(agent, before, "/usr is writable by an overlay that stands over it")?;
+    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that stands over it")?;
     ensure!(record["actor"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/mount")), "{record}");
     // The shell's own program is on the overlay.
     shell("umount -l /usr")?;
-    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
     let drifted = drifted(agent, before)?;
     ensure!(drifted == ["/usr"], "{drifted:?}");
@@ -105,21 +94,14 @@ fn overlay(agent: &mut RunningDaemon) -> Result<String> {
 
 /// The extension replaces one program, and adds another one.
 fn extension(agent: &mut RunningDaemon) -> Result<String> {
-    shell(
-        "cd /var/lib && mkdir -p extensions/demo/usr/lib/extension-release.d extensions/demo/usr/libexec/os && cd extensions/demo/usr && \
-         echo ID=_any > lib/extension-release.d/extension-release.demo && echo of the extension > libexec/os/01 && \
-         echo of the extension > libexec/os/added",
-    )?;
+    make("/var/lib/extensions/demo", "usr/lib", &[PROGRAM, "/usr/libexec/os/added"])?;
     let before = agent.records()?.len();
     run("systemd-sysext", &["merge"])?;
-    let record = drift(agent, before, "system extensions are merged over /usr: \"demo\"")?;
+    let record = drift(agent, before, "/usr", "system extensions are merged over /usr: \"demo\"")?;
     let exe = record["actor"]["exe"].as_str().unwrap_or_default();
     ensure!(exe.ends_with("/systemd-sysext"), "{record}");
-    agent.wait_for("the drift of the program", before, |record| {
-        record["kind"] == "drift" && record["path"] == PROGRAM
-    })?;
-    let mut drifted = drifted(agent, before)?;
-    drifted.sort();
+    drift_at(agent, before, PROGRAM)?;
+    let drifted = drifted(agent, before)?;
     ensure!(drifted == ["/usr", PROGRAM], "{drifted:?}");
     Ok(record["actor"].to_string())
 }
@@ -127,9 +109,8 @@ fn extension(agent: &mut RunningDaemon) -> Result<String> {
 /// A refresh merges the same extension with new inodes.
 fn refreshed(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
-    // Newer versions leave an unchanged merge as it is, unless they are asked.
-    shell("systemd-sysext refresh --always-refresh=yes 2> /dev/null || systemd-sysext refresh")?;
-    let record = drift(agent, before, "system extensions are merged over /usr: \"demo\"")?;
+    refresh("systemd-sysext", "")?;
+    let record = drift(agent, before, "/usr", "system extensions are merged over /usr: \"demo\"")?;
     let others = drifted(agent, before)?.into_iter().filter(|path| path != "/usr" && path != PROGRAM).count();
     ensure!(others == 0, "{others} other paths");
     let touched = agent.records()?.into_iter().find(|record| record["kind"] == "touched");
@@ -140,12 +121,8 @@ fn refreshed(agent: &mut RunningDaemon) -> Result<String> {
 /// The daemon reads the index within its beat, and takes the extension for the source of its paths.
 fn indexed(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
-    let printed = run(HOLDFAST, &["image", "index", "--extensions"])?;
-    ensure!(
-        printed.contains("indexed 1 merged extension") && printed.contains("extension demo (sysext)"),
-        "{printed}"
-    );
-    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    let printed = index("demo (sysext)")?;
+    recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
     let verified = run(HOLDFAST, &["image", "verify", "--image", "extensions"])?;
     Ok(format!("{printed}{verified}"))
@@ -164,15 +141,16 @@ fn explained() -> Result<String> {
 fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
     run("systemd-sysext", &["unmerge"])?;
-    let record = drift(agent, before, "extensions are not merged over /usr: \"demo\"")?;
+    let record = drift(agent, before, "/usr", "extensions are not merged over /usr: \"demo\"")?;
     agent.wait_for("the gap", before, |record| {
         record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
     })?;
-    let before = agent.records()?.len();
     // Now the index expects no extension.
     run(HOLDFAST, &["image", "index", "--extensions"])?;
-    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
+    let drifted = drifted(agent, before)?;
+    ensure!(drifted == ["/usr"], "{drifted:?}");
     Ok(record["differences"].to_string())
 }
 
@@ -186,23 +164,17 @@ fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
     )?;
     let before = agent.records()?.len();
     run("systemd-sysext", &["merge"])?;
-    drift(agent, before, "system extensions are merged over /usr: \"gpu\"")?;
-    agent.wait_for("the drift of the program", before, |record| {
-        record["kind"] == "drift" && record["path"] == PROGRAM_OF_DISK
-    })?;
+    drift(agent, before, "/usr", "system extensions are merged over /usr: \"gpu\"")?;
+    drift_at(agent, before, PROGRAM_OF_DISK)?;
     let mounts = || -> Result<(String, String)> {
         Ok((fs::read_to_string("/proc/self/mountinfo")?, shell("losetup --list --noheadings --output NAME")?))
     };
     let (before, mounted) = (agent.records()?.len(), mounts()?);
-    let printed = run(HOLDFAST, &["image", "index", "--extensions"])?;
-    ensure!(
-        printed.contains("indexed 1 merged extension") && printed.contains("extension gpu (sysext)"),
-        "{printed}"
-    );
+    let printed = index("gpu (sysext)")?;
     let left = mounts()?;
     ensure!(left == mounted, "{mounted:?}, then {left:?}");
     ensure!(!Path::new("/var/lib/holdfast/images/extension").exists(), "the directory for mounts is left");
-    agent.wait_for("the recovery of /usr", before, |record| is_of_usr(record, "recovered"))?;
+    recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
     let new = agent.records()?.split_off(before);
     let mount = new.iter().find(|record| record["path"] == "/var/lib/holdfast/images/extension");

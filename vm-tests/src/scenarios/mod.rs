@@ -271,7 +271,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "ostree",
-        shows: "an ostree host is upgraded and rolled back, each by a real reboot",
+        shows: "an ostree host is upgraded and rolled back, each by a real reboot; changes of its image and merges of extensions are reported",
         guest: Guest::Ostree,
         // The kernel of the boot loader alone: the host's own kernels are those of its two versions.
         kernels: &["6.1"],
@@ -315,7 +315,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "extensions",
-        shows: "an overlay or a system extension over /usr is one drift with its actor, and an extension with an index is none",
+        shows: "an overlay or a system extension over /usr and a configuration extension over /etc are one drift with its actor, and an extension with an index is none",
         guest: Guest::Trixie,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd is the same on all")),

@@ -9,6 +9,7 @@
 mod cluster;
 mod commit;
 mod defaults;
+mod extensions;
 mod node;
 
 use std::fs;
@@ -86,6 +87,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
                 context.check("usr_unlocked", commit::unlocked());
                 context.check("image_of_the_cluster", cluster::image());
                 context.check("staged_image_of_the_cluster", cluster::staged_image());
+                extensions::checks(context)?;
                 return Ok(());
             }
             reboots(context, "not finished", || {

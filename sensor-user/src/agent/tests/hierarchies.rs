@@ -1,7 +1,9 @@
 //! What is mounted over a hierarchy of the OS.
 
 use super::super::mounts::{AnnouncedMount, MountTracker};
+use super::unknown_executions::with_baseline;
 use super::*;
+use crate::image::{Images, index_extensions};
 use sensor_common::map::InodeKey;
 use sensor_model::record::ThingKind;
 use sensor_model::verdict::VerdictKind;
@@ -134,4 +136,42 @@ async fn what_is_as_declared_below_a_merged_hierarchy_has_no_record() {
     assert_eq!(of_file, None);
     let drifts = node.of_hierarchies(RecordKind::Drift);
     assert_eq!((drifts.len(), &drifts[0].actor), (1, &Some(alice())));
+}
+
+#[tokio::test]
+async fn what_an_unmerged_extension_took_with_it_is_unknown_and_the_hierarchy_has_the_only_drift() {
+    let node = with_baseline(true);
+    for directory in ["root/usr/.systemd-sysext", "root/run/extensions/a/usr/bin"] {
+        fs::create_dir_all(node.path(directory)).unwrap();
+    }
+    fs::write(node.path("root/usr/.systemd-sysext/extensions"), "a\n").unwrap();
+    for name in ["added", "shipped"] {
+        for directory in ["root/run/extensions/a/usr/bin", "root/usr/bin"] {
+            fs::write(node.path(directory).join(name), "of the extension").unwrap();
+        }
+    }
+    node.mount(&[("/usr", "ro,nodev - overlay sysext ro,lowerdir=/run/a/usr:/usr")]);
+    let observer = Observer::new(&node.path("root")).unwrap();
+    let (_, left_out) = index_extensions(&observer, &Images::of(&node.path("state"))).unwrap();
+    assert!(left_out.is_empty());
+    let mut daemon = node.begin(None).await;
+    daemon.agent.mounts = MountTracker::new(&node.path("table"));
+    assert_eq!(node.recorded(RecordKind::Drift), []);
+    // While it is merged, a change of what it has is a drift. Nothing is known of the others once it is gone.
+    fs::write(node.path("root/usr/bin/below/shipped"), "changed").unwrap();
+    fs::remove_dir_all(node.path("root/usr/.systemd-sysext")).unwrap();
+    fs::remove_file(node.path("root/usr/bin/added")).unwrap();
+    fs::write(node.path("root/usr/bin/shipped"), "program").unwrap();
+    node.mounted(&mut daemon, alice(), &[]).await;
+    let expectations = &daemon.agent.verdicts.desired.expectations;
+    let added = expectations.iter().find(|one| one.thing.path().ends_with("added")).unwrap();
+    let verdict = daemon.agent.verdicts.last_verdict(daemon.thing(&added.thing));
+    node.end(daemon).await;
+    let mut drifts = node.recorded(RecordKind::Drift);
+    drifts.retain(|record| record.path.as_deref().is_some_and(|path| path.starts_with("/usr")));
+    drifts.sort_by(|one, other| one.path.cmp(&other.path));
+    let paths: Vec<&str> = drifts.iter().filter_map(|record| record.path.as_deref()).collect();
+    assert_eq!(paths, ["/usr", "/usr/bin/below/shipped"], "what the baseline has is compared as before");
+    assert_eq!(drifts[0].actor, Some(alice()));
+    assert_eq!(verdict, Some(VerdictKind::Unknown));
 }
