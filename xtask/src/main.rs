@@ -139,7 +139,7 @@ enum Command {
         /// Measure only what the cluster side costs, with a real API server: half an hour.
         #[arg(long, conflicts_with_all = ["compare", "only_many"])]
         cluster: bool,
-        /// Measure only the rows with a boot of their own: with 100,000 inodes enrolled, and with files of an image watched.
+        /// Measure only the rows with a boot of their own: with 100,000 inodes enrolled, and under the shipped rules.
         #[arg(long, conflicts_with_all = ["compare", "write_docs"])]
         only_many: bool,
         /// Show what the guest prints.

@@ -1,17 +1,19 @@
-//! Operations while the paths of an image are watched, as `policies/drift/image.yaml` has them watched.
+//! Operations under the shipped rules about the paths of an image and about closed directories.
 //!
 //! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: operations on unmanaged files, and the execution of a
 //! program that is as in the image, without and with the daemon. It has its own boot and base.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
 
 use super::changes::QUIET;
 use super::many::verified;
+use super::operations::ALL;
 use super::stage::{SETTLE, operations, prepare};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, shell, wait};
@@ -20,20 +22,25 @@ use crate::scenario::Scenario;
 /// The scenario. No test runs it.
 pub const SCENARIO: Scenario = Scenario {
     name: "bench-live",
-    shows: "what operations cost while the paths of an image are watched, in executed instructions",
+    shows: "what operations cost under the shipped rules for the image and closed directories, in executed instructions",
     limit: 1800,
     run,
     ..Scenario::USUAL
 };
 
-/// Files of the image.
-const FILES: usize = 5_000;
-/// Files in a directory.
-const A_DIRECTORY: usize = 100;
-/// Their directory.
-const ROOT: &str = "/usr/libexec/bench";
-/// The operations that are measured. The program that is executed is one of the image.
-const OPERATIONS: [&str; 5] = ["open-read", "open-write", "rename", "create-unlink", "exec"];
+/// The shipped rules.
+const POLICIES: [(&str, &str); 2] = [
+    ("/run/image.yaml", include_str!("../../../policies/drift/image.yaml")),
+    ("/run/closed.yaml", include_str!("../../../policies/drift/closed.yaml")),
+];
+/// The files of the image that the rules have watched: where, and how many.
+const WATCHED: [(&str, usize); 5] = [
+    ("/usr/bin", 1_500),
+    ("/usr/sbin", 500),
+    ("/usr/libexec/bench", 500),
+    ("/usr/lib/systemd/bench", 1_500),
+    ("/etc/bench", 1_000),
+];
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -46,37 +53,60 @@ spec:
       - {path: /etc/bench-live, mode: 420, contents: {source: "data:,declared"}}
 "#;
 
-const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
-kind: DriftPolicy
-metadata: {name: live}
-spec:
-  rules:
-  - {path: /bin/, image: true, action: observe}
-  - {path: /usr/libexec/, image: true, action: observe}
-";
-
 fn run(context: &mut Context) -> Result<()> {
     prepare()?;
     context.note("writing the files of the image");
-    for number in 0..FILES {
-        let directory = Path::new(ROOT).join((number / A_DIRECTORY).to_string());
-        fs::create_dir_all(&directory)?;
-        fs::write(directory.join(number.to_string()), number.to_string())?;
+    merge_usr()?;
+    let mut files = 0;
+    for (directory, number) in WATCHED {
+        fs::create_dir_all(directory)?;
+        for number in 0..number {
+            fs::write(Path::new(directory).join(format!("bench-{number}")), number.to_string())?;
+        }
+        files += number;
     }
+    let closed = close()?;
     fs::write("/etc/bench-live", "declared")?;
     fs::write("/run/live.yaml", CONFIG)?;
-    fs::write("/run/live-policy.yaml", POLICY)?;
     shell(&format!(
-        "{HOLDFAST} baseline /bin /usr/libexec > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json"
+        "{HOLDFAST} baseline /usr /etc > /run/baseline.json && {HOLDFAST} image index --baseline /run/baseline.json"
     ))?;
     wait::pause(SETTLE);
-    operations(context, "live, base", &OPERATIONS)?;
+    operations(context, "live, base", &ALL)?;
     context.note("starting");
-    let arguments = ["--standalone", "--config", "/run/live.yaml", "--policy", "/run/live-policy.yaml"];
+    let [(image, _), (directories, _)] = POLICIES;
+    let arguments =
+        ["--standalone", "--config", "/run/live.yaml", "--policy", image, "--policy", directories];
     let agent = RunningDaemon::spawn(&[&arguments[..], &["--verify-every", "36000"]].concat())?;
-    verified(context, &agent, FILES)?;
+    verified(context, &agent, files + closed)?;
     // A file that was just enrolled counts as changed.
     wait::pause(Duration::from_nanos(EXECUTIONS_AFTER_CHANGE_NS) + QUIET);
-    operations(context, "live, ours", &OPERATIONS)?;
+    operations(context, "live, ours", &ALL)?;
     agent.stop().map(drop)
+}
+
+/// Moves the guest's programs to `/usr/bin`, where hosts have them, so that the measured program is one of the image.
+fn merge_usr() -> Result<()> {
+    shell("mkdir -p /usr/bin && cp -a /bin/. /usr/bin/")?;
+    fs::rename("/bin", "/run/bin")?;
+    symlink("usr/bin", "/bin").map_err(Into::into)
+}
+
+/// Writes the policies, and makes a directory for each rule that closes one. It gives the number of these directories.
+fn close() -> Result<usize> {
+    let mut closed = 0;
+    for (place, text) in POLICIES {
+        fs::write(place, text)?;
+        let mut lines = text.lines().map(str::trim);
+        while let Some(line) = lines.next() {
+            if let Some(path) = line.strip_prefix("- path: ")
+                && lines.next() == Some("closed: true")
+            {
+                fs::create_dir_all(path.trim_matches('\'').replace('*', "bench"))?;
+                closed += 1;
+            }
+        }
+    }
+    ensure!(closed > 30, "the shipped rules close {closed} directories");
+    Ok(closed)
 }

@@ -42,7 +42,7 @@ pub(crate) struct Bench {
     pub(crate) output: BenchFormat,
     /// Whether to write the page.
     pub(crate) write_docs: bool,
-    /// Measure only the rows with a boot of their own: those with 100,000 inodes enrolled, and those with the paths of an image.
+    /// Measure only the rows with a boot of their own: those with 100,000 inodes enrolled, and those under the shipped rules.
     pub(crate) only_many: bool,
     /// Show what the guests print.
     pub(crate) verbose: bool,
