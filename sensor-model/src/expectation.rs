@@ -4,10 +4,10 @@
 //! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
 //! stays in memory. A repair or a diff decodes the bytes from the config again.
 
-mod os_image;
+mod os;
 mod source;
 
-pub use os_image::{NotCarried, OsImageExpectation};
+pub use os::{KernelArgumentsExpectation, NotCarried, OsImageExpectation, OstreeObjectExpectation};
 pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
 
 use crate::{
@@ -282,15 +282,6 @@ pub struct LinkExpectation {
     pub group: Owner,
 }
 
-/// The object of an ostree commit, by its checksum alone. The checksum covers type, owner, mode, extended attributes, target and content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct OstreeObjectExpectation {
-    /// The checksum.
-    #[serde(with = "hex::serde")]
-    #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
-    pub checksum: [u8; 32],
-}
-
 /// What a unit's state should be. Null means not declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UnitExpectation {
@@ -369,16 +360,6 @@ pub struct HierarchyExpectation {
     /// Names of the extensions that are merged over it, sorted; empty if none is expected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<String>,
-}
-
-/// Arguments that the running kernel must have. It may have others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct KernelArgumentsExpectation {
-    /// One argument each, in their order.
-    pub arguments: Vec<String>,
-    /// Those among them that take effect with the next boot.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waiting: Vec<String>,
 }
 
 /// The declared state of one thing.

@@ -38,7 +38,7 @@ pub struct LayerReader {
 enum State {
     /// Collects a header until the buffer has this many bytes.
     Header(usize),
-    Content(Content),
+    Content(Box<Content>),
     /// Bytes up to the next block.
     Padding(u64),
     /// After the two blocks of zeros.
@@ -243,14 +243,14 @@ impl LayerReader {
         }
         let inode = tree.add(&added)?;
         Ok(match inode {
-            Some(inode) => State::Content(Content {
+            Some(inode) => State::Content(Box::new(Content {
                 inode,
                 left: entry.size,
                 size: entry.size,
                 digest: Sha256::new(),
                 attributes: AttributesObject::of(&entry.path).filter(|_| holes.is_none()),
                 holes,
-            }),
+            })),
             // A whiteout is a file, and may have bytes.
             None => State::Padding(entry.size.next_multiple_of(BLOCK as u64)),
         })

@@ -28,15 +28,10 @@ impl Entries for WithShippedEtc<'_> {
         let shipped = PristineEtc::Ostree.directory().as_os_str().as_bytes();
         // Entries come in the order of their names, so those of `/etc` come before `/usr`.
         let mut copies: Vec<(Vec<u8>, ImageEntry)> = Vec::new();
-        let mut copied = 0;
-        let mut put = |copies: &mut Vec<(Vec<u8>, ImageEntry)>,
-                       take: &mut dyn FnMut(&[u8], &ImageEntry) -> Result<(), E>| {
-            copied += copies.len() as u64;
-            copies.drain(..).try_for_each(|(path, entry)| take(&path, &entry))
-        };
+        let mut added = 0;
         let count = self.0.each(|path, entry| {
             if names(path).gt(names(shipped)) {
-                put(&mut copies, &mut take)?;
+                added += put(&mut copies, &mut take)?;
             }
             match path.strip_prefix(b"/etc").filter(|rest| matches!(rest.first(), None | Some(b'/'))) {
                 Some(rest) => {
@@ -46,9 +41,19 @@ impl Entries for WithShippedEtc<'_> {
                 None => take(path, entry),
             }
         })?;
-        put(&mut copies, &mut take)?;
-        Ok(count + copied)
+        added += put(&mut copies, &mut take)?;
+        Ok(count + added)
     }
+}
+
+/// Gives the copies away. Returns their number.
+fn put<E>(
+    copies: &mut Vec<(Vec<u8>, ImageEntry)>,
+    take: &mut impl FnMut(&[u8], &ImageEntry) -> Result<(), E>,
+) -> Result<u64, E> {
+    let number = copies.len() as u64;
+    copies.drain(..).try_for_each(|(path, entry)| take(&path, &entry))?;
+    Ok(number)
 }
 
 /// The names of a path.

@@ -88,7 +88,7 @@ fn run(context: &mut Context) -> Result<()> {
 /// Moves the guest's programs to `/usr/bin`, where hosts have them, so that the measured program is one of the image.
 fn merge_usr() -> Result<()> {
     shell("mkdir -p /usr/bin && cp -a /bin/. /usr/bin/")?;
-    fs::rename("/bin", "/run/bin")?;
+    fs::rename("/bin", "/bin.before")?;
     symlink("usr/bin", "/bin").map_err(Into::into)
 }
 

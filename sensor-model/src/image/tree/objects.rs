@@ -69,7 +69,7 @@ impl ImageTree {
             let inode = &mut self.inodes[*file as usize];
             // A layer above the commit may name the object, and give it other attributes.
             if inode.xattrs.is_empty() {
-                inode.xattrs = attributes.clone();
+                inode.xattrs.clone_from(attributes);
             }
         }
         !links.is_empty()
