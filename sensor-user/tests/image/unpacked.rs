@@ -1,6 +1,7 @@
 //! The index of an image, compared file by file with what umoci unpacks.
 //!
-//! `HOLDFAST_UMOCI` names the program, and `HOLDFAST_DEBIAN_ROOT` a directory with a whole Debian. `cargo xtask test` sets both.
+//! `HOLDFAST_UMOCI` names the program, `HOLDFAST_DEBIAN_ROOT` a directory with a whole Debian, and `HOLDFAST_BUILDAH_LAYOUT` the layout of an image
+//! that buildah built. `cargo xtask test` sets them.
 
 use crate::{
     archive::Archive,
@@ -19,7 +20,7 @@ use std::{
     fs,
     os::unix::{
         ffi::{OsStrExt as _, OsStringExt as _},
-        fs::MetadataExt as _,
+        fs::{MetadataExt as _, symlink},
     },
     path::Path,
     process::Command,
@@ -27,18 +28,18 @@ use std::{
 
 /// One path, as both show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Shown {
-    file_type: FileType,
-    mode: u32,
-    owner: (u32, u32),
-    size: u64,
-    sha256: Option<[u8; 32]>,
-    target: Option<Vec<u8>>,
-    device: Option<(u64, u64)>,
-    xattrs: Vec<(String, String)>,
+pub(crate) struct Shown {
+    pub(crate) file_type: FileType,
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) size: u64,
+    pub(crate) sha256: Option<[u8; 32]>,
+    pub(crate) target: Option<Vec<u8>>,
+    pub(crate) device: Option<(u64, u64)>,
+    pub(crate) xattrs: Vec<(String, String)>,
 }
 
-fn on_disk(root: &Path) -> BTreeMap<Vec<u8>, Shown> {
+pub(crate) fn on_disk(root: &Path) -> BTreeMap<Vec<u8>, Shown> {
     let mut found = BTreeMap::new();
     let mut pending = vec![root.to_owned()];
     while let Some(path) = pending.pop() {
@@ -113,9 +114,14 @@ fn of_index(index: &ImageIndex) -> BTreeMap<Vec<u8>, Shown> {
 
 /// Indexes and unpacks an image, and compares every path.
 fn assert_same(layers: &[Layer]) -> usize {
-    let umoci = std::env::var_os("HOLDFAST_UMOCI").expect("HOLDFAST_UMOCI names umoci");
     let world = World::new();
-    let digest = LayoutMaker::one(&world.at("layout"), layers);
+    LayoutMaker::one(&world.at("layout"), layers);
+    assert_same_image(&world, true).1
+}
+
+/// The same for the image of the world's layout. Gives the index and the number of paths. Without root umoci keeps no owners.
+fn assert_same_image(world: &World, with_owners: bool) -> (ImageIndex, usize) {
+    let umoci = std::env::var_os("HOLDFAST_UMOCI").expect("HOLDFAST_UMOCI names umoci");
     let image = format!("{}:latest", world.at("layout").display());
     let root = world.at("unpacked");
     let mut unpack = Command::new(umoci);
@@ -127,7 +133,8 @@ fn assert_same(layers: &[Layer]) -> usize {
     assert!(unpacked.status.success(), "{}", String::from_utf8_lossy(&unpacked.stderr));
     let result = world.run(&["image", "index", "LAYOUT", "STATE"]);
     assert_eq!(result.code, 0, "{result:?}");
-    let index = Images::of(&world.at("state")).open(&digest).unwrap();
+    let images = Images::of(&world.at("state"));
+    let index = images.open(&images.digests().unwrap()[0]).unwrap();
     let (ours, theirs) = (of_index(&index), on_disk(&root));
     let name = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let mut wrong: Vec<String> = Vec::new();
@@ -139,12 +146,18 @@ fn assert_same(layers: &[Layer]) -> usize {
             // The directory was made before umoci came.
             (our.mode, our.owner) = (their.mode, their.owner);
         }
+        if let (Some(our), Some(their), false) = (&mut our, &their, with_owners) {
+            our.owner = their.owner;
+        }
         if our != their {
             wrong.push(format!("{}: ours {our:?}, umoci's {their:?}", name(path)));
         }
     }
     wrong.truncate(10);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    if !with_owners {
+        return (index, ours.len());
+    }
     // The comparison of `holdfast image verify` finds no difference either.
     let observer = Observer::new(&root).unwrap();
     let verified = Verifier::new(&index, &observer, &root).all(&[], true).unwrap();
@@ -155,7 +168,7 @@ fn assert_same(layers: &[Layer]) -> usize {
         "{differing:?} {:?}",
         verified.unexpected
     );
-    ours.len()
+    (index, ours.len())
 }
 
 fn layer(archive: Archive, stored: Stored) -> Layer {
@@ -275,4 +288,31 @@ fn a_whole_debian_is_read_as_umoci_reads_it() {
     layers.push(layer(update, Stored::Gzip));
     let count = assert_same(&layers);
     assert!(count > 10_000, "{count} paths");
+}
+
+#[test]
+#[ignore = "needs umoci and an image of buildah; `cargo xtask test` runs it"]
+fn an_image_that_buildah_built_in_layers_is_read_as_umoci_reads_it_and_each_path_has_its_line() {
+    let layout = std::env::var_os("HOLDFAST_BUILDAH_LAYOUT").expect("HOLDFAST_BUILDAH_LAYOUT names a layout");
+    let world = World::new();
+    symlink(layout, world.at("layout")).unwrap();
+    let (index, count) = assert_same_image(&world, nix::unistd::geteuid().is_root());
+    assert!(count > 8, "{count} paths");
+    let line = |path: &str| {
+        let entry = index.find(path.as_bytes()).unwrap()?;
+        index.meta().layers[usize::from(entry.layer)].history.clone()
+    };
+    for (path, beginning) in [
+        ("/srv/suid", "RUN rm -r gone"),
+        ("/srv/file/now-a-directory", "COPY later"),
+        ("/srv/directory", "COPY later"),
+        ("/srv/keep", "COPY later"),
+        ("/srv/link/x", "RUN rm linked"),
+        ("/srv/opaque", "RUN rm linked"),
+    ] {
+        assert!(line(path).is_some_and(|line| line.starts_with(beginning)), "{path}: {:?}", line(path));
+    }
+    for path in ["/srv/gone", "/srv/gone/below/b", "/srv/opaque/old", "/srv/opaque/new", "/srv/linked"] {
+        assert_eq!(line(path), None, "{path}");
+    }
 }

@@ -47,19 +47,29 @@ pub(super) struct ImageSpec<'a> {
     pub(super) tag: &'a str,
 }
 
+/// A step of a recipe, which makes one layer.
+pub(crate) struct Step {
+    /// Its line of the history.
+    pub(crate) line: &'static str,
+    /// What it changes in the root directory.
+    pub(crate) act: fn(&Path) -> Result<()>,
+}
+
 /// Buildah with a store of its own.
 #[derive(Debug)]
-pub(super) struct Buildah {
+pub(crate) struct Buildah {
     tree: PackageTree,
     program: PathBuf,
     folder: PathBuf,
     /// Whether it runs as root without help.
     is_root: bool,
+    /// How the store keeps layers.
+    driver: &'static str,
 }
 
 impl Buildah {
     /// Finds or fetches the package. The store is in `folder`.
-    pub(super) fn ensure(cache: &Cache, folder: &Path) -> Result<Self> {
+    pub(crate) fn ensure(cache: &Cache, folder: &Path) -> Result<Self> {
         let tree = PackageTree::of_packages(cache, PROGRAM, GUEST_RELEASE, PACKAGES)?;
         let program = tree.program(PROGRAM).with_context(|| format!("the package holds no {PROGRAM}"))?;
         // No image is pulled, so nothing is to be trusted.
@@ -71,7 +81,7 @@ impl Buildah {
             fs::write(folder.join(name), "")?;
         }
         fs::create_dir_all(folder.join("run"))?;
-        Ok(Self { tree, program, folder: folder.to_owned(), is_root: apt::is_root()? })
+        Ok(Self { tree, program, folder: folder.to_owned(), is_root: apt::is_root()?, driver: "vfs" })
     }
 
     /// Name and version.
@@ -157,6 +167,48 @@ impl Buildah {
         Ok(fs::read_to_string(digest)?.trim().to_owned())
     }
 
+    /// Makes an image with a layer for each step, from nothing; gives the folder of the OCI layout. The driver `overlay` needs root and a kernel
+    /// that allows it on this file system. It makes an opaque directory of one that a step removes and makes again; `vfs` removes name by name.
+    pub(crate) fn layers(mut self, steps: &[Step]) -> Result<PathBuf> {
+        self.driver = if self.is_root { "overlay" } else { "vfs" };
+        let made = self.layers_by_driver(steps);
+        if self.driver == "overlay" {
+            // The driver mounts its folder over itself, so that it could not be removed.
+            let _ = output(Command::new("umount").arg(self.folder.join("store/overlay")));
+            if made.is_err() {
+                self.driver = "vfs";
+                return self.layers_by_driver(steps);
+            }
+        }
+        made
+    }
+
+    fn layers_by_driver(&self, steps: &[Step]) -> Result<PathBuf> {
+        let policy = self.folder.join("policy.json");
+        let layout = self.folder.join("layout");
+        let mut base = "scratch".to_owned();
+        for (number, step) in steps.iter().enumerate() {
+            let name = format!("{}-{number}", self.driver);
+            let mut from = self.command();
+            from.args(["from", "--pull-never", "--name", &name, "--signature-policy"]).arg(&policy);
+            output(from.arg(&base))?;
+            let root = output(self.command().args(["mount", &name]))?;
+            (step.act)(Path::new(root.trim())).with_context(|| format!("the step {}", step.line))?;
+            output(self.command().args(["umount", &name]))?;
+            output(self.command().args(["config", "--created-by", step.line, &name]))?;
+            base = format!("localhost/{name}");
+            let to = if number + 1 == steps.len() {
+                format!("oci:{}:latest", layout.display())
+            } else {
+                base.clone()
+            };
+            let mut commit = self.command();
+            commit.args(["commit", "--quiet", "--rm", "--format", "oci", "--signature-policy"]).arg(&policy);
+            output(commit.args([&name, &to]))?;
+        }
+        Ok(layout)
+    }
+
     fn command(&self) -> Command {
         let mut command = if self.is_root {
             self.tree.command(&self.program)
@@ -169,7 +221,7 @@ impl Buildah {
         };
         let path = |name: &str| self.folder.join(name);
         command
-            .args(["--storage-driver", "vfs", "--root"])
+            .args(["--storage-driver", self.driver, "--root"])
             .arg(path("store"))
             .arg("--runroot")
             .arg(path("run"))

@@ -11,4 +11,5 @@ mod reproducible;
 mod sbom;
 
 pub(crate) use build::build;
+pub(crate) use buildah::{Buildah, Step};
 pub(crate) use reproducible::check as check_reproducible;
