@@ -170,7 +170,12 @@ pub fn restarts(container: &str) -> Result<u64> {
 /// Applies the manifests of the product from a folder of `deploy/kustomize`, with a patch for images that are on the node already,
 /// and waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
 pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
-    apply(&kustomization(from)?)?;
+    deploy_kustomization(context, &kustomization(from)?)
+}
+
+/// The same for a whole kustomization.
+pub fn deploy_kustomization(context: &mut Context, kustomization: &str) -> Result<String> {
+    apply(kustomization)?;
     context.note("the manifests are applied");
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
         let pods = daemonset_pods()?;

@@ -89,7 +89,9 @@ pub(super) fn people(context: &mut Context) -> Result<()> {
     store_as_operator()?;
     kube::join(context)?;
     kube::load_profile()?;
-    let pod = kube::deploy(context, "base");
+    // The reporter observes. The sensor's mode is for the deny rule, and saves a rollout before it.
+    let manifests = kube::kustomization("base")? + kube_remove::MANAGE;
+    let pod = kube::deploy_kustomization(context, &manifests);
     context.check("pod_is_ready", pod);
     context.check("report_says_in_sync", in_sync());
     edit()?;

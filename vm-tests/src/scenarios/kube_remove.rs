@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
+use crate::guest::service::{CONFIG, CONFIG_NAME, CONFIGS};
 use crate::guest::{Context, run, shell, wait};
 
 /// How long a rollout may take in an emulated guest.
@@ -21,11 +22,15 @@ const SERVICE: &str = "holdfast.service";
 const NAMESPACE: &str = "holdfast-system";
 /// What a sensor leaves on a host: its pinned programs, and its run directory.
 const LEFT: [&str; 2] = ["/sys/fs/bpf/holdfast", "/run/holdfast"];
+/// The state directory. After the purge it has the note of the log's end alone.
+const STATE: &str = "/var/lib/holdfast";
+/// The forensic log, which stays.
+const LOG: &str = "/var/log/holdfast/forensic.jsonl";
 
 /// The last rollout, as docs/kubernetes.md tells admins to do it.
 const REMOVE: &str = r#"
 resources: [../base]
-components: [../components/apparmor, ../components/remove]
+components: [../components/apparmor, ../components/purge]
 images:
 - {name: holdfast, newName: localhost/holdfast, newTag: "1"}
 patches:
@@ -38,8 +43,8 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: Never}
 "#;
 
-/// What the kustomization of the tests gets, so that deny rules are in force. The mode `observe` refuses nothing.
-const MANAGE: &str = r"
+/// What the kustomization of the tests gets, so that deny rules are in force. The sensor's mode `observe` refuses nothing.
+pub(super) const MANAGE: &str = r"
 - target: {kind: DaemonSet}
   patch: |
     - {op: test, path: /spec/template/spec/containers/0/args/2, value: observe}
@@ -84,16 +89,6 @@ pub(super) fn deny_rule(context: &mut Context, file: &str) {
 
 fn in_force(file: &str) -> Result<String> {
     const MANIFEST: &str = "/run/deny.yaml";
-    kube::apply(&(kube::kustomization("base")? + MANAGE))?;
-    let ready = wait::until("the pod in the mode manage to be ready", LIMIT, || {
-        let pods = kube::daemonset_pods()?;
-        let is_ready = pods["items"].as_array().into_iter().flatten().any(|pod| {
-            pod["spec"]["containers"][0]["args"][2] == "manage"
-                && kube::condition(pod, "Ready") == Some("True".to_owned())
-        });
-        Ok(is_ready.then_some(()))
-    });
-    ready.with_context(kube::pods)?;
     fs::write(MANIFEST, DENY)?;
     kubectl(&["apply", "-f", MANIFEST])?;
     let taken = wait::until("the policy to be in force", LIMIT, || {
@@ -137,14 +132,14 @@ fn edited(file: &str) -> Result<String> {
 
 /// The steps of the removal, in their order.
 pub(super) fn removed(context: &mut Context, file: &str) {
-    context.check("the_component_remove_detaches_the_node", detached());
+    context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached());
     context.check("the_removal_ends_the_deny_rule", edited(file));
     context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("a_pod_beside_the_service_is_refused", pod_beside_service());
     context.check("the_deleted_manifests_leave_no_object", deleted());
 }
 
-/// The component `remove` replaces the sensor's pod by one that detaches.
+/// The component `purge`, which contains `remove`, replaces the sensor's pod by one that detaches and deletes the state.
 fn detached() -> Result<String> {
     for path in LEFT {
         ensure!(Path::new(path).exists(), "{path} does not exist before the removal");
@@ -164,6 +159,9 @@ fn detached() -> Result<String> {
         ensure!(!Path::new(path).exists(), "{path} is left: {log}");
     }
     ensure!(log.contains("detached "), "{log}");
+    let left: Vec<_> = fs::read_dir(STATE)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+    ensure!(left == ["forensic-end.json"], "{left:?} in {STATE}: {log}");
+    ensure!(Path::new(LOG).exists(), "{LOG} is gone: {log}");
     Ok(log)
 }
 
@@ -183,6 +181,9 @@ fn taken_back() -> Result<String> {
 
 /// The service runs; the pod's sensor ends with an error that names it, and `kubectl describe pod` shows the error.
 fn pod_beside_service() -> Result<String> {
+    // A service reads no config of the operator's daemon, and the purge removed the one that it had kept.
+    fs::create_dir_all(CONFIGS)?;
+    fs::write(format!("{CONFIGS}/{CONFIG_NAME}.yaml"), CONFIG)?;
     run("systemctl", &["start", SERVICE])?;
     kube::apply(&kube::kustomization("base")?)?;
     let message = wait::until("the pod's sensor to end", LIMIT, || {
