@@ -15,6 +15,7 @@ mod ostree_commits;
 mod ostree_layers;
 mod packages;
 mod policies;
+mod readers;
 mod refused;
 mod repository;
 mod rpm;

@@ -68,6 +68,7 @@ impl Chain {
             }
             let header = Header::from_bytes(block);
             header.verify_checksum().map_err(|error| HeaderFault::Invalid(error.to_string()))?;
+            numbers(block)?;
             let size = size(block, header)?;
             let kind = block[156];
             if !matches!(kind, b'x' | b'g' | b'L' | b'K') {
@@ -89,6 +90,11 @@ impl Chain {
             };
             if kind == b'g' {
                 return self.global(bytes);
+            }
+            // Some readers take a name from the whole block, up to its first zero byte.
+            let goes_on = buffer.get(content + length..end).is_none_or(|rest| rest.first() != Some(&0));
+            if matches!(kind, b'L' | b'K') && !bytes.ends_with(b"\0") && goes_on {
+                return Err(HeaderFault::ambiguous("a long name that does not end with a zero byte"));
             }
             self.extension(kind, bytes)?;
             self.at = end;
@@ -201,6 +207,29 @@ impl Chain {
         let end = *start + (*at - *start).next_multiple_of(BLOCK);
         Ok(if buffer.len() >= end { Step::Ready } else { Step::Need(end) })
     }
+}
+
+/// Refuses a number with a zero byte before its digits: some readers take it for zero, and others, among them Go's library, skip the byte.
+fn numbers(block: &[u8; BLOCK]) -> Result<(), HeaderFault> {
+    const FIELDS: [(&str, std::ops::Range<usize>); 6] = [
+        ("mode", 100..108),
+        ("owner", 108..116),
+        ("group", 116..124),
+        ("size", SIZE..SIZE + 12),
+        ("device", 329..337),
+        ("device", 337..345),
+    ];
+    for (name, range) in FIELDS {
+        // Only entries of devices have the last two fields.
+        let mut bytes = block[range].iter().skip_while(|byte| **byte == b' ');
+        if name == "device" && !matches!(block[156], b'3' | b'4') || bytes.next() != Some(&0) {
+            continue;
+        }
+        if bytes.any(|byte| !matches!(byte, 0 | b' ')) {
+            return Err(HeaderFault::ambiguous(format!("the {name} has a zero byte before its digits")));
+        }
+    }
+    Ok(())
 }
 
 /// The size in a header. A binary number that does not fit into 64 bits would be cut by the parser.

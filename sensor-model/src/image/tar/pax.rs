@@ -21,7 +21,7 @@ pub(super) struct Facts {
 /// Checks all records.
 pub(super) fn check(bytes: &[u8]) -> Result<Facts, HeaderFault> {
     let mut facts = Facts::default();
-    let mut version = [false; 2];
+    let mut sparse = SparseRecords::default();
     for record in records(bytes) {
         let (key, value) = record?;
         let name = || String::from_utf8_lossy(key).into_owned();
@@ -36,9 +36,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<Facts, HeaderFault> {
             b"GNU.sparse.name" => (facts.path, facts.sparse) = (true, true),
             b"linkpath" => facts.link = true,
             b"size" => facts.size = true,
-            b"GNU.sparse.major" => version[0] = value == b"1",
-            b"GNU.sparse.minor" => version[1] = value == b"0",
-            _ => {}
+            _ => sparse.note(key, value),
         }
         let is_number = matches!(
             key,
@@ -56,8 +54,56 @@ pub(super) fn check(bytes: &[u8]) -> Result<Facts, HeaderFault> {
         }
         facts.sparse |= key.starts_with(b"GNU.sparse.");
     }
-    facts.sparse_lines = version == [true; 2];
+    facts.sparse_lines = matches!(sparse.version, [Some(b"1"), Some(b"0")]);
+    if facts.sparse && !sparse.are_of_one_form() {
+        return Err(HeaderFault::ambiguous(
+            "PAX records of a sparse file that are not all those of one form",
+        ));
+    }
     Ok(facts)
+}
+
+/// The records of a sparse file. Three forms exist. Of a part of one, or a mixture, each reader makes something else.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one record")]
+struct SparseRecords<'a> {
+    /// Major and minor number of the form.
+    version: [Option<&'a [u8]>; 2],
+    has_realsize: bool,
+    has_size: bool,
+    /// The map in one record.
+    has_map: bool,
+    /// The map in two records for each part.
+    has_offset: bool,
+    has_numbytes: bool,
+}
+
+impl<'a> SparseRecords<'a> {
+    fn note(&mut self, key: &[u8], value: &'a [u8]) {
+        match key {
+            b"GNU.sparse.major" => self.version[0] = Some(value),
+            b"GNU.sparse.minor" => self.version[1] = Some(value),
+            b"GNU.sparse.realsize" => self.has_realsize = true,
+            b"GNU.sparse.size" => self.has_size = true,
+            b"GNU.sparse.map" => self.has_map = true,
+            b"GNU.sparse.offset" => self.has_offset = true,
+            b"GNU.sparse.numbytes" => self.has_numbytes = true,
+            _ => {}
+        }
+    }
+
+    fn are_of_one_form(&self) -> bool {
+        let has_pairs = self.has_offset || self.has_numbytes;
+        let is_pairs = self.has_offset && self.has_numbytes && self.has_size && !self.has_map;
+        let is_map = self.has_map && self.has_size && !has_pairs;
+        match self.version {
+            [Some(b"1"), Some(b"0")] => self.has_realsize && !self.has_map && !has_pairs,
+            [Some(b"0"), Some(b"1")] => is_map,
+            [Some(b"0"), Some(b"0")] => is_pairs,
+            [None, None] => is_map || is_pairs,
+            _ => false,
+        }
+    }
 }
 
 /// Digits alone. Other readers accept a sign or refuse it.

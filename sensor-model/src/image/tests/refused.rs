@@ -180,3 +180,56 @@ fn the_limits_of_an_image_hold_over_all_layers() {
         tree_in_pieces(&[attributes], 512, tight).unwrap_err().to_string().contains("attributes have more")
     );
 }
+
+#[test]
+fn records_of_a_sparse_file_that_are_not_those_of_one_form_are_refused() {
+    let whole: [&[(&str, &str)]; 3] = [
+        &[("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "0")],
+        &[("GNU.sparse.map", "0,0"), ("GNU.sparse.size", "0")],
+        &[("GNU.sparse.size", "0"), ("GNU.sparse.offset", "0"), ("GNU.sparse.numbytes", "0")],
+    ];
+    let refused = |records: &[(&str, &str)]| {
+        let add = |archive: Archive, (key, value): &(&str, &str)| archive.pax(key, value.as_bytes());
+        let layer = records.iter().fold(Archive::new().pax("GNU.sparse.name", b"x"), add).file("x", "");
+        assert_refused(layer.end(), "not all those of one form");
+    };
+    refused(&[]);
+    for records in whole {
+        for without in 0..records.len() {
+            let part = records.iter().enumerate().filter(|(at, _)| *at != without);
+            refused(&part.map(|(_, record)| *record).collect::<Vec<_>>());
+        }
+    }
+    refused(&[whole[0], whole[1]].concat());
+    refused(&[whole[1], whole[2]].concat());
+}
+
+#[test]
+fn a_long_name_that_goes_on_behind_its_size_is_refused() {
+    let long = |size: u64| {
+        let fields = Fields { size, magic: GNU, ..Fields::new(b'L', "././@LongLink") };
+        Archive::new().with(fields, b"abc\0").file("x", "").end()
+    };
+    assert_refused(long(2), "a long name that does not end with a zero byte");
+    for size in [3, 4] {
+        // The zero byte is in its size, or right behind it.
+        assert_eq!(paths(&[long(size)]), [("/abc".to_owned(), 0)]);
+    }
+}
+
+#[test]
+fn a_number_with_a_zero_byte_before_its_digits_is_refused() {
+    for at in [100, 108, 116, 124] {
+        let mut block = Fields::new(b'0', "a").block();
+        block[at..at + 8].copy_from_slice(b"\x000000005");
+        seal(&mut block);
+        assert_refused(Archive::new().raw(&block).end(), "a zero byte before its digits");
+        block[at..at + 8].copy_from_slice(b" \0 00005");
+        seal(&mut block);
+        assert_refused(Archive::new().raw(&block).end(), "a zero byte before its digits");
+    }
+    let mut block = Fields::new(b'0', "a").block();
+    block[108..116].fill(0);
+    seal(&mut block);
+    assert_eq!(paths(&[Archive::new().raw(&block).end()]), [("/a".to_owned(), 0)], "an empty field is zero");
+}
