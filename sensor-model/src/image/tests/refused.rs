@@ -150,7 +150,11 @@ fn a_sparse_map_that_contradicts_itself_is_refused() {
         .pax("GNU.sparse.size", b"999999999999999")
         .file("a", "xy");
     assert_refused(layer.end(), "uncompressed bytes");
-    let layer = Archive::new().pax("GNU.sparse.map", b"0,2").pax("size", b"2").file("a", "xy");
+    let layer = Archive::new()
+        .pax("GNU.sparse.map", b"0,2")
+        .pax("GNU.sparse.size", b"2")
+        .pax("size", b"2")
+        .file("a", "xy");
     assert_refused(layer.end(), "the size of a sparse file");
     // The blocks of the map have no end.
     let mut block = Fields { magic: GNU, ..Fields::new(b'S', "a") }.block();
