@@ -57,17 +57,8 @@ fn ours(archive: &[u8], random: &mut Random) -> Result<(Tree, Vec<Vec<u8>>), Lay
             linked.push(path.to_vec());
         }
         if entry.known == Known::All {
-            let shown = Shown {
-                file_type: entry.file_type,
-                mode: entry.mode,
-                owner: (entry.uid, entry.gid),
-                size: entry.size,
-                sha256: entry.sha256,
-                target: entry.target.clone(),
-                device: entry.device.map(|(major, minor)| (major.into(), minor.into())),
-                xattrs: Vec::new(),
-            };
-            found.insert(path.to_vec(), shown);
+            // Extended attributes are not compared.
+            found.insert(path.to_vec(), Shown { xattrs: Vec::new(), ..Shown::of(entry) });
         }
         Ok(())
     });

@@ -12,7 +12,7 @@ use holdfast::{
     image::{ImageError, ImageIndex, Images, Verifier},
     observation::Observer,
 };
-use sensor_model::{observation::FileType, xattr};
+use sensor_model::{image::ImageEntry, observation::FileType, xattr};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
@@ -37,6 +37,22 @@ pub(crate) struct Shown {
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) device: Option<(u64, u64)>,
     pub(crate) xattrs: Vec<(String, String)>,
+}
+
+impl Shown {
+    /// What an entry says.
+    pub(crate) fn of(entry: &ImageEntry) -> Self {
+        Self {
+            file_type: entry.file_type,
+            mode: entry.mode,
+            owner: (entry.uid, entry.gid),
+            size: entry.size,
+            sha256: entry.sha256,
+            target: entry.target.clone(),
+            device: entry.device.map(|(major, minor)| (major.into(), minor.into())),
+            xattrs: entry.xattrs.clone(),
+        }
+    }
 }
 
 pub(crate) fn on_disk(root: &Path) -> BTreeMap<Vec<u8>, Shown> {
@@ -95,17 +111,7 @@ fn of_index(index: &ImageIndex) -> BTreeMap<Vec<u8>, Shown> {
     let mut found = BTreeMap::new();
     index
         .each(|path, entry| {
-            let shown = Shown {
-                file_type: entry.file_type,
-                mode: entry.mode,
-                owner: (entry.uid, entry.gid),
-                size: entry.size,
-                sha256: entry.sha256,
-                target: entry.target,
-                device: entry.device.map(|(major, minor)| (major.into(), minor.into())),
-                xattrs: entry.xattrs,
-            };
-            found.insert(path.to_vec(), shown);
+            found.insert(path.to_vec(), Shown::of(&entry));
             Ok::<(), ImageError>(())
         })
         .unwrap();

@@ -8,16 +8,13 @@ pub(super) mod merged;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use self::merged::{drift, drift_at, drifted, index, make, recovered, refresh};
+use self::merged::{LIMIT, drift, drift_at, drifted, index, make, merge, only, overlay, recovered, refresh};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 const CONFIG: &str = machine_config!(
     "99-worker-extensions",
@@ -75,34 +72,13 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// An overlay has other inodes than the host's `/usr`, and the same contents.
-fn overlay(agent: &mut RunningDaemon) -> Result<String> {
-    let before = agent.records()?.len();
-    shell(
-        "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
-    )?;
-    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that stands over it")?;
-    ensure!(record["actor"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/mount")), "{record}");
-    // The shell's own program is on the overlay.
-    shell("umount -l /usr")?;
-    recovered(agent, before, "/usr")?;
-    status::wait_for("compliant", LIMIT)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr"], "{drifted:?}");
-    Ok(record["differences"].to_string())
-}
-
 /// The extension replaces one program, and adds another one.
 fn extension(agent: &mut RunningDaemon) -> Result<String> {
     make("/var/lib/extensions/demo", "usr/lib", &[PROGRAM, "/usr/libexec/os/added"])?;
-    let before = agent.records()?.len();
-    run("systemd-sysext", &["merge"])?;
-    let record = drift(agent, before, "/usr", "system extensions are merged over /usr: \"demo\"")?;
-    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
-    ensure!(exe.ends_with("/systemd-sysext"), "{record}");
+    let text = "system extensions are merged over /usr: \"demo\"";
+    let (before, record) = merge(agent, "systemd-sysext", "/usr", text)?;
     drift_at(agent, before, PROGRAM)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr", PROGRAM], "{drifted:?}");
+    only(agent, before, &["/usr", PROGRAM])?;
     Ok(record["actor"].to_string())
 }
 
@@ -149,8 +125,7 @@ fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
     run(HOLDFAST, &["image", "index", "--extensions"])?;
     recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr"], "{drifted:?}");
+    only(agent, before, &["/usr"])?;
     Ok(record["differences"].to_string())
 }
 

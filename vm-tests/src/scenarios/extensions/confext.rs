@@ -2,17 +2,14 @@
 //!
 //! In: a daemon whose policy is about `/etc` and [`FOLDER`], and whose baseline has the folder. Out: a check for each step.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 
 use super::merged::{
-    drift, drift_at, drifted, index, make, mounted_over, mounted_over_source, of_refresh, recovered, refresh,
+    LIMIT, drift, drift_at, index, make, merge, mounted_over, mounted_over_source, of_refresh, only,
+    recovered, refresh,
 };
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, run, shell, status};
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// A directory of the baseline.
 pub(super) const FOLDER: &str = "/etc/os-conf";
@@ -40,16 +37,12 @@ pub(super) fn checks(context: &mut Context, agent: &mut RunningDaemon) {
 /// Each inode of `/etc` is another one after the merge, and only what the extension replaces has a record.
 fn merged(agent: &mut RunningDaemon) -> Result<String> {
     make("/var/lib/confexts/demo", "etc", &[FILE, "/etc/os-conf/added"])?;
-    let before = agent.records()?.len();
-    run("systemd-confext", &["merge"])?;
-    let record = drift(agent, before, "/etc", "configuration extensions are merged over /etc: \"demo\"")?;
-    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
-    ensure!(exe.ends_with("/systemd-sysext"), "systemd-confext is a link to that program: {record}");
+    let text = "configuration extensions are merged over /etc: \"demo\"";
+    let (before, record) = merge(agent, "systemd-confext", "/etc", text)?;
     drift_at(agent, before, FILE)?;
     // Its record comes after all of those of the merge.
     mounted_over(agent, DECLARED)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/etc", DECLARED, FILE], "{drifted:?}");
+    only(agent, before, &["/etc", DECLARED, FILE])?;
     Ok(record.to_string())
 }
 
@@ -114,7 +107,6 @@ fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
     run(HOLDFAST, &["image", "index", "--extensions"])?;
     recovered(agent, before, "/etc")?;
     status::wait_for("compliant", LIMIT)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/etc"], "{drifted:?}");
+    only(agent, before, &["/etc"])?;
     Ok(record["differences"].to_string())
 }

@@ -2,11 +2,16 @@
 //!
 //! In: the files of an extension, a daemon and the number of its records before a step. Out: the extension on the disk, or records.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
-use crate::guest::{run, shell};
+use crate::guest::{run, shell, status};
+
+/// How long the daemon may take.
+pub(in super::super) const LIMIT: Duration = Duration::from_mins(1);
 
 /// Makes an extension that fits each OS, a directory, with these paths of files. Each file has the content [`CONTENT`].
 pub(in super::super) fn make(place: &str, release: &str, files: &[&str]) -> Result<()> {
@@ -61,6 +66,46 @@ pub(in super::super) fn drifted(agent: &RunningDaemon, before: usize) -> Result<
         drifts.filter_map(|record| Some(record["path"].as_str()?.to_owned())).collect();
     paths.sort();
     Ok(paths)
+}
+
+/// Fails if other paths than these, which are sorted, have a drift after `before` records.
+pub(in super::super) fn only(agent: &RunningDaemon, before: usize, paths: &[&str]) -> Result<()> {
+    let drifted = drifted(agent, before)?;
+    ensure!(drifted == paths, "{drifted:?}");
+    Ok(())
+}
+
+/// Merges the extensions by a program of systemd: a drift of the hierarchy with this text, by that program. It gives
+/// the number of records before the merge, and the record.
+pub(in super::super) fn merge(
+    agent: &mut RunningDaemon,
+    program: &str,
+    hierarchy: &str,
+    text: &str,
+) -> Result<(usize, Value)> {
+    let before = agent.records()?.len();
+    run(program, &["merge"])?;
+    let record = drift(agent, before, hierarchy, text)?;
+    // `systemd-confext` is a link to that program.
+    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
+    ensure!(exe.ends_with("/systemd-sysext"), "{record}");
+    Ok((before, record))
+}
+
+/// A writable overlay over `/usr` has other inodes and the same contents: one drift, which an unmount ends.
+pub(in super::super) fn overlay(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(
+        "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
+    )?;
+    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that stands over it")?;
+    ensure!(record["actor"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/mount")), "{record}");
+    // The shell's own program is on the overlay.
+    shell("umount -l /usr")?;
+    recovered(agent, before, "/usr")?;
+    status::wait_for("compliant", LIMIT)?;
+    only(agent, before, &["/usr"])?;
+    Ok(record["differences"].to_string())
 }
 
 /// A file is mounted over another one: a drift, which the unmount ends. It gives the drift.

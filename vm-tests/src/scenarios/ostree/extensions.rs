@@ -2,19 +2,17 @@
 //! has is expected with an index of it.
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use super::super::apply::holdfast;
 use super::super::extensions::merged::{
-    CONTENT, drift, drift_at, drifted, index, make, mounted_over_source, of_refresh, recovered, refresh,
+    CONTENT, LIMIT, drift, drift_at, index, make, merge, mounted_over_source, of_refresh, only, overlay,
+    recovered, refresh,
 };
 use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::COPIED;
 use crate::guest::{Context, run, shell, status};
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// The directory of the extension.
 const PLACE: &str = "/var/lib/extensions/demo";
@@ -48,7 +46,7 @@ pub(super) fn checks(context: &mut Context) -> Result<()> {
     context.check("an_extension", merged(&mut agent));
     context.check("an_index_of_the_extension", indexed(&mut agent));
     context.check("changes_below_the_extension", changed(&mut agent));
-    context.check("an_overlay_over_the_extension", covered(&mut agent));
+    context.check("an_overlay_over_the_extension", overlay(&mut agent));
     context.check("a_refresh", refreshed(&mut agent));
     context.check("unmerged", unmerged(&mut agent));
     ensure!(agent.stop()?.success(), "the daemon did not end well");
@@ -58,17 +56,13 @@ pub(super) fn checks(context: &mut Context) -> Result<()> {
 /// Each inode of `/usr` is another one after the merge, and only what the extension replaces has a record.
 fn merged(agent: &mut RunningDaemon) -> Result<String> {
     make(PLACE, "usr/lib", &[FILE, ADDED])?;
-    let before = agent.records()?.len();
-    run("systemd-sysext", &["merge"])?;
-    let record = drift(agent, before, "/usr", "system extensions are merged over /usr: \"demo\"")?;
-    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
-    ensure!(exe.ends_with("/systemd-sysext"), "{record}");
+    let text = "system extensions are merged over /usr: \"demo\"";
+    let (before, record) = merge(agent, "systemd-sysext", "/usr", text)?;
     let file = drift_at(agent, before, FILE)?;
     ensure!(file["source"].as_str().is_some_and(|source| source.starts_with("layer 2 of 2")), "{file}");
     // The record of this change comes after all of those of the merge.
     mounted_over_source(agent, OTHER, "layer 1 of 2")?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr", FILE, OTHER], "{drifted:?}");
+    only(agent, before, &["/usr", FILE, OTHER])?;
     Ok(record.to_string())
 }
 
@@ -104,24 +98,6 @@ fn changed(agent: &mut RunningDaemon) -> Result<String> {
     Ok(found)
 }
 
-/// A writable overlay over the merged `/usr` is one drift, which an unmount ends.
-fn covered(agent: &mut RunningDaemon) -> Result<String> {
-    let before = agent.records()?.len();
-    shell(
-        "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
-    )?;
-    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that stands over it")?;
-    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
-    ensure!(exe.ends_with("/mount"), "{record}");
-    // The shell's own program is on the overlay.
-    shell("umount -l /usr")?;
-    recovered(agent, before, "/usr")?;
-    status::wait_for("compliant", LIMIT)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr"], "{drifted:?}");
-    Ok(record["differences"].to_string())
-}
-
 /// A refresh merges the same extension with new inodes. It has one record at most.
 fn refreshed(agent: &mut RunningDaemon) -> Result<String> {
     let before = agent.records()?.len();
@@ -145,7 +121,6 @@ fn unmerged(agent: &mut RunningDaemon) -> Result<String> {
     let (printed, _) = holdfast(0, &["image", "index", "--extensions"])?;
     recovered(agent, before, "/usr")?;
     status::wait_for("compliant", LIMIT)?;
-    let drifted = drifted(agent, before)?;
-    ensure!(drifted == ["/usr"], "{drifted:?}");
+    only(agent, before, &["/usr"])?;
     Ok(printed)
 }
