@@ -133,8 +133,9 @@ impl Agent {
             }
             // The name is lost, too, so everything that the inode may concern is verified.
             let registry = &self.verifications.verifier.registry;
-            let (in_evidence, outside_evidence) =
-                registry.all_concerned(&registry.watches_of_record(number, key));
+            let watches = registry.watches_of_record(number, key);
+            let (in_evidence, outside_evidence) = registry.all_concerned(&watches);
+            self.glob_names_changed(&watches);
             self.verifications.verifier.mark_rerouted(outside_evidence.iter().copied());
             if is_lost {
                 for thing in &in_evidence {
@@ -230,6 +231,10 @@ impl Agent {
             }
             return Ok(());
         }
+        if change.name().is_some() {
+            self.glob_names_changed(&watches);
+        }
+        self.glob_names_changed(&concerned.stale);
         // Before Linux 6.17 the hook of an ioctl runs before the kernel takes the inode's lock for the change. So the inode's
         // evidence does not cover the change.
         let is_outside_evidence = change.operation == Operation::Ioctl;
@@ -276,6 +281,13 @@ impl Agent {
         Ok(())
     }
 
+    /// A name changed in the directories of watches, or they lead to other inodes: globs that look for names there are evaluated again.
+    fn glob_names_changed(&mut self, watches: &[u32]) {
+        if self.verifications.verifier.registry.is_searched(watches) {
+            self.glob_names.changed(self.verdicts.now(), self.options.canary_every);
+        }
+    }
+
     /// Records the execution of managed files, or that they are loaded as libraries. A program of the image is executed all the time, so
     /// its execution has a record only if the program differs from the image, or was changed and is not verified yet.
     pub(super) fn executed(&mut self, things: &[ThingId], change: &CheckedRecord) {
@@ -313,8 +325,11 @@ impl Agent {
 
     fn handle_fanotify_event(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent) {
         self.verdicts.report(AgentReport::ChangeReceived(change.operation));
+        let Some(watch_id) = self.verifications.verifier.registry.find(&change.path) else { return };
+        if change.name.is_some() {
+            self.glob_names_changed(&[watch_id]);
+        }
         let verifier = &mut self.verifications.verifier;
-        let Some(watch_id) = verifier.registry.find(&change.path) else { return };
         let moved = event::moves(change.operation);
         let concerned = verifier.registry.concerned(&[watch_id], change.name.as_deref(), false, moved);
         if concerned == Concerned::default() || change.operation == Operation::Exec {

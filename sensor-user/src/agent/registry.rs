@@ -24,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod concerns;
+mod directories;
 mod inode;
 mod protection;
 mod protection_state;
@@ -130,29 +131,6 @@ impl WatchRegistry {
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
         self.watch_route(thing, path, route);
         self.changed_since(&before)
-    }
-
-    /// Watches a directory that holds units, or links that enable units. `opened`: the inode that a verification opened there. Gives
-    /// the watch if it is new or leads to another inode; the caller enrols it.
-    pub fn watch_units_in(&mut self, directory: &Path, opened: Option<Inode>) -> Option<u32> {
-        let known = self.find(directory);
-        let watch = known.map(|watch_id| &self.watches[watch_id as usize]).filter(|watch| watch.holds_units);
-        if watch.is_some_and(|watch| opened.is_none() || watch.inode() == opened) {
-            return None;
-        }
-        let watch = self.watch(directory, ROLE_DIRECTORY | ROLE_ANCESTOR);
-        watch.holds_units = true;
-        // Records of its name in its parent directory report when it appears or disappears.
-        watch.on_a_route = true;
-        self.find(directory)
-    }
-
-    /// Has the kernel programs report executions of files in a watched directory that have no entry of their own. The caller enrols the
-    /// directory afterwards.
-    pub fn report_executions_in(&mut self, directory: &Path) {
-        if let Some(watch_id) = self.find(directory) {
-            self.watches[watch_id as usize].roles |= ROLE_EXECUTIONS;
-        }
     }
 
     /// Sets whether the file of an image at a path differs: then the kernel programs report each execution and load of it, else those after a

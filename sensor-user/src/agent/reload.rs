@@ -7,6 +7,7 @@ use super::budgets::Budgets;
 use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
+use super::glob_names::GlobNames;
 use super::image_scan::{ImageIndexing, ImageScan};
 use super::new_root;
 use super::reports::AgentReport;
@@ -37,8 +38,8 @@ pub(super) struct CarriedState {
     pub(super) log_is_cut: bool,
     /// Only at the start: the root directory is another one than that of the daemon before.
     pub(super) is_new_root: bool,
-    /// When an event last had the closed directories compared, in boot-time nanoseconds.
-    pub(super) directories_followed: u64,
+    /// When the globs of closed directories are evaluated again.
+    pub(super) glob_names: GlobNames,
     /// The process that makes the index of the booted commit, if it still runs.
     pub(super) image_indexing: ImageIndexing,
     /// The process of the scan of the image that still exists.
@@ -89,6 +90,7 @@ impl Agent {
                 desired.labels = new.labels;
                 desired.directories = new.directories;
                 reports.report(AgentReport::ConfigsRead(true));
+                self.watch_searched();
             }
             Ok(new) => {
                 let things = new.expectations.len();
@@ -134,14 +136,22 @@ impl Agent {
         self.reload();
     }
 
-    /// The same after an event in a directory in which a glob looks for names. A user who can write there may cause events without end,
-    /// so after the first event the next comparison waits for the canary's beat.
-    pub(super) fn follow_new_directories(&mut self) {
-        let now = self.verdicts.now();
-        let pause = u64::try_from(self.options.canary_every.as_nanos()).unwrap_or(u64::MAX);
-        if self.directories_followed == 0 || now.saturating_sub(self.directories_followed) >= pause {
-            self.directories_followed = now;
+    /// The same after a change of a name in a directory in which a glob looks for names, once it is due.
+    pub(super) fn follow_glob_names(&mut self) {
+        if self.glob_names.take_due(self.verdicts.now()) {
+            self.watch_searched();
             self.follow_directories();
+        }
+    }
+
+    /// Watches the directories in which the globs of closed directories look for names.
+    fn watch_searched(&mut self) {
+        let searched = &self.verdicts.desired.directories.searched;
+        if let Err(error) = self.verifications.verifier.watch_searched(searched) {
+            tracing::warn!(
+                %error,
+                "Cannot watch for new closed directories; the daemon looks for them every few seconds."
+            );
         }
     }
 
@@ -162,7 +172,7 @@ impl Agent {
             kernel_counts,
             log_is_cut: false,
             is_new_root: false,
-            directories_followed: self.directories_followed,
+            glob_names: self.glob_names,
             image_indexing: std::mem::take(&mut self.image_indexing).carry(),
             image_scan: std::mem::take(&mut self.image_scan).end(),
             workers: None,

@@ -6,7 +6,6 @@
 use super::blindness::CanaryBeat;
 use super::changes::Changes;
 use super::deadline_timer::DeadlineTimer;
-use super::directory_watch;
 use super::error::AgentError;
 use super::overwritten;
 use super::reports::AgentReport;
@@ -84,9 +83,6 @@ impl Agent {
         let mut alarms = alarms.map(readable_fd).transpose().map_err(unwatchable)?;
         let mut changes = readable_fd(changes).map_err(unwatchable)?;
         self.follow_open_apply(changes.get_mut())?;
-        let directories =
-            directory_watch::watch(&self.options.inputs.root, &self.verdicts.desired.directories.searched);
-        let mut directories = directories.map(readable_fd).transpose().map_err(unwatchable)?;
         // A directory may have been made before it was watched.
         self.follow_directories();
         let mut canary = interval(self.options.canary_every);
@@ -100,6 +96,7 @@ impl Agent {
         let mut deadline = DeadlineTimer::new().map_err(broken_timer)?;
         loop {
             self.turn(changes.get_mut()).await?;
+            self.follow_glob_names();
             while self.verdicts.reports.is_full() {
                 poll_fn(|context| self.verdicts.reports.poll_progress(context)).await?;
             }
@@ -124,13 +121,6 @@ impl Agent {
                 results = next_reverts(&mut self.revert_orders) => self.record_reverts(results),
                 written = poll_fn(|context| reports.poll_progress(context)) => written?,
                 expired = deadline.expired() => expired.map_err(broken_timer)?,
-                named = readable(&mut directories) => {
-                    named.map_err(unwatchable)?;
-                    if let Some(watch) = &directories {
-                        directory_watch::drain(watch.get_ref());
-                    }
-                    self.follow_new_directories();
-                }
                 readable = readable(&mut alarms) => readable.map_err(unwatchable)?,
                 guard = changes.readable_mut() => guard.map_err(unwatchable)?.clear_ready(),
             }
@@ -153,6 +143,7 @@ impl Agent {
             self.verdicts.detector.next_deadline(),
             self.next_revert(),
             self.mounts.due,
+            self.glob_names.due(),
             self.blindness.devices.due(),
             self.verifications.workers.next_deadline(),
         ]

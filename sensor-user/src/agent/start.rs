@@ -343,7 +343,6 @@ impl AgentRun {
         let workers = workers.unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock)));
         let budgets = std::mem::take(&mut carried.budgets);
         let kernel_counts = std::mem::take(&mut carried.kernel_counts);
-        let directories_followed = carried.directories_followed;
         let mut agent = Agent {
             intake: Intake::new(parts.processes, attributor, carried.losses),
             mounts: MountTracker::new(Path::new(mounts::TABLE)),
@@ -358,7 +357,7 @@ impl AgentRun {
             revert_orders,
             image_indexing: std::mem::take(&mut carried.image_indexing),
             image_scan: std::mem::take(&mut carried.image_scan),
-            directories_followed,
+            glob_names: carried.glob_names,
             run_end: None,
             options,
         };

@@ -6,6 +6,7 @@
 use super::apply_tracker::ApplyTracker;
 use super::blindness::Blindness;
 use super::denials::DenialRecorder;
+use super::glob_names::GlobNames;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::image_scan::{ImageIndexing, ImageScan};
@@ -47,8 +48,8 @@ pub(super) struct Agent {
     pub(super) write_back: Box<dyn WriteBack>,
     /// Has another process write it back, if the daemon itself may not.
     pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
-    /// When an event last had the closed directories compared, in boot-time nanoseconds.
-    pub(super) directories_followed: u64,
+    /// When the globs of closed directories are evaluated again.
+    pub(super) glob_names: GlobNames,
     /// The reason to end this run, once there is one.
     pub(super) run_end: Option<RunEnd>,
 }

@@ -132,6 +132,7 @@ impl Verifier {
             |unit| observer.install_directories(unit),
         );
         executions::set_reported(&mut registry, desired);
+        registry.watch_searched(&desired.directories.searched);
         let units = UnitStates::new(root);
         let links = links(&desired.expectations).collect();
         Self {
@@ -183,6 +184,18 @@ impl Verifier {
             |path| observer.route(path),
             |unit| observer.install_directories(unit),
         )
+    }
+
+    /// Watches and enrols the directories in which globs look for names.
+    pub fn watch_searched(&mut self, directories: &[PathBuf]) -> Result<(), MapsError> {
+        let added = self.registry.watch_searched(directories);
+        for directory in directories {
+            if let Some(watch_id) = self.registry.find(directory) {
+                self.enrol(watch_id)?;
+            }
+        }
+        self.marks.add(added);
+        Ok(())
     }
 
     /// Whether the path of an actor's executable leads to the executed file. The path alone proves nothing: a user can mount any

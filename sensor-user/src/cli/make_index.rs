@@ -1,7 +1,7 @@
-//! `holdfast make-index`: makes the index of the booted ostree commit, in a process of its own.
+//! `holdfast make-index`: makes the index of the booted ostree commit, and deletes those of commits that are gone, in a process of its own.
 
 use super::{background::give_way, desired::Read, exit::IN_SYNC};
-use crate::image::{Images, renew_ostree};
+use crate::image::{Images, delete_old_commits, renew_ostree};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -11,7 +11,7 @@ pub struct MakeIndex {
 }
 
 impl MakeIndex {
-    /// Makes the index, unless there is one.
+    /// Makes the index, unless there is one. Deletes the indexes of commits that the host does not have any more.
     ///
     /// # Errors
     /// The commit cannot be read, or the index cannot be written.
@@ -33,6 +33,17 @@ impl MakeIndex {
                 commit = indexed.meta.digest,
                 "The index of the booted ostree commit is made."
             );
+        }
+        match delete_old_commits(&observer, &images) {
+            Ok(gone) if gone.is_empty() => {}
+            Ok(gone) => {
+                tracing::info!(
+                    indexes = gone.join(" "),
+                    "The indexes of ostree commits that the repository does not have any more are deleted."
+                );
+            }
+            // They only take room on the disk.
+            Err(error) => tracing::warn!(%error, "Indexes of earlier ostree commits stay."),
         }
         Ok(IN_SYNC)
     }

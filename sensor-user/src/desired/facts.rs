@@ -65,7 +65,7 @@ pub struct DirectoriesVersion {
     pub(crate) images: ImagesVersion,
     /// The merged extensions, if they have an index.
     pub(crate) extensions: String,
-    /// The directories in which the globs look for names.
+    /// The directories in which the globs look for names, and in which only root can make one.
     pub(crate) searched: Vec<PathBuf>,
 }
 

@@ -129,6 +129,20 @@ impl Images {
         Ok(names.into_iter().filter(|name| name.strip_prefix(COMMIT).is_some_and(is_checksum)).collect())
     }
 
+    /// Deletes the indexes of ostree commits that were not the booted one and that are not kept. Gives their names.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or an index cannot be deleted.
+    pub(super) fn delete_commits(&self, is_kept: impl Fn(&str) -> bool) -> Result<Vec<String>, ImageError> {
+        let mut gone = self.commits()?;
+        gone.retain(|name| name.strip_prefix(COMMIT).is_some_and(|checksum| !is_kept(checksum)));
+        for name in &gone {
+            let path = self.path.join(Self::name_of(name));
+            nix::unistd::unlink(&path).map_err(|errno| CallError::new(&path, "delete", errno))?;
+        }
+        Ok(gone)
+    }
+
     /// The names of all indexes, sorted. A missing directory has none.
     fn names(&self) -> Result<Vec<String>, ImageError> {
         let directory = match sys::directory(&self.path) {

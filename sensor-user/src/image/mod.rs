@@ -54,7 +54,7 @@ pub use index::ImageIndex;
 pub use layout::Layout;
 pub(crate) use live::{add_names_below, expected, expected_at, expected_in_etc, has, version};
 pub use merged_extensions::ExtensionFault;
-pub use ostree::{BOOTED, index_ostree, renew_ostree};
+pub use ostree::{BOOTED, delete_old_commits, index_ostree, renew_ostree};
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
 pub(crate) use scan_files::ScanFiles;

@@ -38,6 +38,11 @@ impl Observer {
         commit::commit(&self.root, checksum)
     }
 
+    /// Whether the host's ostree repository still has a commit. One that cannot be looked up counts as there.
+    pub(crate) fn has_commit(&self, checksum: &str) -> bool {
+        commit::has_commit(&self.root, checksum)
+    }
+
     /// What is mounted over each hierarchy of the OS.
     ///
     /// # Errors

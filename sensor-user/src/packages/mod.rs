@@ -16,7 +16,11 @@ mod unread;
 #[cfg(test)]
 mod tests;
 
-use crate::{desired::DirectoriesVersion, observation::Observer, sys};
+use crate::{
+    desired::DirectoriesVersion,
+    observation::{Observer, resolve::others_can_write},
+    sys,
+};
 use merged::on_disk;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
@@ -86,12 +90,20 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesV
             version.matching.insert(rule.path.clone(), matching);
         }
     }
-    version.searched = searched.into_iter().collect();
+    version.searched =
+        searched.into_iter().filter(|directory| !is_open_to_others(observer, directory)).collect();
     if reads_packages {
         let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
         version.packages = databases.map(|path| identity(observer, path)).collect();
     }
     version
+}
+
+/// Whether others than root can make names in a directory. They could fill the ring of changes with the records of them.
+fn is_open_to_others(observer: &Observer, directory: &Path) -> bool {
+    let opened = observer.root().open_at(directory, sys::DIRECTORY);
+    // One that does not exist yet is root's to make.
+    opened.is_ok_and(|opened| others_can_write(opened).unwrap_or(true))
 }
 
 /// A path as an index of the packages has it: links from the root directory into `/usr` are followed, as they are on this host.

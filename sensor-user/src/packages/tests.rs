@@ -1,8 +1,8 @@
 use super::*;
 use sensor_model::closed::PackagedPath;
 use sensor_model::drift_policy::DriftPolicyFile;
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 /// A host with these directories and lists of packages.
@@ -143,6 +143,17 @@ fn a_database_that_cannot_be_read_is_said_to_be_unread_and_the_others_count() {
         assert!(found.packages_unread, "{path}");
         assert_eq!(found.packaged, [packaged("/etc/cron.d/x", false)]);
     }
+}
+
+#[test]
+fn a_directory_in_which_a_user_can_make_names_is_not_among_those_that_the_daemon_watches_for_globs() {
+    let (root, observer) = host(&["etc", "tmp", "group"], &[]);
+    for (directory, mode) in [("tmp", 0o1777), ("group", 0o775), ("etc", 0o755)] {
+        fs::set_permissions(root.path().join(directory), Permissions::from_mode(mode)).unwrap();
+    }
+    let of = |directory: &str| format!("    - {{path: '/{directory}/*.d', closed: true, action: observe}}\n");
+    let policy = policy(&["tmp", "group", "etc", "missing"].map(of).concat());
+    assert_eq!(version(&observer, &policy).searched, ["/etc", "/missing"].map(Path::new));
 }
 
 #[test]

@@ -151,3 +151,17 @@ fn an_index_from_before_the_boot_is_that_is_that_of_the_booted_commit_after_it()
     world.write_host("usr/bin/tool", "evil", 0o755);
     assert_eq!(verified().0, 1);
 }
+
+#[test]
+fn the_index_of_a_commit_is_deleted_after_the_repository_has_lost_the_commit_and_not_before() {
+    let (world, next) = two_commits([&[], &[]]);
+    assert_eq!(index(&world, &format!("--ostree={next}")).code, 0);
+    let path = world.at(&format!("state/images/ostree-{next}.index"));
+    let make_index = || assert_eq!(world.run(&["make-index", "HOST", "STATE"]).code, 0);
+    make_index();
+    assert!(path.exists(), "the repository has the commit");
+    let object = format!("root/ostree/repo/objects/{}/{}.commit", &next[..2], &next[2..]);
+    fs::remove_file(world.at(&object)).unwrap();
+    make_index();
+    assert!(!path.exists() && world.at("state/images/ostree.index").exists());
+}

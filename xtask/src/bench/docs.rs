@@ -16,11 +16,6 @@ use crate::run::say;
 const NOT_ATTACHED: &str =
     "Holdfast attaches nothing there. The number of timer ticks in the best loop differs by one.";
 
-/// The cost of an inotify watch on the file system.
-const INOTIFY: &str = "The daemon follows by inotify the directories in which the globs of `closed.yaml` look for names. With one such watch on a\n\
-    file system the kernel does this work for each operation there, for whatever process holds it: the column `inotify` has the\n\
-    same figures. The guest has no other watch. On most hosts dbus-daemon holds some already.";
-
 /// Why a row is over its budget, by the row's name. The page omits a row that is within its budget again.
 const MISSES: &[(&str, &str)] = &[
     ("getppid", NOT_ATTACHED),
@@ -28,12 +23,7 @@ const MISSES: &[(&str, &str)] = &[
     ("read 64 B, unmanaged, idle", NOT_ATTACHED),
     ("pipe write + read, idle", NOT_ATTACHED),
     ("getppid, under the shipped rules", NOT_ATTACHED),
-    ("open read-only, unmanaged, under the shipped rules", INOTIFY),
-    ("open for write, unmanaged, under the shipped rules", INOTIFY),
-    ("write 64 B, unmanaged, under the shipped rules", INOTIFY),
-    ("read 64 B, unmanaged, under the shipped rules", INOTIFY),
     ("pipe write + read, under the shipped rules", NOT_ATTACHED),
-    ("create + unlink, unmanaged, under the shipped rules", INOTIFY),
     (
         "read 64 B, unmanaged, while a managed file is open for writing",
         "An empty trampoline takes 168. The others are the program's entry and exit, and seven instructions. These find the\n\
@@ -43,7 +33,7 @@ const MISSES: &[(&str, &str)] = &[
         "vfork + exec + wait of a watched program that is as in the image",
         "The budget is that of a program without an entry in the map of managed inodes. Of this one the programs at its opening,\n\
          its execution, the mapping of its code and its closing each find the entry, and read whether the file differs or was\n\
-         changed in the last minute. None sends a record. The inotify watch of the shipped rules adds to that.",
+         changed in the last minute. None sends a record.",
     ),
     (
         "memory with 10,000 managed files",

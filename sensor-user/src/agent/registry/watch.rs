@@ -61,6 +61,8 @@ pub struct Watch {
     pub(super) has_left: bool,
     /// The directory holds units, or links that enable units. So a name in it concerns the unit of that name.
     pub(super) holds_units: bool,
+    /// A glob of closed directories looks for names in the directory.
+    pub(super) is_searched: bool,
     /// The directory is part of a declared path or of a route, so its own name in its parent directory matters.
     pub(super) on_a_route: bool,
     /// The path leads to no inode that can be enrolled. Its directory counts such watches.
@@ -96,6 +98,7 @@ impl Watch {
             thing: NONE,
             has_left: false,
             holds_units: false,
+            is_searched: false,
             on_a_route: false,
             unresolved: false,
         }

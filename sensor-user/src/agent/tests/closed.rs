@@ -3,6 +3,7 @@
 use super::*;
 use crate::agent::holdfast_writers::WriterUpdate;
 use crate::quarantine::{Manifest, Quarantine};
+use std::path::Path;
 
 const DIRECTORY: &str = "/etc/closed";
 
@@ -121,14 +122,15 @@ async fn temporary_names_of_another_holdfast_are_no_drift_while_it_writes() {
 async fn a_directory_that_begins_to_match_a_glob_is_closed_without_a_reload() {
     let node = Node::new(&json!({ "path": "/etc/glob.*", "closed": true, "action": "observe" }));
     let mut daemon = node.begin(None).await;
-    daemon.agent.follow_new_directories();
-    assert!(daemon.agent.run_end.is_none(), "nothing changed");
+    let registry = &daemon.agent.verifications.verifier.registry;
+    let watched = registry.find(Path::new("/etc")).unwrap();
+    assert!(registry.is_searched(&[watched]));
+    daemon.agent.glob_names.changed(daemon.agent.verdicts.now(), daemon.agent.options.canary_every);
     fs::create_dir(node.path("root/etc/glob.d")).unwrap();
-    // Events without end have it looked for once.
-    daemon.agent.follow_new_directories();
-    assert!(daemon.agent.run_end.is_none());
+    daemon.agent.follow_glob_names();
+    assert!(daemon.agent.run_end.is_none(), "the kernel reports a name before it exists");
     node.clock.0.fetch_add(60_000_000_000, Ordering::Relaxed);
-    daemon.agent.follow_new_directories();
+    daemon.agent.follow_glob_names();
     let Some(RunEnd::Reloaded(desired)) = daemon.agent.run_end.take() else { panic!("no reload") };
     let new = Thing::closed_directory("/etc/glob.d");
     assert!(desired.expectations.iter().any(|expectation| expectation.thing == new));

@@ -106,6 +106,18 @@ pub fn renew_ostree(observer: &Observer, images: &Images) -> Result<Option<Index
     index_ostree(observer, images, BOOTED, &mut |_| {}).map(Some)
 }
 
+/// Deletes the indexes of commits that the host's repository does not have any more. Gives their names. A host that booted no ostree
+/// deployment keeps all.
+///
+/// # Errors
+/// The directory of indexes cannot be read, or an index cannot be deleted.
+pub fn delete_old_commits(observer: &Observer, images: &Images) -> Result<Vec<String>, ImageError> {
+    if booted_commit(observer).is_none() {
+        return Ok(Vec::new());
+    }
+    images.delete_commits(|checksum| observer.has_commit(checksum))
+}
+
 /// What the index says about a commit.
 fn meta(checksum: String, commit: &Commit, image: Option<CommitImage>, bytes: u64) -> ImageMeta {
     let itself = LayerMeta {
