@@ -25,6 +25,7 @@
 //! | `node_watch` | the watch on the own Node |
 //! | [`policies`] | the drift policies of the cluster for the node |
 //! | [`os_image`] | what the cluster says about the node's OS image |
+//! | [`node_config`] | whether the config that the sensor expects is the one of the cluster |
 //! | [`manage`] | the work of the Machine Config Operator's daemon, in mode `manage` |
 //! | [`probes`] | the health pages for the kubelet |
 //! | [`secure`] | the pages over TLS for callers with a token |
@@ -46,6 +47,7 @@ pub mod listen;
 pub mod manage;
 pub mod metrics;
 pub mod node;
+pub mod node_config;
 mod node_watch;
 pub mod os_image;
 #[cfg(test)]

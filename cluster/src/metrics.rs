@@ -3,6 +3,7 @@
 //! In: each write and each answer of the sensor. Out: their page in OpenMetrics text. Labels are words from closed lists, so the
 //! number of series is limited. The sensor's own metrics are not here.
 
+use crate::api::ConfigState;
 use jiff::Timestamp;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -26,6 +27,11 @@ struct WriteLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
     result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -90,6 +96,15 @@ impl WriteResult {
     }
 }
 
+/// The states of the node's config, by their names in the metric.
+const CONFIG_STATES: [(ConfigState, &str); 5] = [
+    (ConfigState::Same, "same"),
+    (ConfigState::Differs, "differs"),
+    (ConfigState::Other, "other"),
+    (ConfigState::Updating, "updating"),
+    (ConfigState::Unknown, "unknown"),
+];
+
 /// A request to the API server about a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReviewKind {
@@ -118,6 +133,7 @@ pub struct ReporterMetrics {
     up: Gauge,
     updating: Gauge,
     os_image_out_of_step: Gauge,
+    config: Family<StateLabels, Gauge>,
     log_rewritten: Gauge,
     reviews: Family<ReviewLabels, Counter>,
 }
@@ -155,6 +171,13 @@ impl ReporterMetrics {
     /// Notes whether an opinion about the booted image is out of step.
     pub fn os_image_is_out_of_step(&self, is_out_of_step: bool) {
         self.os_image_out_of_step.set(is_out_of_step.into());
+    }
+
+    /// Notes whether the config that the sensor expects is the one of the cluster; `None` while nothing is to be compared.
+    pub fn config_is(&self, found: Option<ConfigState>) {
+        for (state, name) in CONFIG_STATES {
+            self.config.get_or_create(&StateLabels { state: name }).set((found == Some(state)).into());
+        }
     }
 
     /// Notes whether the node's forensic log was written anew, as the report says.
@@ -210,6 +233,11 @@ impl ReporterMetrics {
             self.os_image_out_of_step.clone(),
         );
         registry.register(
+            "config_state",
+            "1 for the state of the config that the sensor expects, compared with the one of the cluster",
+            self.config.clone(),
+        );
+        registry.register(
             "log_rewritten",
             "1 while the DriftReport says that the node's forensic log was written anew",
             self.log_rewritten.clone(),
@@ -240,6 +268,8 @@ mod tests {
         metrics.sensor_answered(false);
         metrics.node_is_updating(true);
         metrics.os_image_is_out_of_step(true);
+        metrics.config_is(Some(ConfigState::Same));
+        metrics.config_is(Some(ConfigState::Differs));
         metrics.log_is_rewritten(true);
         metrics.reviewed(ReviewKind::Token, true);
         let page = metrics.page();
@@ -250,6 +280,8 @@ mod tests {
             "holdfast_reporter_sensor_up 0",
             "holdfast_reporter_node_updating 1",
             "holdfast_reporter_os_image_out_of_step 1",
+            "holdfast_reporter_config_state{state=\"differs\"} 1",
+            "holdfast_reporter_config_state{state=\"same\"} 0",
             "holdfast_reporter_log_rewritten 1",
             "holdfast_reporter_token_reviews_total{kind=\"token\",result=\"answered\"} 1",
         ] {

@@ -33,6 +33,7 @@
 //! | [`merge`] | many MachineConfigs become one rendered config |
 //! | [`pool`] | the MachineConfigs that a pool selects, and its rendered MachineConfig |
 //! | [`expectations`] | the expectations of a rendered config, one for each thing |
+//! | [`config_digest`] | the digest of what a rendered config declares, by which two programs compare it |
 //! | [`observation`] | what is on the host, as plain data |
 //! | [`difference`] | one way in which an observation departs from its expectation |
 //! | [`verdict`] | compliant, touched, unknown or drifted |
@@ -72,6 +73,7 @@ pub mod chain;
 pub mod changes;
 pub mod closed;
 pub mod compare;
+pub mod config_digest;
 pub mod data_url;
 pub mod difference;
 pub mod dpkg;

@@ -7,6 +7,7 @@ use crate::{
     difference::Difference,
     drift_policy::DriftAction,
     expectation::SourceKind,
+    names::names,
     node_state::Standing,
     record::{Actor, ThingKind},
     strength::Strength,
@@ -60,6 +61,9 @@ pub struct NodeStatus {
     pub beat_seconds: u64,
     /// MachineConfigs in the order of their merge.
     pub sources: Vec<String>,
+    /// The config from which the daemon takes its expectations. Absent when an older daemon wrote the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ExpectedConfig>,
     /// Why the daemon refused new configs or policies and still uses the last valid ones. Absent when it refused none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_refused: Option<String>,
@@ -82,6 +86,33 @@ pub struct NodeStatus {
     /// limits.
     #[serde(default, skip_serializing_if = "LeftOut::is_nothing")]
     pub left_out: LeftOut,
+}
+
+names! {
+    /// Where the daemon reads its config.
+    pub enum ConfigOrigin {
+        /// The file of the Machine Config Operator's daemon.
+        Operator = "operator",
+        /// The state directory, which has the config that Holdfast applied last.
+        Applied = "applied",
+        /// The directory of the host's service.
+        Service = "service",
+        /// Files that the command line names.
+        Named = "named",
+        /// Copies of the last files that could be used.
+        LastUsable = "last-usable",
+    }
+}
+
+/// The config from which the daemon takes its expectations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ExpectedConfig {
+    /// Where the daemon read it.
+    pub origin: ConfigOrigin,
+    /// The name of its MachineConfig; null if it is not one MachineConfig alone.
+    pub name: Option<String>,
+    /// The digest of what it declares, see [`crate::config_digest`].
+    pub digest: String,
 }
 
 /// The image that a host booted.

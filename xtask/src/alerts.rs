@@ -93,7 +93,8 @@ mod tests {
     const OF_OBJECTS: [&str; 4] =
         ["kube_node_info", "kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
     /// What the reporter's page has besides the sensor's: its test in `cluster/src/metrics.rs` has the same names.
-    const OF_REPORTERS: [&str; 5] = [
+    const OF_REPORTERS: [&str; 6] = [
+        "holdfast_reporter_config_state",
         "holdfast_reporter_last_write_timestamp_seconds",
         "holdfast_reporter_log_rewritten",
         "holdfast_reporter_node_updating",

@@ -11,8 +11,9 @@ pub use policy::{
     LinkName, NodeSelector, PolicyAction, PolicyRule, RefusingNode,
 };
 pub use report::{
-    ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, PolicyState,
-    ReportedGap, ReportedLogEntry, ReportedOsImage, ReportedPlan, ReportedPolicy, ReportedRewriting,
+    ChangedBy, ConfigState, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift,
+    PolicyState, ReportedConfig, ReportedGap, ReportedLogEntry, ReportedOsImage, ReportedPlan,
+    ReportedPolicy, ReportedRewriting,
 };
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

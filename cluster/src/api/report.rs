@@ -101,6 +101,45 @@ pub struct DriftReportStatus {
     /// The OS image that the node booted, and what the cluster says about it. Absent on a node that boots no images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_image: Option<ReportedOsImage>,
+    /// The config of the node, as the sensor expects it, and whether it is the one of the cluster. Absent without the Node's annotation
+    /// `machineconfiguration.openshift.io/currentConfig`, while the sensor does not answer, and before the first comparison.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ReportedConfig>,
+}
+
+/// Whether the config that the sensor expects is the one of the cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ConfigState {
+    /// It declares what the `MachineConfig` of the annotation declares.
+    Same,
+    /// It has the name of a `MachineConfig` of the cluster and declares something else. The node's own file or the object was changed.
+    Differs,
+    /// It is another config than the one of the annotation, although no update is under way.
+    Other,
+    /// It is another config than the one of the annotation, because an update is under way.
+    Updating,
+    /// They could not be compared.
+    #[default]
+    Unknown,
+}
+
+/// The config of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedConfig {
+    /// The `MachineConfig` from which the sensor takes its expectations. Absent if it is not one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// Where the sensor reads it: `operator` (`/etc/machine-config-daemon/currentconfig`), `applied` (what Holdfast applied last), `service`
+    /// (`/etc/holdfast/machine-configs`), `named` (files of its command line) or `last-usable` (copies of the last usable files).
+    pub origin: String,
+    /// The `MachineConfig` of the Node's annotation `machineconfiguration.openshift.io/currentConfig`.
+    pub current: String,
+    /// Whether they are the same.
+    pub state: ConfigState,
+    /// What differs, or why they could not be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// The OS image of a node, as several programs name it.

@@ -340,7 +340,7 @@ impl Manager {
 /// Whether the node matches its present config, by the sensor's newest status.
 fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
     match finding {
-        Some(NodeFinding { status, sensor: SensorState::Answers { .. }, text }) => match status.state {
+        Some(NodeFinding { status, sensor: SensorState::Answers { .. }, text, .. }) => match status.state {
             DriftState::InSync => NodeDrift::InSync,
             // A policy may only warn.
             DriftState::Drifted if !status.degraded => NodeDrift::InSync,

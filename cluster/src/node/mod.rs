@@ -12,6 +12,7 @@ use crate::client::{ClientError, client};
 use crate::listen::{self, PageAddress};
 use crate::manage::{self, ManageChannels, Manager};
 use crate::metrics::ReporterMetrics;
+use crate::node_config::ConfigFollower;
 use crate::node_watch;
 use crate::os_image::OsImageFollower;
 use crate::pods::Pods;
@@ -129,6 +130,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let mut managing = JoinSet::new();
     let (policies, standing) = watch::channel(None);
     let (opinions, os_image) = watch::channel(None);
+    let (found_config, node_config) = watch::channel(None);
     let socket = SensorSocket::new(&*options.socket);
     let (newest_node, node) = watch::channel(None);
     managing.spawn(node_watch::follow(reads.clone(), options.place.node.clone(), newest_node));
@@ -136,6 +138,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     managing.spawn(follower.run());
     let images = OsImageFollower::new(&reads, &options.place.node, opinions);
     managing.spawn(images.run(newest.clone(), node.clone()));
+    let configs = ConfigFollower::new(&reads, found_config);
+    managing.spawn(configs.run(newest.clone(), node.clone()));
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
         Mode::Observe => {
@@ -160,7 +164,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics).comparing(log);
     let update = ManagedChannels { managed: wanted, written };
     let led_by_others = (options.mode == Mode::Observe).then_some(node);
-    let cluster = ClusterChannels { policies: standing, os_image };
+    let cluster = ClusterChannels { policies: standing, os_image, config: node_config };
     let writer = writer::write(publisher, pods, newest, update, cluster, led_by_others, stopped);
     let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");

@@ -102,6 +102,7 @@ async fn found(socket: &mut SensorSocket, status: &NodeStatus) -> NodeFinding {
         status: status_of(status, log.as_ref()),
         sensor: SensorState::Answers { refuses_config: status.config_refused.is_some() },
         text: drift_text(status),
+        config: status.config.clone(),
     }
 }
 
@@ -125,6 +126,7 @@ fn silent(last: Option<NodeFinding>, sensor: &SensorState, since: Timestamp) -> 
         status: DriftReportStatus { state: DriftState::Unknown, observed_at, ..last },
         sensor: sensor.clone(),
         text: None,
+        config: None,
     }
 }
 

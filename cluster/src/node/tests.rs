@@ -162,7 +162,7 @@ fn finding(path: &str) -> NodeFinding {
         drifts: vec![drift],
         ..Default::default()
     };
-    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None }
+    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None, config: None }
 }
 
 /// The Node with this state of an update.
@@ -200,6 +200,8 @@ struct Writing {
     /// No policy is known.
     _policies: watch::Sender<Option<PolicyStanding>>,
     os_image: watch::Sender<Option<crate::api::ReportedOsImage>>,
+    /// No config is compared.
+    _config: watch::Sender<Option<crate::api::ReportedConfig>>,
     node: watch::Sender<Option<NodeMetadata>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -221,7 +223,8 @@ impl Writing {
         let publisher = Publisher::new(&publisher_client, reads.clone(), place);
         let (policies, standing) = watch::channel(None);
         let (set_image, os_image) = watch::channel(None);
-        let cluster = ClusterChannels { policies: standing, os_image };
+        let (set_config, config) = watch::channel(None);
+        let cluster = ClusterChannels { policies: standing, os_image, config };
         let (set_node, node) = watch::channel(None);
         let pods = Pods::new(reads, "n1");
         let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, Some(node), stopped));
@@ -231,6 +234,7 @@ impl Writing {
             _managed: observe,
             _policies: policies,
             os_image: set_image,
+            _config: set_config,
             node: set_node,
             task,
         }
@@ -356,7 +360,7 @@ async fn an_opinion_that_is_out_of_step_is_one_drift_until_it_agrees_again() {
         ..Default::default()
     };
     let sensor = SensorState::Answers { refuses_config: false };
-    writing.findings.send_replace(Some(NodeFinding { status, sensor, text: None }));
+    writing.findings.send_replace(Some(NodeFinding { status, sensor, text: None, config: None }));
     writing.os_image.send_replace(opinions(Some("the node booted X")));
     sleep(Duration::from_secs(5)).await;
     let asked = log.take();

@@ -1,9 +1,9 @@
 //! The task that writes to the API server.
 
-use crate::api::ReportedOsImage;
+use crate::api::{ReportedConfig, ReportedOsImage};
 use crate::pods::Pods;
 use crate::publish::{ManagedNode, NodeMetadata, PolicyStanding, Publisher, WrittenNode};
-use crate::reports::{NodeFinding, add_os_image, mark_update, name_pods, unnamed_pods};
+use crate::reports::{NodeFinding, add_config, add_os_image, mark_update, name_pods, unnamed_pods};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -20,6 +20,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(super) struct ClusterChannels {
     pub(super) policies: watch::Receiver<Option<PolicyStanding>>,
     pub(super) os_image: watch::Receiver<Option<ReportedOsImage>>,
+    pub(super) config: watch::Receiver<Option<ReportedConfig>>,
 }
 
 /// The Node's newest metadata.
@@ -61,6 +62,9 @@ pub(super) async fn write(
             if let Some(opinions) = &*cluster.os_image.borrow_and_update() {
                 add_os_image(&mut finding.status, &finding.sensor, opinions);
             }
+            if let Some(config) = &*cluster.config.borrow_and_update() {
+                add_config(&mut finding.status, &finding.sensor, config);
+            }
             again = pods.again_at();
         }
         let managed = update.managed.borrow_and_update().clone();
@@ -86,6 +90,9 @@ pub(super) async fn write(
                 return;
             },
             changed = cluster.os_image.changed() => if changed.is_err() {
+                return;
+            },
+            changed = cluster.config.changed() => if changed.is_err() {
                 return;
             },
             () = changed(&mut led_by_others) => {}

@@ -121,7 +121,7 @@ fn finding(booted: Option<&str>) -> NodeFinding {
     let image =
         |image: &str| ReportedOsImage { booted: Some(image.to_owned()), ..ReportedOsImage::default() };
     let status = DriftReportStatus { os_image: booted.map(image), ..DriftReportStatus::default() };
-    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None }
+    NodeFinding { status, sensor: SensorState::Answers { refuses_config: false }, text: None, config: None }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
 use super::status::INSTALL;
 use crate::api::{DriftReport, DriftReportStatus, ReportedPlan, ReportedRewriting};
-use crate::reports::by;
+use crate::reports::{by, config_sentence};
 use crate::text::count;
 use jiff::Timestamp;
 use kube::Api;
@@ -84,6 +84,7 @@ impl Diff {
             "more": status.more,
             "gaps": status.gaps,
             "osImage": status.os_image,
+            "config": status.config,
             "logRewritten": status.log_rewritten,
         });
         if !screen.object(&answer)? {
@@ -129,6 +130,9 @@ pub(super) fn diff(
     let image = status.os_image.as_ref();
     if let Some(sentence) = image.and_then(|image| image.out_of_step.as_deref()) {
         screen.line(&format!("OS image out of step: {sentence}"))?;
+    }
+    if let Some(sentence) = config_sentence(status) {
+        screen.line(&sentence)?;
     }
     if let Some(rewriting) = &status.log_rewritten {
         screen.line(&rewriting_text(rewriting))?;

@@ -7,7 +7,8 @@ use super::access::Access;
 use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
-use crate::api::{DriftReport, DriftState};
+use crate::api::{DriftReport, DriftState, ReportedConfig};
+use crate::reports::config_sentence;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -56,6 +57,11 @@ pub(super) struct NodeRow {
     newest_path: Option<String>,
     by: Option<String>,
     since: Option<String>,
+    /// The node's config, and whether it is the one of the cluster.
+    config: Option<ReportedConfig>,
+    /// The sentence about a config that is not.
+    #[serde(skip)]
+    config_sentence: Option<String>,
     /// When the reporter was alive for certain.
     reporter_seen: Option<Timestamp>,
 }
@@ -120,6 +126,8 @@ pub(super) fn rows(
                 newest_path: newest.map(|newest| newest.path.clone()),
                 by: newest.map(|newest| newest.by.clone()),
                 since: newest.and_then(|newest| newest.since.clone()),
+                config: status.and_then(|status| status.config.clone()),
+                config_sentence: status.and_then(config_sentence),
                 reporter_seen: seen,
             }
         })
@@ -147,5 +155,11 @@ pub(super) fn table(rows: &[NodeRow], now: Timestamp, screen: &mut Screen<'_>) -
             ]
         })
         .collect();
-    screen.table(["NODE", "STATE", "COUNT", "NEWEST PATH", "BY", "SINCE", "REPORTER SEEN"], &cells)
+    screen.table(["NODE", "STATE", "COUNT", "NEWEST PATH", "BY", "SINCE", "REPORTER SEEN"], &cells)?;
+    for row in rows {
+        if let Some(sentence) = &row.config_sentence {
+            screen.line(&format!("node {}: {sentence}", row.node))?;
+        }
+    }
+    Ok(())
 }

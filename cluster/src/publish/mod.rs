@@ -28,10 +28,10 @@ pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;
 
-use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
+use crate::api::{ConfigState, DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reads::Reads;
-use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, event};
+use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, config_event, event, with_config};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
@@ -176,6 +176,7 @@ impl Publisher {
             self.metrics.node_is_updating(finding.status.state == DriftState::Updating);
             let image = finding.status.os_image.as_ref();
             self.metrics.os_image_is_out_of_step(image.is_some_and(|image| image.out_of_step.is_some()));
+            self.metrics.config_is(finding.status.config.as_ref().map(|config| config.state));
             again = again.min(self.write_report(&uid, &finding.status).await);
             self.metrics.log_is_rewritten(self.log.rewritten().is_some());
         }
@@ -341,9 +342,15 @@ impl Publisher {
         if let Err(again) = self.look_for_uncertain().await {
             return again;
         }
-        let Some(event) = event(self.reported.as_ref(), status) else {
+        let last = self.reported.as_ref();
+        let of_config = config_event(last, status).map(|event| (event, with_config(last, status)));
+        let is_of_config = of_config.is_some();
+        let next = of_config.or_else(|| Some((event(last, status)?, status.clone())));
+        let Some((event, led_to)) = next else {
             // Such a state ends no drift, so it must not hide the recovery.
-            if !matches!(status.state, DriftState::Updating | DriftState::Unknown) {
+            if matches!(status.state, DriftState::Updating | DriftState::Unknown) {
+                self.note_config(status);
+            } else {
                 self.reported = Some(status.clone());
             }
             return idle;
@@ -355,13 +362,28 @@ impl Publisher {
         let result = self.send_event(&event).await;
         let is_created = result.is_ok();
         if is_created {
-            self.reported = Some(status.clone());
+            self.reported = Some(led_to);
         } else if result.as_ref().is_err_and(PublishError::may_have_happened) {
-            self.uncertain = Some((Box::new(event), status.clone()));
+            self.uncertain = Some((Box::new(event), led_to));
         }
         let again = self.event.done((), result);
         self.event.forget();
-        if is_created { idle } else { again }
+        match (is_created, is_of_config) {
+            // There may be a drift that this Event does not name.
+            (true, true) => Instant::now(),
+            (true, false) => idle,
+            (false, _) => again,
+        }
+    }
+
+    /// Notes that the config of the cluster is expected again, so that the next change of its copy has an Event, too.
+    fn note_config(&mut self, status: &DriftReportStatus) {
+        let is_known = status.config.as_ref().is_some_and(|config| {
+            !matches!(config.state, ConfigState::Unknown | ConfigState::Updating | ConfigState::Differs)
+        });
+        if let Some(reported) = self.reported.as_mut().filter(|_| is_known) {
+            reported.config.clone_from(&status.config);
+        }
     }
 
     /// Asks whether the Event whose creation got no answer exists: creating it without effect is a conflict then. Gives the time of the

@@ -38,6 +38,7 @@ pub(super) fn finding(paths: &[&str]) -> NodeFinding {
         },
         sensor: SensorState::Answers { refuses_config: false },
         text: None,
+        config: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The conditions of the Node.
 
 use super::actor::by;
+use super::config;
 use super::finding::{NodeFinding, SensorState};
 use super::os_image::sentence;
 use crate::api::{Drift, DriftReportStatus, DriftState};
@@ -99,7 +100,8 @@ fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
             ConditionStatus::True,
             "Drifted",
             format!(
-                "{}{} drifted: {}",
+                "{}{}{} drifted: {}",
+                config::prefix(status),
                 sentence(status),
                 things(status.count),
                 named(&status.drifts, status.count)
@@ -123,6 +125,9 @@ fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
 }
 
 fn unknown(status: &DriftReportStatus) -> (ConditionStatus, &'static str, String) {
+    if let Some(sentence) = config::differing(status) {
+        return (ConditionStatus::Unknown, "ConfigDiffers", sentence);
+    }
     if status.gaps.is_empty() {
         let message = "not everything was verified yet".to_owned();
         return (ConditionStatus::Unknown, "NotVerified", message);

@@ -1,8 +1,9 @@
 //! The Event that a change of the report needs.
 
 use super::conditions::{named, things};
+use super::config::differing;
 use super::os_image::sentence;
-use crate::api::{Drift, DriftReportStatus, DriftState, ReportedRewriting};
+use crate::api::{ConfigState, Drift, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::text::fit;
 use sensor_model::record::ThingKind;
 use std::collections::BTreeSet;
@@ -50,6 +51,26 @@ pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Optio
         action: "Verify",
         note: format!("the node matches its MachineConfigs again; {} had drifted", things(had)),
     })
+}
+
+/// The Event of a node whose copy of its config was changed; `None` if the report of the last Event has it.
+pub fn config_event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Option<NodeEvent> {
+    let differs = |status: &DriftReportStatus| {
+        let config = status.config.as_ref().filter(|config| config.state == ConfigState::Differs)?;
+        config.expected.clone()
+    };
+    let note = differing(now)?;
+    (last.and_then(differs) != differs(now)).then(|| NodeEvent {
+        is_warning: true,
+        reason: "NodeConfigDiffers",
+        action: "Verify",
+        note: fit(&note, NOTE_BYTES),
+    })
+}
+
+/// The report that an Event about the config leads to. Drifts that no Event has named stay unnamed.
+pub fn with_config(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> DriftReportStatus {
+    DriftReportStatus { config: now.config.clone(), ..last.cloned().unwrap_or_default() }
 }
 
 /// The Event of a forensic log that was written anew.

@@ -1,6 +1,7 @@
 //! What the reporter knows.
 
 use crate::api::DriftReportStatus;
+use sensor_model::status::ExpectedConfig;
 
 /// All that the reporter knows about its node.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,6 +12,8 @@ pub struct NodeFinding {
     pub sensor: SensorState,
     /// The oldest difference in the Machine Config Operator's words, for mode `manage`.
     pub text: Option<String>,
+    /// The config that the sensor expects, for the comparison with the cluster.
+    pub config: Option<ExpectedConfig>,
 }
 
 /// Whether the sensor answers.

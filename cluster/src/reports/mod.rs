@@ -6,6 +6,7 @@
 
 mod actor;
 mod conditions;
+mod config;
 mod events;
 mod finding;
 mod kept_entry;
@@ -17,7 +18,8 @@ mod update;
 
 pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
-pub use events::{NodeEvent, event, rewriting_event};
+pub use config::{add_config, config_sentence};
+pub use events::{NodeEvent, config_event, event, rewriting_event, with_config};
 pub use finding::{NodeFinding, SensorState};
 pub use kept_entry::{KeptEntry, Rewriting, kept_entry, sequence_of};
 pub use os_image::add_os_image;

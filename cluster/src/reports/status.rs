@@ -70,6 +70,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         policies: Vec::new(),
         plan: None,
         os_image: status.booted_image.as_ref().map(booted),
+        config: None,
     };
     let open = status.gaps.iter().filter(|gap| gap.until.is_none()).count();
     report.more_gaps = sum(open - report.gaps.len(), status.left_out.gaps);

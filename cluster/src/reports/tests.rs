@@ -22,6 +22,7 @@ fn status(verdict: VerdictKind, drifted: Vec<DriftedThing>) -> NodeStatus {
         boot_id: String::new(),
         beat_seconds: 5,
         sources: Vec::new(),
+        config: None,
         config_refused: None,
         booted_image: None,
         drifted,
@@ -74,6 +75,7 @@ fn finding(status: &NodeStatus) -> NodeFinding {
         status: status_of(status, None),
         sensor: SensorState::Answers { refuses_config: false },
         text: None,
+        config: None,
     }
 }
 
@@ -202,6 +204,7 @@ fn every_text_of_the_report_is_bounded_whatever_the_sensor_sends() {
             status: report,
             sensor: SensorState::Answers { refuses_config: false },
             text: None,
+            config: None,
         };
         for condition in conditions(&finding) {
             assert!(condition.message.len() <= 1024, "{}", condition.message);

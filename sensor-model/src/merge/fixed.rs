@@ -58,6 +58,11 @@ impl Fixed {
         self.0.iter().map(|(section, value)| (*section, value))
     }
 
+    /// Every section with its value, the items that have names in the order of these.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = (Section, Value)> {
+        self.0.iter().map(|(section, value)| (*section, ordered(value)))
+    }
+
     /// Sections in which two configs differ.
     pub fn differences(&self, other: &Self) -> Vec<Section> {
         let mut sections: Vec<Section> = self.0.keys().chain(other.0.keys()).copied().collect();

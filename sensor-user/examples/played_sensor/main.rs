@@ -3,7 +3,7 @@
 //! In: a directory, the reporter's user id, and lines on the standard input. With a third argument `manage` the daemon's own socket takes
 //! configs for the host in `root` in the directory, as in the mode `manage`, and plans by this program, as the daemon does. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
-//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, `expects FILE` with the MachineConfig in this file as that of the Machine Config Operator's daemon, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 
@@ -19,11 +19,12 @@ use holdfast::desired::{DaemonInputs, NamedSources};
 use holdfast::report::metrics::{BuildInfo, Metrics};
 use holdfast::report::reporter::{Places, Reporter};
 use holdfast::report::socket::{ReporterOrders, ReporterPeer};
+use sensor_model::config_digest::digest_of_object;
 use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::drift_policy::{ActionLimits, DriftAction};
 use sensor_model::expectation::SourceKind;
 use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
-use sensor_model::status::BootedImage;
+use sensor_model::status::{BootedImage, ConfigOrigin, ExpectedConfig};
 use sensor_model::verdict::VerdictKind;
 use std::fs;
 use std::future::poll_fn;
@@ -122,15 +123,16 @@ fn reporter(directory: &Path, uid: u32, manages: bool) -> Result<Reporter> {
     let mut reporter = Reporter::new(places, Arc::new(SystemClock), metrics);
     reporter.prepare()?;
     reporter.open(DaemonFacts { boot_id: BOOT.to_owned(), beat: BEAT, ..DaemonFacts::default() })?;
-    reporter.report(run_began(None));
+    reporter.report(run_began(None, None));
     Ok(reporter)
 }
 
-/// A run begins on a host that booted this image.
-fn run_began(booted_image: Option<BootedImage>) -> AgentReport<'static> {
+/// A run begins on a host that booted this image and has this config.
+fn run_began(booted_image: Option<BootedImage>, config: Option<ExpectedConfig>) -> AgentReport<'static> {
     AgentReport::RunBegan(RunFacts {
         backend: BackendName::Lsm,
         sources: vec![SOURCE.to_owned()],
+        config,
         waiting: Vec::new(),
         refused: None,
         booted_image,
@@ -195,7 +197,19 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
         ["boots", image] | ["boots", image, _] => {
             let digest = image.split_once('@').map(|(_, digest)| digest.to_owned());
             let config = words.get(2).map(|config| (*config).to_owned());
-            reporter.report(run_began(Some(BootedImage { name: Some(image.to_owned()), digest, config })));
+            let booted = BootedImage { name: Some(image.to_owned()), digest, config };
+            reporter.report(run_began(Some(booted), None));
+            Ok(record(RecordKind::Start))
+        }
+        ["expects", file] => {
+            let bytes = fs::read(file)?;
+            let stored: serde_json::Value = serde_json::from_slice(&bytes)?;
+            let config = ExpectedConfig {
+                origin: ConfigOrigin::Operator,
+                name: stored["metadata"]["name"].as_str().map(str::to_owned),
+                digest: digest_of_object(file, &bytes)?,
+            };
+            reporter.report(run_began(None, Some(config)));
             Ok(record(RecordKind::Start))
         }
         _ => bail!("no such line: {line}"),

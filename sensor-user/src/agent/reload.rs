@@ -205,5 +205,6 @@ fn is_same(one: &Desired, other: &Desired) -> bool {
         && one.policy == other.policy
         && one.ids == other.ids
         && one.sources == other.sources
+        && one.digest == other.digest
         && one.waiting == other.waiting
 }

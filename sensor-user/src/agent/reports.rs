@@ -11,7 +11,7 @@ use sensor_model::image::ScanProgress;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
-use sensor_model::status::BootedImage;
+use sensor_model::status::{BootedImage, ExpectedConfig};
 use sensor_model::verdict::VerdictKind;
 use sensor_model::waiting::WaitingArgument;
 use serde::Serialize;
@@ -151,6 +151,8 @@ pub struct RunFacts {
     pub backend: BackendName,
     /// MachineConfigs in the order of the merge.
     pub sources: Vec<String>,
+    /// The config of these.
+    pub config: Option<ExpectedConfig>,
     /// Kernel arguments that wait for the next boot.
     pub waiting: Vec<WaitingArgument>,
     /// Why the configs that the daemon was given are refused; `None` if they are in force.

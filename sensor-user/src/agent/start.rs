@@ -321,6 +321,7 @@ impl AgentRun {
         reports.report(AgentReport::RunBegan(RunFacts {
             backend: parts.backend,
             sources: desired.sources.clone(),
+            config: Some(desired.config(&options.inputs.source)),
             waiting: desired.waiting.clone(),
             refused,
             booted_image: image::booted_image(observer, &Images::of(&options.inputs.state)),

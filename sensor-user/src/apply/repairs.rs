@@ -252,10 +252,7 @@ pub async fn repair<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        desired::{Desired, DirectoriesVersion, LabelVersion},
-        observation::Observer,
-    };
+    use crate::{desired::Desired, observation::Observer};
     use sensor_model::{
         drift_policy::DriftPolicy, expectations::expectations, machine_config::parse, merge::merge,
     };
@@ -302,11 +299,7 @@ spec:
                 expectations: expectations(&rendered).unwrap(),
                 ids: Ids::default(),
                 policy: DriftPolicy::default(),
-                sources: Vec::new(),
-                waiting: Vec::new(),
-                labels: LabelVersion::default(),
-                directories: DirectoriesVersion::default(),
-                nothing: false,
+                ..Desired::default()
             };
             let observer = Arc::new(Observer::new(root.path()).unwrap());
             let restorer = Restorer::new(observer, root.path());

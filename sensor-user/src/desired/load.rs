@@ -6,15 +6,18 @@
 use super::{
     error::DesiredError, facts::DirectoriesVersion, facts::HostFacts, facts::LabelVersion, facts::complete,
     files::read, inputs::Inputs, last_usable, manifests::of_files, policies::drift_policies,
+    source::StateSource,
 };
 use sensor_model::{
     closed::closed_directories,
     compare::Ids,
+    config_digest::config_digest,
     drift_policy::{DriftAction, DriftPolicy},
     expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
     expectations::expectations,
     merge::Rendered,
     os::arguments,
+    status::ExpectedConfig,
     waiting::{WaitingArgument, note, wanted},
 };
 use std::{collections::HashSet, ffi::OsStr, path::Path, sync::Arc};
@@ -30,6 +33,8 @@ pub struct Desired {
     pub policy: DriftPolicy,
     /// MachineConfigs in the order of the merge.
     pub sources: Vec<String>,
+    /// The digest of what these declare.
+    pub digest: String,
     /// Kernel arguments that wait for the next boot and are no drift in this one.
     pub waiting: Vec<WaitingArgument>,
     /// The SELinux policy whose labels are expected.
@@ -38,6 +43,17 @@ pub struct Desired {
     pub directories: DirectoriesVersion,
     /// The configs declare nothing at all.
     pub nothing: bool,
+}
+
+impl Desired {
+    /// The config that declares it, as the status has it. `source` is where it was read.
+    pub fn config(&self, source: &StateSource) -> ExpectedConfig {
+        let name = match &self.sources[..] {
+            [name] => Some(name.clone()),
+            _ => None,
+        };
+        ExpectedConfig { origin: source.origin(), name, digest: self.digest.clone() }
+    }
 }
 
 /// The desired state of a node, and the config that declares it.
@@ -101,6 +117,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let labels = host.label_version();
     let ids = complete(&mut expectations, &policy, host);
     let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
+    let digest = config_digest(&rendered);
     let is_applied = inputs.source.generation().is_some();
     if is_applied {
         // The store of applies keeps these files.
@@ -113,7 +130,17 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     }
     Ok(DesiredWithConfig {
         rendered,
-        desired: Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing },
+        desired: Desired {
+            expectations,
+            ids,
+            policy,
+            sources,
+            digest,
+            waiting,
+            labels,
+            directories,
+            nothing,
+        },
     })
 }
 

@@ -42,6 +42,7 @@ enum First {
         ids: Ids,
         policy: Box<DriftPolicy>,
         sources: Vec<String>,
+        digest: String,
         waiting: Vec<WaitingArgument>,
         labels: LabelVersion,
         directories: Box<DirectoriesVersion>,
@@ -165,7 +166,17 @@ pub fn answer(
 fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
-        Ok(Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing }) => {
+        Ok(Desired {
+            expectations,
+            ids,
+            policy,
+            sources,
+            digest,
+            waiting,
+            labels,
+            directories,
+            nothing,
+        }) => {
             let (count, policy) = (expectations.len(), Box::new(policy));
             (
                 First::Desired {
@@ -173,6 +184,7 @@ fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<
                     ids,
                     policy,
                     sources,
+                    digest,
                     waiting,
                     labels,
                     directories: Box::new(directories),
@@ -254,7 +266,17 @@ fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
     let (count, mut desired) = match serde_json::from_slice(first).map_err(unreadable)? {
-        First::Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing } => {
+        First::Desired {
+            expectations,
+            ids,
+            policy,
+            sources,
+            digest,
+            waiting,
+            labels,
+            directories,
+            nothing,
+        } => {
             let policy = *policy;
             (
                 expectations,
@@ -263,6 +285,7 @@ fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
                     ids,
                     policy,
                     sources,
+                    digest,
                     waiting,
                     labels,
                     directories: *directories,

@@ -116,13 +116,24 @@ fn the_daemon_receives_exactly_what_the_process_read() {
         ids: read.ids.clone(),
         policy: read.policy.clone(),
         sources: read.sources.clone(),
+        digest: read.digest.clone(),
         waiting: read.waiting.clone(),
         labels: read.labels.clone(),
         directories: read.directories.clone(),
         nothing: true,
     }));
-    let Desired { expectations, ids, policy, sources, waiting, labels, directories, nothing } =
-        received(&*bytes).unwrap();
+    let Desired {
+        expectations,
+        ids,
+        policy,
+        sources,
+        digest,
+        waiting,
+        labels,
+        directories,
+        nothing,
+    } = received(&*bytes).unwrap();
+    assert_eq!(digest, read.digest);
     assert!(nothing && !read.nothing);
     assert_eq!(expectations, read.expectations);
     assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));

@@ -4,6 +4,7 @@
 //! file.
 
 use super::error::DesiredError;
+use sensor_model::status::ConfigOrigin;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -91,6 +92,18 @@ impl StateSource {
         match self {
             Self::MachineConfigs(MachineConfigs::Applied(generation)) => Some(generation.number),
             Self::MachineConfigs(_) => None,
+        }
+    }
+
+    /// Which of the places it is.
+    pub(super) fn origin(&self) -> ConfigOrigin {
+        let Self::MachineConfigs(configs) = self;
+        match configs {
+            MachineConfigs::Named(_) => ConfigOrigin::Named,
+            MachineConfigs::Service(_) | MachineConfigs::ServiceIfAny(_) => ConfigOrigin::Service,
+            MachineConfigs::Operator(_) => ConfigOrigin::Operator,
+            MachineConfigs::Applied(_) => ConfigOrigin::Applied,
+            MachineConfigs::LastUsable(_) => ConfigOrigin::LastUsable,
         }
     }
 

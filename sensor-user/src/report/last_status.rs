@@ -114,6 +114,7 @@ pub(super) fn without_daemon() -> NodeStatus {
         boot_id: String::new(),
         beat_seconds: 0,
         sources: Vec::new(),
+        config: None,
         config_refused: None,
         booted_image: None,
         drifted: Vec::new(),

@@ -42,6 +42,7 @@ impl Default for Picture {
             run: RunFacts {
                 backend: BackendName::Fanotify,
                 sources: Vec::new(),
+                config: None,
                 waiting: Vec::new(),
                 refused: None,
                 booted_image: None,
@@ -212,6 +213,7 @@ impl Picture {
             boot_id: self.daemon.boot_id.clone(),
             beat_seconds: self.daemon.beat.as_secs(),
             sources: self.run.sources.clone(),
+            config: self.run.config.clone(),
             config_refused: self.run.refused.clone(),
             booted_image: self.run.booted_image.clone(),
             drifted: drifted.collect(),

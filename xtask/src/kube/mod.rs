@@ -20,6 +20,8 @@ mod log_tests;
 #[cfg(test)]
 mod manage_tests;
 #[cfg(test)]
+mod node_config_tests;
+#[cfg(test)]
 mod os_image_tests;
 #[cfg(test)]
 mod plugin_tests;

@@ -39,6 +39,9 @@ pub(in crate::report) fn text(mut status: NodeStatus) -> Vec<u8> {
     if let Some(refused) = &mut status.config_refused {
         cut(refused);
     }
+    if let Some(name) = status.config.as_mut().and_then(|config| config.name.as_mut()) {
+        cut(name);
+    }
     if let Some(BootedImage { name, digest, config }) = &mut status.booted_image {
         [name, digest, config].into_iter().flatten().for_each(cut);
     }
@@ -96,7 +99,7 @@ mod tests {
     use crate::report::last_status::without_daemon;
     use sensor_model::node_state::{NodeState, Standing};
     use sensor_model::record::Actor;
-    use sensor_model::status::OpenGap;
+    use sensor_model::status::{ConfigOrigin, ExpectedConfig, OpenGap};
 
     fn thing(number: usize, argument: &str) -> DriftedThing {
         DriftedThing {
@@ -150,6 +153,11 @@ mod tests {
             drifted: vec![thing(2, &long), thing(1, "")],
             gaps: vec![gap; 1000],
             sources: vec!["x".repeat(253); 10_000],
+            config: Some(ExpectedConfig {
+                origin: ConfigOrigin::Service,
+                name: Some("x".repeat(1 << 20)),
+                digest: "v1:0".to_owned(),
+            }),
             config_refused: Some(long.clone()),
             booted_image: Some(BootedImage {
                 name: Some(long.clone()),
@@ -173,6 +181,7 @@ mod tests {
         assert_eq!(status.gaps.len() as u64 + status.left_out.gaps, 1000);
         assert_eq!(status.sources.len() as u64 + status.left_out.sources, 10_000);
         assert!(status.config_refused.unwrap().ends_with(CUT));
+        assert!(status.config.unwrap().name.unwrap().ends_with(CUT));
         let booted = status.booted_image.unwrap();
         assert!(booted.digest.unwrap().ends_with(CUT) && booted.config.unwrap().ends_with(CUT));
     }

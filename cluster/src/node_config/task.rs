@@ -1,0 +1,212 @@
+//! The task that compares the sensor's config with the MachineConfigs of the cluster.
+//!
+//! In: the newest finding and the newest Node. Out: the part of the report, whenever it changes. It reads a MachineConfig when the sensor's
+//! config or the annotation changes, and else rarely. What it has found stays while the API server does not answer.
+
+use super::compare::{Known, Object, Subject, compared};
+use crate::api::{ConfigState, ReportedConfig};
+use crate::backoff::Backoff;
+use crate::publish::{NodeMetadata, STATE, limited};
+use crate::reads::Reads;
+use crate::reports::NodeFinding;
+use kube::api::{Api, ApiResource, DynamicObject};
+use sensor_model::config_digest::digest_of_object;
+use sensor_model::status::ExpectedConfig;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// The objects are read again after this time.
+const EVERY: Duration = Duration::from_mins(30);
+/// The same while the configs differ, so that the end of it is seen.
+const NOT_SAME: Duration = Duration::from_mins(5);
+/// Shortest time between two reads.
+const SHORTEST: Duration = Duration::from_secs(30);
+/// Changes that come within this time are one.
+const TOGETHER: Duration = Duration::from_secs(2);
+/// First pause after a read that failed.
+const FIRST_PAUSE: Duration = Duration::from_mins(1);
+/// The status codes of an object that the reporter may not read, and of one that does not exist.
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+/// The annotations of the Machine Config Operator.
+const PREFIX: &str = "machineconfiguration.openshift.io/";
+
+/// Follows whether the config of one node is the one of the cluster.
+#[derive(Debug)]
+pub struct ConfigFollower {
+    configs: Api<DynamicObject>,
+    subject: Option<Subject>,
+    known: Known,
+    /// What was found last, for the subject of then.
+    last: Option<ReportedConfig>,
+    due: Instant,
+    /// When the objects were last read.
+    read_at: Option<Instant>,
+    backoff: Backoff,
+    /// It is logged that the last read had an error.
+    is_noted: bool,
+    found: watch::Sender<Option<ReportedConfig>>,
+}
+
+impl ConfigFollower {
+    /// Nothing is asked yet.
+    pub fn new(reads: &Reads, found: watch::Sender<Option<ReportedConfig>>) -> Self {
+        let kind = ApiResource {
+            group: "machineconfiguration.openshift.io".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "machineconfiguration.openshift.io/v1".to_owned(),
+            kind: "MachineConfig".to_owned(),
+            plural: "machineconfigs".to_owned(),
+        };
+        Self {
+            configs: Api::all_with(reads.account(), &kind),
+            subject: None,
+            known: Known::new(),
+            last: None,
+            due: Instant::now(),
+            read_at: None,
+            backoff: Backoff::new(FIRST_PAUSE, EVERY),
+            is_noted: false,
+            found,
+        }
+    }
+
+    /// Follows it until nothing takes or gives anything any more.
+    pub async fn run(
+        mut self,
+        mut findings: watch::Receiver<Option<NodeFinding>>,
+        mut nodes: watch::Receiver<Option<NodeMetadata>>,
+    ) {
+        while !self.found.is_closed() {
+            let config = findings.borrow_and_update().as_ref().and_then(|finding| finding.config.clone());
+            let node = nodes.borrow_and_update().clone();
+            let subject = config.zip(node).and_then(|(config, node)| subject(config, &node));
+            let again = self.step(subject).await;
+            tokio::select! {
+                changed = findings.changed() => if changed.is_err() { return },
+                changed = nodes.changed() => if changed.is_err() { return },
+                () = sleep_until(again) => {}
+            }
+        }
+    }
+
+    /// Takes the state of now, and reads what is due. Gives the time of the next step if nothing changes.
+    async fn step(&mut self, subject: Option<Subject>) -> Instant {
+        let now = Instant::now();
+        let is_other = self.subject.as_ref().map(Subject::key) != subject.as_ref().map(Subject::key);
+        self.subject.clone_from(&subject);
+        let Some(subject) = subject else {
+            self.known.clear();
+            self.last = None;
+            self.hand_on();
+            return now + EVERY;
+        };
+        if is_other {
+            let soonest = self.read_at.map_or(now, |read_at| read_at + SHORTEST);
+            // A config that changes all the time does not put the read off.
+            self.due = self.due.min(soonest.max(now + TOGETHER));
+            // The objects of now are compared, not those that an earlier config was compared with.
+            self.known.clear();
+        }
+        if now >= self.due {
+            self.read(&subject).await;
+        }
+        // What was found about another config is not given up for want of a read.
+        if !self.known.is_empty() || self.backoff.is_failing() && self.last.is_none() {
+            self.last = Some(compared(&subject, &self.known));
+            let again = self.read_at.map_or(self.due, |read_at| read_at + NOT_SAME);
+            let state = self.last.as_ref().map(|last| last.state);
+            let is_other = matches!(state, Some(ConfigState::Differs | ConfigState::Other));
+            if is_other && !self.backoff.is_failing() {
+                self.due = self.due.min(again);
+            }
+        }
+        self.hand_on();
+        self.due
+    }
+
+    /// Reads the MachineConfigs. What cannot be read stays as it is known.
+    async fn read(&mut self, subject: &Subject) {
+        let (mut is_whole, mut has_error) = (true, false);
+        for name in subject.names() {
+            match limited("MachineConfig", self.configs.get(&name)).await {
+                Ok(config) => {
+                    let object = digest(&name, &config);
+                    if let Object::Unusable(reason) = &object {
+                        tracing::warn!(
+                            machine_config = name,
+                            reason,
+                            "The MachineConfig cannot be compared."
+                        );
+                    }
+                    self.known.insert(name, object);
+                }
+                Err(error) => {
+                    let object = match error.code() {
+                        Some(FORBIDDEN) => Some(Object::Forbidden),
+                        Some(NOT_FOUND) => Some(Object::Absent),
+                        _ => None,
+                    };
+                    has_error = true;
+                    let is_new = !std::mem::replace(&mut self.is_noted, true);
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    match &object {
+                        Some(_) if is_new => {
+                            tracing::info!(
+                                error,
+                                "The node's config is not compared with the MachineConfig of the cluster."
+                            );
+                        }
+                        None if is_new => {
+                            tracing::warn!(
+                                error,
+                                "Cannot compare the node's config with the cluster; trying again."
+                            );
+                        }
+                        _ => tracing::debug!(error, "not read again"),
+                    }
+                    match object {
+                        Some(object) => drop(self.known.insert(name, object)),
+                        None => is_whole = false,
+                    }
+                }
+            }
+        }
+        self.is_noted = has_error;
+        let pause = if is_whole {
+            self.backoff.reset();
+            EVERY
+        } else {
+            self.backoff.next_pause()
+        };
+        let now = Instant::now();
+        self.read_at = Some(now);
+        self.due = now + pause;
+    }
+
+    fn hand_on(&self) {
+        self.found.send_if_modified(|known| {
+            let is_other = *known != self.last;
+            known.clone_from(&self.last);
+            is_other
+        });
+    }
+}
+
+fn digest(name: &str, config: &DynamicObject) -> Object {
+    let digest = serde_json::to_vec(config).map_err(|error| error.to_string());
+    let digest = digest.and_then(|bytes| digest_of_object(name, &bytes).map_err(|error| error.to_string()));
+    digest.map_or_else(Object::Unusable, Object::Digest)
+}
+
+/// What is compared, of a sensor's config and a Node; `None` if the Node's annotations name no config.
+fn subject(expected: ExpectedConfig, metadata: &NodeMetadata) -> Option<Subject> {
+    let value = |name: &str| metadata.annotations.get(name).filter(|value| !value.is_empty()).cloned();
+    Some(Subject {
+        expected,
+        current: value(&format!("{PREFIX}currentConfig"))?,
+        desired: value(&format!("{PREFIX}desiredConfig")),
+        state: value(STATE),
+    })
+}
