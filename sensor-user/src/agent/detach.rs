@@ -1,10 +1,11 @@
 //! Removing what a daemon leaves on a host so that its kernel programs run on without it.
 //!
-//! In: the pin directory and the run directory. Out: neither of them, and what was removed; or why not. Without its pin a kernel program
-//! is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay here; the room
-//! `purge` deletes them while the locks are held.
+//! In: the pin, the run and the state directory. Out: neither of the first two, and what was removed; or why not. Without its pin a kernel
+//! program is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay here; the room
+//! `purge` deletes them while the locks are held. No reporter hands in policies of the cluster any more, so these are put aside.
 
 use super::lock::{self, FILE, LockError, Locks};
+use crate::desired::put_aside;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct Detached {
     pub removed: Vec<PathBuf>,
     /// Directories that stay, because they have something in them that is no daemon's.
     pub kept: Vec<PathBuf>,
+    /// The file to which the policies of the cluster were put aside; `None` if there were none.
+    pub aside: Option<PathBuf>,
 }
 
 /// Not everything was removed.
@@ -42,6 +45,14 @@ pub enum DetachError {
         /// Why not.
         source: io::Error,
     },
+    /// The policies of the cluster stay in force for the commands of the host.
+    #[error("cannot put the policies of the cluster aside, in `{state}`: {source}")]
+    Policies {
+        /// The state directory.
+        state: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
 }
 
 /// The directories of a daemon that has ended. While the value exists no other daemon takes them.
@@ -49,24 +60,28 @@ pub enum DetachError {
 pub struct LeftBehind<'a> {
     pins: &'a Path,
     run: &'a Path,
+    state: &'a Path,
     _locks: Locks,
 }
 
 impl<'a> LeftBehind<'a> {
-    /// Locks the pin and the run directory, and the state directory if one is named.
+    /// Locks the pin, the run and the state directory.
     ///
     /// # Errors
     /// A daemon runs, or a directory cannot be locked.
-    pub fn lock(pins: &'a Path, run: &'a Path, state: Option<&Path>) -> Result<Self, DetachError> {
-        Ok(Self { pins, run, _locks: lock::take_left(run, pins, state)? })
+    pub fn lock(pins: &'a Path, run: &'a Path, state: &'a Path) -> Result<Self, DetachError> {
+        Ok(Self { pins, run, state, _locks: lock::take_left(run, pins, state)? })
     }
 
-    /// Detaches all pinned kernel programs and removes both directories.
+    /// Detaches all pinned kernel programs, removes the pin and the run directory, and puts the policies of the cluster aside.
     ///
     /// # Errors
     /// Something cannot be removed. What was removed before stays removed.
     pub fn detach(&self) -> Result<Detached, DetachError> {
-        detach(self.pins, self.run)
+        let mut done = detach(self.pins, self.run)?;
+        done.aside = put_aside(self.state)
+            .map_err(|source| DetachError::Policies { state: self.state.to_owned(), source })?;
+        Ok(done)
     }
 }
 
@@ -119,10 +134,11 @@ fn directories(pins: &Path, start: &str, removed: &mut Vec<PathBuf>) -> Result<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::cluster_policies;
     use tempfile::TempDir;
 
     fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
-        LeftBehind::lock(pins, run, None)?.detach()
+        LeftBehind::lock(pins, run, Path::new("/missing"))?.detach()
     }
 
     /// What a daemon leaves: two links and a map of its object, a link of an older one, and the files of the run directory.
@@ -155,7 +171,7 @@ mod tests {
     #[test]
     fn nothing_is_removed_while_a_daemon_holds_one_of_the_directories() {
         let (_folder, pins, run) = left();
-        let locks = lock::take_left(&run, &pins, None).unwrap();
+        let locks = lock::take_left(&run, &pins, Path::new("/missing")).unwrap();
         let error = detach(&pins, &run).unwrap_err();
         assert!(matches!(error, DetachError::Runs(LockError::Held { .. })), "{error}");
         assert!(pins.join("links-1-lsm/file_open").exists() && run.exists());
@@ -167,11 +183,27 @@ mod tests {
     fn a_daemon_with_other_directories_but_the_same_state_is_seen() {
         let (folder, pins, run) = left();
         fs::write(folder.path().join(FILE), "").unwrap();
-        let locks = lock::take_left(folder.path(), Path::new("/missing"), None).unwrap();
-        let error = LeftBehind::lock(&pins, &run, Some(folder.path())).unwrap_err();
+        let locks = lock::take_left(folder.path(), Path::new("/missing"), Path::new("/missing")).unwrap();
+        let error = LeftBehind::lock(&pins, &run, folder.path()).unwrap_err();
         assert!(matches!(error, DetachError::Runs(LockError::Held { .. })), "{error}");
         drop(locks);
-        LeftBehind::lock(&pins, &run, Some(folder.path())).unwrap();
+        LeftBehind::lock(&pins, &run, folder.path()).unwrap();
+    }
+
+    #[test]
+    fn the_policies_of_the_cluster_are_put_aside_and_those_of_before_stay_until_there_are_others() {
+        let (folder, pins, run) = left();
+        let (file, state) = (cluster_policies(folder.path()), folder.path());
+        let detach = || LeftBehind::lock(&pins, &run, state).unwrap().detach().unwrap().aside;
+        assert_eq!(detach(), None);
+        fs::write(&file, "first").unwrap();
+        let aside = detach().unwrap();
+        assert_eq!((file.exists(), fs::read(&aside).unwrap()), (false, b"first".to_vec()));
+        assert_eq!(detach(), None);
+        assert!(aside.exists());
+        fs::write(&file, "second").unwrap();
+        assert_eq!(detach().as_deref(), Some(&*aside));
+        assert_eq!(fs::read(&aside).unwrap(), b"second");
     }
 
     #[test]

@@ -91,9 +91,12 @@ pub(super) fn take(options: &AgentOptions) -> Result<Locks, LockError> {
 ///
 /// # Errors
 /// A daemon has one of them, or one cannot be locked.
-pub(super) fn take_left(run: &Path, pins: &Path, state: Option<&Path>) -> Result<Locks, LockError> {
+pub(super) fn take_left(run: &Path, pins: &Path, state: &Path) -> Result<Locks, LockError> {
     let mut held = Vec::new();
-    let files = [Some(run), state].into_iter().flatten().map(|directory| directory.join(FILE));
+    let mut directories = vec![run, state];
+    // The state and the run directory may be the same.
+    directories.dedup();
+    let files = directories.into_iter().map(|directory| directory.join(FILE));
     for path in files.chain([pins.to_owned()]) {
         let opened = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(&path);
         match opened {

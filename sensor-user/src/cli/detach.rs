@@ -45,7 +45,7 @@ struct PurgeOptions {
     /// Also delete the forensic log. It is the only record of past changes on this host: copy it first.
     #[arg(long)]
     purge_log: bool,
-    /// State directory, for --purge.
+    /// State directory. The drift policies that a cluster handed in are put aside in it, so that no command of the host uses them.
     #[arg(long, default_value = STATE, value_name = "DIRECTORY")]
     state: PathBuf,
     /// Directory of the forensic log, for --purge-log.
@@ -65,7 +65,7 @@ impl Detach {
             no_network::forbid()?;
         }
         let scope = self.purge.scope();
-        let left = LeftBehind::lock(&self.pins, &self.run, scope.map(|scope| scope.state))?;
+        let left = LeftBehind::lock(&self.pins, &self.run, &self.purge.state)?;
         let purge = scope.map(Purge::prepare).transpose()?;
         text(&left.detach()?, screen)?;
         if let Some(purge) = purge {
@@ -131,6 +131,10 @@ fn text(done: &Detached, screen: &mut Screen) -> io::Result<()> {
     for path in &done.kept {
         let path = clean(&path.to_string_lossy());
         screen.line(&format!("kept {path}: it has entries that no daemon made"))?;
+    }
+    if let Some(path) = &done.aside {
+        let path = clean(&path.to_string_lossy());
+        screen.line(&format!("put the drift policies of the cluster aside, as {path}"))?;
     }
     Ok(())
 }

@@ -23,7 +23,13 @@ use thiserror::Error;
 /// Names in the state directory that are deleted with all that is below them.
 const DIRECTORIES: [&str; 6] = ["apply", "images", "last-config", "last-config.new", "order", "scan"];
 /// Files in the state directory, beside the note of the log's end.
-const FILES: [&str; 4] = ["agent.lock", "canary", "cluster-policies.json", ".cluster-policies.json.new"];
+const FILES: [&str; 5] = [
+    "agent.lock",
+    "canary",
+    "cluster-policies.json",
+    ".cluster-policies.json.new",
+    "cluster-policies.detached.json",
+];
 /// The directory of the quarantine in the state directory.
 const QUARANTINE: &str = "quarantine";
 /// Directories of Holdfast are nested less deeply.

@@ -1,6 +1,7 @@
 //! `detach`.
 
 use crate::world::World;
+use std::fs;
 
 #[test]
 fn detach_lists_what_it_removes_and_what_stays() {
@@ -9,7 +10,10 @@ fn detach_lists_what_it_removes_and_what_stays() {
         world.write(path, "");
     }
     let (pins, run) = (world.at("pins"), world.at("run"));
-    let arguments = ["detach", "--pins", pins.to_str().unwrap(), "--run", run.to_str().unwrap()];
+    let state = world.at("state");
+    let state = state.to_str().unwrap();
+    let arguments =
+        ["detach", "--pins", pins.to_str().unwrap(), "--run", run.to_str().unwrap(), "--state", state];
     let result = world.run(&arguments);
     assert_eq!((result.code, result.err.as_str()), (0, ""));
     let removed = "detached 1 kernel program, removed 1 map\n\
@@ -17,11 +21,43 @@ fn detach_lists_what_it_removes_and_what_stays() {
                    removed [HERE]/pins/maps-v1\n\
                    removed [HERE]/pins\n\
                    removed [HERE]/run\n";
-    let kept = "kept the forensic log in /var/log/holdfast and the state in /var/lib/holdfast\n";
+    let kept = "kept the forensic log in /var/log/holdfast and the state in [HERE]/state\n";
     assert_eq!(result.out, format!("{removed}{kept}"));
     assert!(!pins.exists() && !run.exists());
     let again = world.run(&arguments);
     assert_eq!(again.out, format!("detached 0 kernel programs, removed 0 maps\n{kept}"));
+}
+
+#[test]
+fn after_the_removal_the_policies_of_the_cluster_are_not_in_force_any_more_and_stay_as_evidence() {
+    let world = World::in_sync();
+    let host = world.host("/");
+    world.write(
+        "root/etc/holdfast/machine-configs/a.yaml",
+        &fs::read_to_string(world.at("config/99-worker-app.yaml")).unwrap(),
+    );
+    let policies = r#"{"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicyList", "items": [
+        {"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": {"name": "of-the-cluster"},
+         "spec": {"precedence": 10, "rules": [{"path": "/etc/app/app.conf", "action": "observe"}]}}]}"#;
+    world.write("root/var/lib/holdfast/cluster-policies.json", policies);
+    world.write("root/etc/app/app.conf", "changed");
+    let root = format!("--host-root={}", host.display());
+    let explain = || world.run(&["explain", "/etc/app/app.conf", &root, "-o", "json"]);
+    let before = explain();
+    assert!(before.out.contains(r#""action": "observe""#), "{}{}", before.out, before.err);
+
+    let at = |name: &str| world.at(name).to_str().unwrap().to_owned();
+    let (pins, run, state) = (at("pins"), at("run"), at("root/var/lib/holdfast"));
+    let detached = world.run(&["detach", "--pins", &pins, "--run", &run, "--state", &state]);
+    assert_eq!((detached.code, detached.err.as_str()), (0, ""));
+    let aside = "put the drift policies of the cluster aside, as [HERE]/root/var/lib/holdfast/cluster-policies.detached.json\n";
+    assert!(detached.out.contains(aside), "{}", detached.out);
+    let after = explain();
+    assert!(after.out.contains(r#""action": "degrade""#), "{}{}", after.out, after.err);
+    assert_eq!(
+        fs::read_to_string(world.at("root/var/lib/holdfast/cluster-policies.detached.json")).unwrap(),
+        policies
+    );
 }
 
 #[test]
