@@ -26,7 +26,25 @@ pub const TABLE: &str = "/proc/self/mountinfo";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
     points: BTreeMap<PathBuf, Vec<Box<[u8]>>>,
+    /// The devices at each mount point.
+    devices: BTreeMap<PathBuf, PointDevices>,
     btrfs: bool,
+}
+
+/// The devices of the file systems at a mount point, as the kernel numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PointDevices {
+    /// That of the uppermost mount.
+    mounted: Option<u32>,
+    /// That of the object mounted over. It is the device of the parent mount, also for a mount on top of another one.
+    covered: Option<u32>,
+}
+
+/// The kernel's number of a device in the form `major:minor` (`MKDEV`).
+fn device(text: &[u8]) -> Option<u32> {
+    let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    (major < 1 << 12 && minor < 1 << 20).then_some(major << 20 | minor)
 }
 
 impl MountTable {
@@ -38,7 +56,13 @@ impl MountTable {
     /// Parses the bytes of a mountinfo file (proc(5)). Ignores lines of another form.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut table = Self::default();
+        let by_id: HashMap<&[u8], &[u8]> =
+            mountinfo::mounts(bytes).map(|mount| (mount.id, mount.device)).collect();
         for mount in mountinfo::mounts(bytes) {
+            let covered = by_id.get(mount.parent).copied().and_then(device);
+            // The kernel lists mounts at one point in their order.
+            let devices = PointDevices { mounted: device(mount.device), covered };
+            table.devices.insert(mount.point.clone(), devices);
             let what = [mount.id, mount.device, mount.root, mount.options].join(&b' ');
             table.btrfs |= mount.file_system == Some(b"btrfs");
             table.points.entry(mount.point).or_default().push(what.into());
@@ -49,6 +73,14 @@ impl MountTable {
     /// Whether any mount is a Btrfs.
     pub fn has_btrfs(&self) -> bool {
         self.btrfs
+    }
+
+    /// The devices that the record of a change at a mount point may have, from this table to a later one: that of the object mounted over,
+    /// or that of the root of a mount that was unmounted or changed.
+    fn devices_of_change(&self, later: &Self, point: &Path) -> Vec<u32> {
+        let covered = later.devices.get(point).and_then(|devices| devices.covered);
+        let mounted = self.devices.get(point).and_then(|devices| devices.mounted);
+        covered.into_iter().chain(mounted).collect()
     }
 
     /// Mount points at which this table and another one differ.
@@ -99,16 +131,30 @@ impl AnnouncedMounts {
         self.waiting.push((announced, false));
     }
 
-    /// The announced mount behind a difference at a mount point, found by the inodes that are or were there. If none names
-    /// them, it is the newest, provided that one process made all announced mounts.
-    pub fn of(&mut self, keys: &[InodeKey]) -> Option<&AnnouncedMount> {
+    /// The announced mount behind a difference at a mount point, found by the inodes that are or were there. A mount over an object of a
+    /// file system that was mounted a moment before has an inode that no watch knows yet. Then it is the newest on one of these devices, and
+    /// without such a one the newest of all, provided that one process made all of those.
+    pub fn of(&mut self, keys: &[InodeKey], devices: &[u32]) -> Option<&AnnouncedMount> {
         let by_key = self.waiting.iter().rposition(|(announced, _)| keys.contains(&announced.key));
-        let process = |at: &(AnnouncedMount, bool)| (at.0.actor.pid, at.0.actor.start_ns);
-        let alone = self.waiting.windows(2).all(|pair| process(&pair[0]) == process(&pair[1]));
-        let at = by_key.or_else(|| self.waiting.len().checked_sub(1).filter(|_| alone))?;
+        let has_device = |announced: &AnnouncedMount| devices.contains(&announced.key.dev);
+        let at = match by_key {
+            Some(at) => at,
+            None if self.waiting.iter().any(|(announced, _)| has_device(announced)) => {
+                self.only(has_device)?
+            }
+            None => self.only(|_| true)?,
+        };
         let (announced, shown) = self.waiting.get_mut(at)?;
         *shown = true;
         Some(announced)
+    }
+
+    /// The place of the newest of these announced mounts, if one process made all of them.
+    fn only(&self, is_one: impl Fn(&AnnouncedMount) -> bool) -> Option<usize> {
+        let process = |at: usize| (self.waiting[at].0.actor.pid, self.waiting[at].0.actor.start_ns);
+        let mut places = (0..self.waiting.len()).rev().filter(|at| is_one(&self.waiting[*at].0));
+        let newest = places.next()?;
+        places.all(|at| process(at) == process(newest)).then_some(newest)
     }
 
     /// Whether the table shows all announced mounts.
@@ -234,10 +280,11 @@ impl MountTracker {
         verifier: &mut Verifier,
         verdicts: &mut Verdicts,
     ) {
-        self.table = table;
+        let before = std::mem::replace(&mut self.table, table);
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-        for point in points.iter().filter_map(|point| below(&root, point)) {
-            let announced = self.announced.of(&verifier.keys_at(&point)).cloned();
+        for (of_table, point) in points.iter().filter_map(|point| Some((point, below(&root, point)?))) {
+            let devices = before.devices_of_change(&self.table, of_table);
+            let announced = self.announced.of(&verifier.keys_at(&point), &devices).cloned();
             let mut things = verifier.mount_changed(&point);
             things.retain(|thing| concerns(&verdicts.expectation(*thing).thing, &point));
             // The record of the hierarchy tells of the mount. The things below have one only if they differ.
@@ -250,6 +297,13 @@ impl MountTracker {
                 let own = is_told && !is_hierarchy;
                 if let Some(AnnouncedMount { actor, operation, at_ns, .. }) = announced.clone() {
                     let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
+                    verdicts.add_change(thing, made, false);
+                } else if verdicts.has_changed(thing)
+                    && verdicts.expectation(thing).thing.path().starts_with(&point)
+                {
+                    // The newest change is this one, whoever made it. The actors of those before stay in the list.
+                    let operation = Operation::Mount.name();
+                    let made = AttributedChange { actor: None, operation, at_ns: self.read_at };
                     verdicts.add_change(thing, made, false);
                 }
                 verdicts.verify_soon([thing], ThingChange { own, outside_evidence: true });
@@ -295,7 +349,8 @@ mod tests {
         let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 70, 1));
         waiting.push(announced(8, 80, 2));
-        let mut who = |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }]).map(|found| found.actor.pid);
+        let mut who =
+            |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }], &[]).map(|found| found.actor.pid);
         assert_eq!((who(70), who(80), who(90)), (Some(7), Some(8), None));
         waiting.table_compared(3);
         assert!(waiting.due(3, 3).is_none(), "the table showed both");
@@ -305,13 +360,51 @@ mod tests {
     fn a_point_that_no_record_names_has_the_actor_of_all_records_if_there_is_only_one() {
         let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 0, 1));
-        assert_eq!(waiting.of(&[]).map(|found| found.actor.pid), Some(7));
+        assert_eq!(waiting.of(&[], &[]).map(|found| found.actor.pid), Some(7));
         waiting.push(announced(9, 0, 2));
         waiting.table_compared(PATIENCE_NS + 1);
-        assert_eq!(waiting.of(&[]).map(|found| found.actor.pid), Some(9), "the table showed the first");
+        assert_eq!(waiting.of(&[], &[]).map(|found| found.actor.pid), Some(9), "the table showed the first");
         waiting.push(announced(9, 0, 3));
         waiting.table_compared(PATIENCE_NS + 3);
-        assert!(waiting.of(&[]).is_none());
+        assert!(waiting.of(&[], &[]).is_none());
+    }
+
+    /// A system extension was refreshed: its program unmounted the old overlay (device 2) and mounted a new one (device 3) over a directory of
+    /// the host (device 1). Some of its mounts were in a namespace of its own, and no table shows them.
+    #[test]
+    fn a_mount_over_a_file_system_that_no_watch_knows_yet_has_the_actor_of_its_device() {
+        let on = |pid, dev, at_ns| {
+            let mut announced = announced(pid, u64::from(pid), at_ns);
+            announced.key.dev = dev;
+            announced
+        };
+        let old_inode = [InodeKey { ino: 70, dev: 2, volume: 0 }];
+        let mut waiting = AnnouncedMounts::default();
+        for (dev, at_ns) in [(9, 1), (2, 2), (1, 3)] {
+            waiting.push(on(7, dev, at_ns));
+        }
+        waiting.push(on(8, 3, 4));
+        assert_eq!(waiting.of(&old_inode, &[3]).map(|found| found.actor.pid), Some(8));
+        waiting.push(on(9, 3, 5));
+        assert_eq!(waiting.of(&old_inode, &[3]).map(|found| found.actor.pid), None, "two processes");
+    }
+
+    #[test]
+    fn the_devices_of_a_change_are_that_of_the_object_mounted_over_and_that_of_the_mount_before() {
+        let before = table("22 1 8:1 / / rw - ext4 d rw\n30 22 0:50 / /usr ro - overlay o ro\n");
+        let after = table(
+            "22 1 8:1 / / rw - ext4 d rw\n31 22 0:51 / /usr ro - overlay o ro\n32 31 8:1 /x /usr/a rw - ext4 d rw\n\
+             33 32 0:9 / /usr/a rw - tmpfs t rw\n",
+        );
+        let ext4 = 8 << 20 | 1;
+        let of = |point: &str| before.devices_of_change(&after, Path::new(point));
+        assert_eq!(of("/usr"), [ext4, 50]);
+        assert_eq!(of("/usr/a"), [ext4], "the uppermost mount is on top of another one");
+        assert_eq!(after.devices_of_change(&before, Path::new("/usr/a")), [9], "it was unmounted");
+        assert_eq!(table("22 1 8:1 / / rw - ext4 d rw\n").devices_of_change(&after, Path::new("/x")), [0; 0]);
+        for text in ["", "8", "x:1", "4096:0", "0:1048576", "8:-1"] {
+            assert_eq!(device(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]

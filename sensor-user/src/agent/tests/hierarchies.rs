@@ -7,6 +7,7 @@ use crate::image::{Images, index_extensions};
 use sensor_common::map::InodeKey;
 use sensor_model::record::ThingKind;
 use sensor_model::verdict::VerdictKind;
+use std::path::Path;
 
 const UNLOCKED: &str =
     "rw,relatime - overlay overlay rw,lowerdir=usr,upperdir=/proc/self/fd/7/upper,workdir=w";
@@ -15,9 +16,16 @@ impl Node {
     /// Mounts something at these points: in the daemon's table, and in that of the host's first process.
     fn mount(&self, mounts: &[(&str, &str)]) {
         let root = self.path("root").canonicalize().unwrap();
+        // Each mount has a number and a device of its own, and the nearest one above it as its parent.
+        let parent = |at: usize, point: &str| {
+            let above = mounts[..at].iter().rposition(|(above, _)| Path::new(point).starts_with(above));
+            above.map_or(20, |above| 31 + above)
+        };
         let table = |prefix: &str| {
-            let line = |(point, rest): &(&str, &str)| format!("31 20 0:50 / {prefix}{point} {rest}\n");
-            mounts.iter().map(line).collect::<String>()
+            let line = |(at, (point, rest)): (usize, &(&str, &str))| {
+                format!("{} {} 0:{} / {prefix}{point} {rest}\n", 31 + at, parent(at, point), 50 + at)
+            };
+            mounts.iter().enumerate().map(line).collect::<String>()
         };
         fs::write(self.path("table"), table(&root.to_string_lossy())).unwrap();
         fs::create_dir_all(self.path("root/proc/1")).unwrap();
@@ -117,6 +125,41 @@ async fn a_refresh_of_the_same_extensions_is_one_drift_with_its_own_actor() {
         })
         .collect();
     assert_eq!(actors, [Some("alice".to_owned()), Some("mallory".to_owned())]);
+}
+
+/// The thing has not been verified since the refresh, so its watch has the inode of the old overlay.
+#[tokio::test]
+async fn a_file_that_is_mounted_over_right_after_a_refresh_has_the_actor_of_that_mount() {
+    // The second one: no record names an object of the new overlay, and two processes announced mounts.
+    for (device, login) in [(50, Some("mallory")), (11, None)] {
+        let node = Node::new(&json!({ "path": "/etc/", "image": true, "action": "degrade" }));
+        let mut daemon = watching(&node).await;
+        let merged = "ro,nodev - overlay confext ro,lowerdir=/run/a/etc:/etc";
+        node.mounted(&mut daemon, alice(), &[("/etc", merged)]).await;
+        let announce = |daemon: &mut Daemon, actor: Actor, dev: u32| {
+            daemon.agent.mounts.announced.push(AnnouncedMount {
+                key: InodeKey { ino: 7, dev, volume: 0 },
+                actor,
+                operation: Operation::Mount,
+                at_ns: node.clock.boot_ns(),
+            });
+        };
+        // The refresh mounts over the directory of the host and elsewhere, and then a login over the file in the new overlay.
+        for dev in [8 << 20, 9] {
+            announce(&mut daemon, alice(), dev);
+        }
+        announce(&mut daemon, mallory(), device);
+        node.write("changed");
+        let refreshed = merged.replace("nodev", "nodev,nosuid");
+        node.mount(&[("/etc", &refreshed), (FILE, "rw - tmpfs t rw")]);
+        daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
+        node.settle(&mut daemon).await;
+        node.end(daemon).await;
+        let drifts = node.recorded(RecordKind::Drift);
+        let of_file = drifts.iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
+        let actor = of_file.actor.as_ref().and_then(|actor| actor.login_user.as_deref());
+        assert_eq!(actor, login, "{of_file:?}");
+    }
 }
 
 #[tokio::test]
