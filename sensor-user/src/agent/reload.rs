@@ -206,5 +206,6 @@ fn is_same(one: &Desired, other: &Desired) -> bool {
         && one.ids == other.ids
         && one.sources == other.sources
         && one.digest == other.digest
+        && one.built_from == other.built_from
         && one.waiting == other.waiting
 }

@@ -41,6 +41,9 @@ pub trait HostFacts {
     /// host does not show it.
     fn not_carried(&self, config: &str, declared: &[Expectation], state: &Path) -> Option<NotCarried>;
 
+    /// The config from which the booted image was built, as far as its label shows it.
+    fn built_from(&self, state: &Path) -> Option<String>;
+
     /// The versions of the facts about directories and images now.
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion;
 
@@ -53,8 +56,8 @@ pub trait HostFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelVersion(pub(crate) Vec<Option<FileVersion>>);
 
-/// The versions of what [`HostFacts::directories`] and [`HostFacts::image_things`] give, and where to look for a change. Empty without a
-/// closed directory and without a rule about an image.
+/// The versions of what [`HostFacts::directories`], [`HostFacts::image_things`], [`HostFacts::not_carried`] and [`HostFacts::built_from`] give,
+/// and where to look for a change. Without a closed directory and without a rule about an image it has only the version of the indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoriesVersion {
     /// The databases of packages: of each its inode, size, and times of change in nanoseconds.
@@ -72,8 +75,8 @@ pub struct DirectoriesVersion {
 /// The state of the indexes and of what a scan found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImagesVersion {
-    /// The directory of indexes: another state means other indexes. `None` without a rule about an image or a closed directory, and without
-    /// the directory.
+    /// The directory of indexes: another state means other indexes. `None` without the directory. No policy is needed for it: the booted
+    /// image is compared with the config that it was built from, too.
     pub(crate) indexes: Option<FileVersion>,
     /// The findings: another state means other findings. `None` without a rule that scans, and without findings.
     pub(crate) findings: Option<FileVersion>,

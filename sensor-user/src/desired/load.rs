@@ -35,6 +35,8 @@ pub struct Desired {
     pub sources: Vec<String>,
     /// The digest of what these declare.
     pub digest: String,
+    /// The config from which the booted image was built, if the host shows it.
+    pub built_from: Option<String>,
     /// Kernel arguments that wait for the next boot and are no drift in this one.
     pub waiting: Vec<WaitingArgument>,
     /// The SELinux policy whose labels are expected.
@@ -88,9 +90,10 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
-    compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
-    // Read before the directories: if they change meanwhile, the next comparison finds another version.
+    // Read before the directories and indexes: if they change meanwhile, the next comparison finds another version.
     let directories = host.directories_version(&policy, &inputs.state);
+    compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
+    let built_from = host.built_from(&inputs.state);
     let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
     let mut of_image = host.image_things(&policy, &inputs.state);
     let overruled = Overruled::by(expectations.iter());
@@ -136,6 +139,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
             policy,
             sources,
             digest,
+            built_from,
             waiting,
             labels,
             directories,

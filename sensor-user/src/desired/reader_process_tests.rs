@@ -117,6 +117,7 @@ fn the_daemon_receives_exactly_what_the_process_read() {
         policy: read.policy.clone(),
         sources: read.sources.clone(),
         digest: read.digest.clone(),
+        built_from: Some("rendered-1".to_owned()),
         waiting: read.waiting.clone(),
         labels: read.labels.clone(),
         directories: read.directories.clone(),
@@ -128,12 +129,13 @@ fn the_daemon_receives_exactly_what_the_process_read() {
         policy,
         sources,
         digest,
+        built_from,
         waiting,
         labels,
         directories,
         nothing,
     } = received(&*bytes).unwrap();
-    assert_eq!(digest, read.digest);
+    assert_eq!((digest, built_from.as_deref()), (read.digest, Some("rendered-1")));
     assert!(nothing && !read.nothing);
     assert_eq!(expectations, read.expectations);
     assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));

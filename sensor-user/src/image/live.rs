@@ -36,9 +36,6 @@ const HISTORY: usize = 160;
 
 /// The state of the indexes now.
 pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
-    if !policy.expects_image() && policy.closed().next().is_none() {
-        return ImagesVersion::default();
-    }
     // A new index gets its name by a rename, which changes the directory.
     let indexes = lstat(Images::of(state).path()).ok().map(|stat| version_of(&stat));
     let findings = policy.scans_image().then(|| ScanFiles::of(state).findings_version()).flatten();

@@ -47,6 +47,10 @@ impl HostFacts for Observer {
         image::not_carried(self, state, config, declared)
     }
 
+    fn built_from(&self, state: &Path) -> Option<String> {
+        image::booted_image(self, &image::Images::of(state))?.config
+    }
+
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion {
         DirectoriesVersion {
             images: image::version(policy, state),

@@ -5,9 +5,12 @@ use crate::{
     world::{RunResult, World},
 };
 use holdfast::{
+    desired::{DaemonInputs, Desired, HostFacts as _, NamedSources, load},
     image::{Images, booted_image},
     observation::Observer,
 };
+use sensor_model::drift_policy::DriftPolicy;
+use sensor_model::expectation::Expected;
 use sensor_model::status::BootedImage;
 use serde_json::json;
 use std::fs;
@@ -138,4 +141,55 @@ fn an_image_that_lacks_files_of_the_config_that_it_was_built_from_is_a_differenc
     assert_eq!(check("rendered-1", "other", app, 0o644), [""; 0], "it was built from another config");
     fs::remove_dir_all(world.at("state")).unwrap();
     assert_eq!(check("rendered-0", "other", app, 0o644), [""; 0], "nothing is known of the image");
+}
+
+/// Without a rule about the image, and also if the index comes after the daemon.
+#[test]
+fn a_new_index_has_the_image_compared_with_its_config_again() {
+    let (world, digest) = World::in_sync();
+    world.boot(&digest);
+    let config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": { "name": "rendered-0" },
+        "spec": {
+            "osImageURL": format!("os.example/os@{digest}"),
+            "config": {
+                "ignition": { "version": "3.4.0" },
+                "storage": { "files": [{ "path": "/etc/motd", "contents": { "source": "data:,other" } }] },
+            },
+        },
+    });
+    fs::write(world.at("config.yaml"), config.to_string()).unwrap();
+    let state = world.at("state");
+    let (indexes, away) = (state.join("images"), world.at("away"));
+    fs::rename(&indexes, &away).unwrap();
+    let observer = Observer::new(&world.at("root")).unwrap();
+    let named = NamedSources {
+        root: world.at("root"),
+        state: Some(state.clone()),
+        configs: vec![world.at("config.yaml")],
+        policies: Vec::new(),
+        allow_unknown: false,
+    };
+    let inputs = named.daemon_inputs(DaemonInputs::default(), |_| Vec::new());
+    let lacking = |desired: &Desired| {
+        desired.expectations.iter().find_map(|one| match &one.expected {
+            Expected::OsImage(image) => image.not_carried.as_ref().map(|found| found.paths.clone()),
+            _ => None,
+        })
+    };
+    let version = || observer.directories_version(&DriftPolicy::default(), &state);
+    let before = load(&inputs, &observer).unwrap();
+    assert_eq!((lacking(&before), &before.built_from, version()), (None, &None, before.directories.clone()));
+    fs::rename(&away, &indexes).unwrap();
+    assert_ne!(
+        version(),
+        before.directories,
+        "the daemon sees the index at its next beat, and reads the config again"
+    );
+    let after = load(&inputs, &observer).unwrap();
+    assert_eq!(
+        (lacking(&after), after.built_from.as_deref()),
+        (Some(vec!["/etc/motd".to_owned()]), Some("rendered-0"))
+    );
+    assert_eq!(version(), after.directories);
 }
