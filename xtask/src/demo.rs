@@ -60,7 +60,8 @@ pub(crate) fn run(story: Story, series: &str, profile: Profile) -> Result<()> {
     let mut vm = Vm::new(kernel, scenario);
     if story == Story::Cluster {
         let reporter = dist::build_cluster(profile)?;
-        let programs = ImagePrograms { holdfast: &holdfast, reporter: &reporter, busybox: parts.busybox() };
+        let programs =
+            ImagePrograms { holdfast: &holdfast, reporter: &reporter, profile, busybox: parts.busybox() };
         vm.files.extend(cluster::files(programs)?);
     }
     vm.add_file(holdfast, HOLDFAST)?;

@@ -111,6 +111,7 @@ impl Selection {
                 vm::cluster::files(ImagePrograms {
                     holdfast: program,
                     reporter: &reporter,
+                    profile: self.profile,
                     busybox: parts.busybox(),
                 })?
             }

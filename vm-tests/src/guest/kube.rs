@@ -11,7 +11,8 @@ use serde_json::Value;
 
 pub use super::api::HOST;
 use super::files::{MODULES, load_module};
-use super::{Context, api, run, shell, wait};
+pub use super::image::{ARCHIVE, DIGEST};
+use super::{Context, api, image, run, shell, wait};
 
 /// Where the host puts the kubeconfigs.
 pub const ADMIN: &str = "/etc/kubernetes/admin.kubeconfig";
@@ -23,7 +24,7 @@ pub const PORT: &str = "/etc/kubernetes/port";
 pub const AUDIT: &str = "/etc/kubernetes/audit";
 /// The port of the kubelet.
 pub const KUBELET_PORT: u16 = 10250;
-/// The folder of the container images, as archives.
+/// The folder of the container images beside the product's own, as archives.
 pub const IMAGES: &str = "/opt/holdfast/images";
 /// The folder of the manifests: that of `deploy/`.
 pub const DEPLOY: &str = "/opt/holdfast/deploy";
@@ -67,19 +68,19 @@ pub fn join(context: &mut Context) -> Result<()> {
         let path = entry?.path();
         run("ctr", &["-n", "k8s.io", "images", "import", &path.to_string_lossy()])?;
     }
+    image::import()?;
     context.note("kubelet starts");
     kubelet()
 }
 
-/// The same after a reboot: everything is on the disk.
+/// The same after a reboot or a soft reboot: everything is on the disk.
 pub fn rejoin() -> Result<()> {
     containerd()?;
     kubelet()
 }
 
 fn containerd() -> Result<()> {
-    modules()?;
-    network()?;
+    connect()?;
     run("systemctl", &["start", "containerd.service"]).map(drop)
 }
 
@@ -98,6 +99,12 @@ fn modules() -> Result<()> {
     order.lines().filter_map(|line| line.split_once(": ")).try_for_each(|(name, _)| load_module(name))
 }
 
+/// Gives a guest without containerd and kubelet the way to the API server.
+pub fn connect() -> Result<()> {
+    modules()?;
+    network()
+}
+
 /// Gives the guest its address, and sends connections to the service `kubernetes` to the API server, as kube-proxy does.
 fn network() -> Result<()> {
     let mut links =
@@ -106,7 +113,7 @@ fn network() -> Result<()> {
     let port = fs::read_to_string(PORT).with_context(|| format!("cannot read {PORT}"))?;
     let target = format!("{HOST}:{}", port.trim());
     shell(&format!(
-        "ip link set {link} up && ip address add {ADDRESS}/24 dev {link} && ip route add default via {HOST} && \
+        "ip link set {link} up && ip address replace {ADDRESS}/24 dev {link} && ip route replace default via {HOST} && \
          sysctl -q -w net.ipv4.ip_forward=1 && \
          iptables -t nat -A OUTPUT -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target} && \
          iptables -t nat -A PREROUTING -d {SERVICE}/32 -p tcp --dport 443 -j DNAT --to-destination {target}"
@@ -199,7 +206,9 @@ pub fn kustomization(from: &str) -> Result<String> {
     let minor = version["minor"].as_str().context("the API server names no release")?;
     let is_impersonated = minor.trim_end_matches('+').parse::<u32>()? >= IMPERSONATION;
     let with_reads = format!("{COMPONENTS}../components/plain-reads, ");
-    Ok(if is_impersonated { kustomization } else { kustomization.replace(COMPONENTS, &with_reads) })
+    let kustomization =
+        if is_impersonated { kustomization } else { kustomization.replace(COMPONENTS, &with_reads) };
+    image::in_kustomization(&kustomization)
 }
 
 /// Applies a kustomization in the folder [`OVERLAY`].
@@ -207,16 +216,6 @@ pub fn apply(kustomization: &str) -> Result<()> {
     fs::create_dir_all(OVERLAY)?;
     fs::write(format!("{OVERLAY}/kustomization.yaml"), kustomization)?;
     kubectl(&["apply", "--server-side", "-k", OVERLAY]).map(drop)
-}
-
-/// The folder with the files of the product's image.
-pub fn image() -> Result<&'static str> {
-    const FOLDER: &str = "/run/holdfast-image";
-    if !fs::exists(format!("{FOLDER}/holdfast-cluster"))? {
-        fs::create_dir_all(FOLDER)?;
-        run("ctr", &["-n", "k8s.io", "images", "mount", "localhost/holdfast:1", FOLDER])?;
-    }
-    Ok(FOLDER)
 }
 
 /// What people would look at when a pod does not start.

@@ -5,7 +5,7 @@
 //! then, and start each scenario from the saved state.
 //!
 //! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod;
-//! `pod` makes the containers of one without a kubelet. `api` reads the cluster's objects, and `programs` lists the kernel programs.
+//! `pod` makes the containers of one without a kubelet, and `image` has the pod's image. `api` reads the cluster's objects, and `programs` lists the kernel programs.
 //! `status` and `page` read what it publishes, `prometheus` what a Prometheus on the
 //! host has of it. `disks` mounts file systems, `bus` sends messages on D-Bus, `hang` prints what the threads of a slow guest wait for, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
@@ -20,6 +20,7 @@ pub mod disks;
 pub mod files;
 pub mod fuse;
 pub(crate) mod hang;
+pub mod image;
 pub mod kube;
 pub mod ostree;
 pub mod page;

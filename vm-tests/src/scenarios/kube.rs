@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{kube_alerts, kube_people, kube_policy, kube_remove};
 use crate::guest::kube::{self, NODE};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
-use crate::guest::{Context, run, wait};
+use crate::guest::{Context, image, run, wait};
 
 /// The file that is edited.
 const FILE: &str = "/etc/chrony.conf";
@@ -39,6 +39,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         shown(&["-n", "holdfast-system", "get", "pods"])?
     ));
     context.check("pod_is_ready", Ok(pod.clone()));
+    context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
     context.check("sensor_runs_under_its_apparmor_profile", profile());
     let report = state("InSync")?;
     context.note(format!("## The node matches its MachineConfig\n{}", shown(&["get", "driftreports"])?));
@@ -126,7 +127,7 @@ fn still_reports() -> Result<String> {
 
 /// Makes the example config the one that the Machine Config Operator's daemon stored: without `kind` and `apiVersion`, and with no
 /// other config on the node.
-fn store_as_operator() -> Result<()> {
+pub(super) fn store_as_operator() -> Result<()> {
     let config = format!("{CONFIGS}/{CONFIG_NAME}.yaml");
     let text = fs::read_to_string(&config).with_context(|| format!("cannot read {config}"))?;
     let is_stored = |line: &&str| !["apiVersion:", "kind:"].iter().any(|key| line.starts_with(key));

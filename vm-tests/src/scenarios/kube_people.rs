@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::guest::agent::HOLDFAST;
 use crate::guest::kube::{self, ADMIN, AUDIT, HOST, NODE, kubectl};
 use crate::guest::service::CONFIG_NAME;
-use crate::guest::{Context, run, wait};
+use crate::guest::{Context, image, run, wait};
 
 /// How long each step may take in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -47,13 +47,13 @@ pub(super) fn plugin(context: &mut Context, file: &str) {
 
 /// `kubectl holdfast` from the product's image.
 fn command(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(format!("{}/holdfast-cluster", kube::image()?));
+    let mut command = Command::new(format!("{}/holdfast-cluster", image::files()?));
     command.arg("kubectl").args(arguments).env("KUBECONFIG", ADMIN);
     Ok(command)
 }
 
 /// Runs `kubectl holdfast`. Gives its output if the exit code is the expected one.
-fn holdfast(code: i32, arguments: &[&str]) -> Result<String> {
+pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<String> {
     let out = command(arguments)?.output()?;
     let (printed, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     ensure!(out.status.code() == Some(code), "{arguments:?}: {}: {printed}{error}", out.status);

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
 use crate::guest::service::{CONFIG, CONFIG_NAME, CONFIGS};
-use crate::guest::{Context, run, shell, wait};
+use crate::guest::{Context, image, run, shell, wait};
 
 /// How long a rollout may take in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(110);
@@ -32,7 +32,7 @@ const REMOVE: &str = r#"
 resources: [../base]
 components: [../components/apparmor, ../components/purge]
 images:
-- {name: holdfast, newName: localhost/holdfast, newTag: "1"}
+- {name: holdfast, newName: localhost/holdfast, digest: "sha256:DIGEST"}
 patches:
 - target: {kind: DaemonSet}
   patch: |
@@ -144,7 +144,7 @@ fn detached() -> Result<String> {
     for path in LEFT {
         ensure!(Path::new(path).exists(), "{path} does not exist before the removal");
     }
-    kube::apply(REMOVE)?;
+    kube::apply(&image::in_kustomization(REMOVE)?)?;
     let log = wait::until("the pod that detaches to be ready", LIMIT, || {
         let pods = kube::daemonset_pods()?;
         let done = pods["items"].as_array().into_iter().flatten().find(|pod| {
@@ -167,7 +167,7 @@ fn detached() -> Result<String> {
 
 /// `holdfast-cluster remove` removes conditions, report and Lease.
 fn taken_back() -> Result<String> {
-    let printed = shell(&format!("KUBECONFIG={ADMIN} {}/holdfast-cluster remove", kube::image()?))?;
+    let printed = shell(&format!("KUBECONFIG={ADMIN} {}/holdfast-cluster remove", image::files()?))?;
     let node = kube::get("node", NODE)?;
     for kind in ["ConfigDrift", "holdfast.dev/SensorReady"] {
         ensure!(kube::condition(&node, kind).is_none(), "the Node still has {kind}: {printed}");

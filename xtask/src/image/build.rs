@@ -1,10 +1,10 @@
 //! The build of the image.
 //!
-//! In: the working tree. Out: the archive, the list of components and the digest as files of `target/dist`. An image above its size
-//! limit is an error.
+//! In: the working tree, or its programs. Out: the archive, the list of components and the digest as files of `target/dist`. An image
+//! above its size limit is an error.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -26,19 +26,43 @@ const DATE: &str = "SOURCE_DATE_EPOCH";
 /// The commit of the sources, where the build is told: also shown by the metric of the build.
 const COMMIT: &str = "HOLDFAST_COMMIT";
 
-/// Builds the programs as they are shipped, and the image of them. Gives the digest of its manifest: `sha256:` and 64 digits. A registry
-/// has the image under it.
-pub(crate) fn build() -> Result<String> {
-    let programs = [dist::build_holdfast(Profile::Release)?, dist::build_cluster(Profile::Release)?];
+/// A built image.
+#[derive(Debug)]
+pub(crate) struct BuiltImage {
+    /// The OCI archive.
+    pub(crate) archive: PathBuf,
+    /// The digest of its manifest: `sha256:` and 64 digits. A registry has the image under it.
+    pub(crate) digest: String,
+}
+
+/// Builds the programs as they are shipped, and the image of them.
+pub(crate) fn build() -> Result<BuiltImage> {
+    of_programs(
+        &dist::build_holdfast(Profile::Release)?,
+        &dist::build_cluster(Profile::Release)?,
+        Profile::Release,
+    )
+}
+
+/// Builds the image of two programs that were built by this profile.
+pub(crate) fn of_programs(holdfast: &Path, cluster: &Path, profile: Profile) -> Result<BuiltImage> {
+    let folder = tempfile::tempdir().context("cannot make a folder for the image")?;
+    // Programs that are not shipped have other names here.
+    let programs = [(holdfast, "holdfast"), (cluster, "holdfast-cluster")].map(|(program, name)| {
+        let place = folder.path().join(name);
+        fs::copy(program, &place).with_context(|| format!("cannot copy {}", program.display()))?;
+        anyhow::Ok(place)
+    });
+    let [holdfast, cluster] = programs;
+    let programs = [holdfast?, cluster?];
+    let name = image_name(profile);
     let list = sbom::of_programs(&programs)?;
-    let list_name = format!("holdfast-{VERSION}.cdx.json");
+    let list_name = format!("{name}.cdx.json");
     dist::deliver(list.as_bytes(), 0o644, &list_name)?;
 
     let date = date()?;
     let labels = labels(date, &list_name, &hex::encode(Sha256::digest(&list)))?;
-    let cache = Cache::open()?;
-    let folder = tempfile::tempdir().context("cannot make a folder for the image")?;
-    let buildah = Buildah::ensure(&cache, folder.path())?;
+    let buildah = Buildah::ensure(&Cache::open()?, folder.path())?;
     say("image", &buildah.version()?);
     let spec = ImageSpec { programs: &programs, user: USER, labels: &labels, date, tag: VERSION };
     let layout = buildah.image(&spec)?;
@@ -51,10 +75,19 @@ pub(crate) fn build() -> Result<String> {
         LIMIT / 1024
     );
     let digest = digest_of(&layout)?;
-    dist::deliver(&archive, 0o644, &format!("holdfast-{VERSION}.oci.tar"))?;
-    dist::deliver(format!("{digest}\n").as_bytes(), 0o644, &format!("holdfast-{VERSION}.digest"))?;
+    let archive = dist::deliver(&archive, 0o644, &format!("{name}.oci.tar"))?;
+    dist::deliver(format!("{digest}\n").as_bytes(), 0o644, &format!("{name}.digest"))?;
     say("image", &digest);
-    Ok(digest)
+    Ok(BuiltImage { archive, digest })
+}
+
+/// The name of the image's files. One of programs that are not shipped has another name.
+fn image_name(profile: Profile) -> String {
+    match profile {
+        Profile::Release => format!("holdfast-{VERSION}"),
+        Profile::Merge => format!("holdfast-merge-{VERSION}"),
+        Profile::Dev => format!("holdfast-debug-{VERSION}"),
+    }
 }
 
 /// The date of the image and of the files in it, in seconds.
@@ -121,8 +154,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use serde_json::json;
-
-    use std::path::PathBuf;
 
     use super::*;
 

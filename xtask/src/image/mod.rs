@@ -10,6 +10,6 @@ mod registry_tests;
 mod reproducible;
 mod sbom;
 
-pub(crate) use build::build;
+pub(crate) use build::{build, of_programs};
 pub(crate) use buildah::{Buildah, Step};
 pub(crate) use reproducible::check as check_reproducible;

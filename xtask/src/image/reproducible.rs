@@ -20,7 +20,7 @@ const COPY: &str = "second-build/source";
 
 /// Builds the image here and in a copy, and compares. The copy stays if something differs.
 pub(crate) fn check() -> Result<()> {
-    let digest = build()?;
+    let digest = build()?.digest;
     let copy = dist::target_dir().join(COPY);
     remove_tree(&copy)?;
     copy_sources(&dist::root(), &copy)?;

@@ -11,20 +11,21 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use tempfile::TempDir;
 use vm_tests::guest::api::PROXY;
-use vm_tests::guest::kube::{ADDRESS, ADMIN, AUDIT, DEPLOY, IMAGES, KUBELET, KUBELET_PORT, NODE, PORT};
+use vm_tests::guest::kube::{
+    ADDRESS, ADMIN, ARCHIVE, AUDIT, DEPLOY, DIGEST, IMAGES, KUBELET, KUBELET_PORT, NODE, PORT,
+};
 use vm_tests::guest::prometheus;
 
 use super::audit::AuditLog;
 use super::egress::Egress;
 use super::payload::Payload;
 use super::prometheus::Prometheus;
-use crate::dist;
+use crate::dist::{self, Profile};
+use crate::image as product;
 use crate::kube::image::{self, ImageConfig, ImageFile};
 use crate::kube::{ClientPlace, ControlPlane, KubeAssets, LoggedProcess, User, Wanted, free_ports};
 use crate::tools::PackageTree;
 
-/// The name of the product's image in guests; `vm-tests/kube/kustomization.yaml` has it too.
-const IMAGE: &str = "localhost/holdfast:1";
 /// The name of the image with busybox; `vm-tests/kube/editor.yaml` has it too.
 const TOOLS: &str = "localhost/tools:1";
 
@@ -35,6 +36,8 @@ pub(crate) struct ImagePrograms<'a> {
     pub(crate) holdfast: &'a Path,
     /// The reporter.
     pub(crate) reporter: &'a Path,
+    /// The profile by which both were built.
+    pub(crate) profile: Profile,
     /// The shell of other people's pods.
     pub(crate) busybox: &'a Path,
 }
@@ -122,16 +125,19 @@ impl Cluster {
 /// What each guest with a kubelet gets: the container images, and the manifests.
 pub(crate) fn files(programs: ImagePrograms<'_>) -> Result<Vec<Payload>> {
     let folder = dist::root().join("target/dist");
-    let program = |path: &Path, name: &str| -> Result<ImageFile> {
-        let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(ImageFile { path: name.to_owned(), mode: 0o755, content })
-    };
-    let product =
-        [program(programs.holdfast, "/holdfast")?, program(programs.reporter, "/holdfast-cluster")?];
-    let product = image::image_tar(IMAGE, &product, &ImageConfig::default())?;
-    let tools = image::image_tar(TOOLS, &[program(programs.busybox, "/busybox")?], &ImageConfig::default())?;
-    let mut files = Vec::new();
-    for (name, archive) in [("pause.tar", image::pause()?), ("holdfast.tar", product), ("tools.tar", tools)] {
+    let busybox =
+        fs::read(programs.busybox).with_context(|| format!("cannot read {}", programs.busybox.display()))?;
+    let busybox = ImageFile { path: "/busybox".to_owned(), mode: 0o755, content: busybox };
+    let tools = image::image_tar(TOOLS, &[busybox], &ImageConfig::default())?;
+    // The very image that is shipped; before a merge its programs are those of guests.
+    let product = product::of_programs(programs.holdfast, programs.reporter, programs.profile)?;
+    let digest = product.archive.with_file_name("guest-image.digest");
+    fs::write(&digest, product.digest).with_context(|| format!("cannot write {}", digest.display()))?;
+    let mut files = vec![
+        Payload { source: product.archive, place: ARCHIVE.to_owned(), mode: 0o644 },
+        Payload { source: digest, place: DIGEST.to_owned(), mode: 0o644 },
+    ];
+    for (name, archive) in [("pause.tar", image::pause()?), ("tools.tar", tools)] {
         let source = folder.join(format!("guest-{name}"));
         fs::write(&source, archive).with_context(|| format!("cannot write {}", source.display()))?;
         files.push(Payload { source, place: format!("{IMAGES}/{name}"), mode: 0o644 });
