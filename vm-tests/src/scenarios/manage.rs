@@ -1,45 +1,33 @@
 //! The mode `manage` on a real kubelet: the `DaemonSet` applies what the annotations of its Node ask for.
 //!
 //! In: a node that joins the control plane on the host. The scenario plays the controllers: it makes MachineConfigs, writes
-//! `desiredConfig`, and answers requests for a drain. Out: a check for an apply with a restart, one with a drain, and one with a
-//! reboot, which ends in the second boot.
+//! `desiredConfig`, and answers requests for a drain. Out: a check for an apply with a restart, one with a drain, one through a rollout
+//! of the `DaemonSet`, and one with a reboot, which ends in the second boot; and checks of the plan that the cluster shows.
+
+mod node;
+mod planned;
+mod rollout;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::guest::kube::{self, DEPLOY, NODE};
 use crate::guest::service::{CONFIG, CONFIG_NAME, prepare};
-use crate::guest::{Context, api, run, wait};
+use crate::guest::{Context, api, image, run, wait};
+use node::{
+    DRAIN, LIMIT, REBOOT, RESTART, ROLLOUT, annotate, annotation, apply_object, configured, is_done, seen,
+    until,
+};
 
-/// How long one step of the handshake may take in an emulated guest.
-const LIMIT: Duration = Duration::from_secs(100);
-/// The prefix of the annotations.
-const MCO: &str = "machineconfiguration.openshift.io";
 /// The boot id of the first boot.
 const NOTE: &str = "/var/lib/holdfast-scenario-boot";
 /// The policy of the cluster: one file needs a restart, one a drain, and every other change a reboot.
 const POLICY: &str = "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\nspec:\n  \
      nodeDisruptionPolicy:\n    files:\n    - path: /etc/ssh/sshd_config.d/40-baseline.conf\n      actions:\n      - {type: Restart, \
      restart: {serviceName: ssh.service}}\n    - path: /etc/chrony.conf\n      actions:\n      - {type: Drain}\n";
-
-/// A change of the example config: the name of the config, and what it replaces by what.
-struct Change {
-    name: &'static str,
-    replaces: (&'static str, &'static str),
-}
-
-/// The configs, each with the changes of those before it.
-const RESTART: Change = Change {
-    name: "rendered-restart",
-    replaces: ("X11Forwarding%20no%0A", "X11Forwarding%20no%0AMaxAuthTries%203%0A"),
-};
-const DRAIN: Change = Change { name: "rendered-drain", replaces: ("time2.example.com", "time3.example.com") };
-const REBOOT: Change =
-    Change { name: "rendered-reboot", replaces: ("kptr_restrict%20%3D%202", "kptr_restrict%20%3D%201") };
 
 /// The scenario, in both boots.
 pub(super) fn kubelet(context: &mut Context) -> Result<()> {
@@ -69,12 +57,19 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     apply_object(CONFIG)?;
     annotate("desiredConfig", CONFIG_NAME)?;
     let pod = kube::deploy(context, "overlays/manage")?;
+    context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
     context.check("pod_is_ready", Ok(pod));
     context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
     let manifest = configured(CONFIG, &RESTART);
     context.check("an_apply_with_a_restart", with_restart(&manifest));
+    context.check("kubectl_holdfast_plan_says_that_nothing_is_planned", planned::nothing(RESTART.name));
     let manifest = configured(&manifest, &DRAIN);
+    let shown = planned::while_drift_blocks(&manifest);
+    context.check("kubectl_holdfast_plan_shows_the_plan_that_drift_blocks", shown);
     context.check("an_apply_with_a_drain", with_drain(&manifest));
+    let manifest = configured(&manifest, &ROLLOUT);
+    let survived = rollout::survives(&manifest);
+    context.check("an_apply_survives_a_rollout_and_a_crash_and_the_new_pods_sensor_ends_it", survived);
     let manifest = configured(&manifest, &REBOOT);
     fs::write(NOTE, fs::read_to_string("/proc/sys/kernel/random/boot_id")?)?;
     apply_object(&manifest)?;
@@ -84,55 +79,6 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         // The boot ends here. If it does not, the host's time limit ends the scenario.
         std::thread::park();
     }
-}
-
-/// A manifest with another name and a change.
-fn configured(manifest: &str, change: &Change) -> String {
-    let (before, after) = change.replaces;
-    let name = manifest.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap_or_default();
-    manifest
-        .replace(&format!("  name: {name}\n"), &format!("  name: {}\n", change.name))
-        .replace(before, after)
-}
-
-fn apply_object(manifest: &str) -> Result<()> {
-    fs::write("/run/object.yaml", manifest)?;
-    kube::kubectl(&["apply", "--server-side", "-f", "/run/object.yaml"]).map(drop)
-}
-
-/// Writes an annotation as a controller does.
-fn annotate(name: &str, value: &str) -> Result<()> {
-    kube::kubectl(&["annotate", "--overwrite", "node", NODE, &format!("{MCO}/{name}={value}")]).map(drop)
-}
-
-/// An annotation of the Node.
-fn annotation(name: &str) -> Result<Option<String>> {
-    let node = kube::get("node", NODE)?;
-    Ok(node["metadata"]["annotations"][format!("{MCO}/{name}")].as_str().map(str::to_owned))
-}
-
-fn until(name: &str, wanted: &str) -> Result<()> {
-    wait::until(&format!("the annotation {name} to be {wanted}"), LIMIT, || {
-        Ok((annotation(name)?.as_deref() == Some(wanted)).then_some(()))
-    })
-    .with_context(seen)
-}
-
-/// What people would look at.
-fn seen() -> String {
-    let node = kube::get("node", NODE).unwrap_or_default();
-    let unit = run("journalctl", &["-u", "holdfast-apply.service", "-n", "60", "--no-pager", "-o", "cat"]);
-    format!("{}\n{}\n{}", node["metadata"]["annotations"], unit.unwrap_or_default(), kube::pods())
-}
-
-fn is_done(config: &str) -> Result<String> {
-    until("currentConfig", config)?;
-    until("state", "Done")?;
-    let report = wait::until("the report to say in sync", LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| report["status"]["state"] == "InSync"))
-    })?;
-    ensure!(report["status"]["plan"].is_null(), "the plan stays: {report}");
-    Ok(config.to_owned())
 }
 
 /// The service runs anew, and the file is the new one.
@@ -168,6 +114,7 @@ fn with_drain(manifest: &str) -> Result<String> {
     annotate("desiredConfig", DRAIN.name)?;
     until("desiredDrain", &format!("drain-{}", DRAIN.name))?;
     ensure!(fs::read_to_string("/etc/chrony.conf")? == before, "it wrote before the drain");
+    planned::is_shown(DRAIN.name, &["drain", "write"], true).context("the plan of a node that is drained")?;
     let report = drained(DRAIN.name)?;
     is_done(DRAIN.name)?;
     until("desiredDrain", &format!("uncordon-{}", DRAIN.name))?;
