@@ -282,14 +282,12 @@ fn apply(node: &Node) -> Result<String> {
 }
 
 /// In the mode `manage` a unit of systemd writes back, with a copy of the program. The policy lets systemd start only a file with the label of a
-/// program. The sensor of that mode gives up `CAP_DAC_OVERRIDE` and reads with `CAP_DAC_READ_SEARCH`, which
-/// the service does not have.
+/// program. The sensor of that mode gives up `CAP_DAC_OVERRIDE` and reads with `CAP_DAC_READ_SEARCH`.
 fn ordered(node: &Node) -> Result<String> {
     fs::create_dir_all("/etc/systemd/system/holdfast.service.d")?;
     fs::write(
         "/etc/systemd/system/holdfast.service.d/manage.conf",
-        "[Service]\nExecStart=\nExecStart=/usr/local/bin/holdfast agent --mode manage --reporter-uid 4711\n\
-         CapabilityBoundingSet=CAP_DAC_READ_SEARCH\n",
+        "[Service]\nExecStart=\nExecStart=/usr/local/bin/holdfast agent --mode manage --reporter-uid 4711\n",
     )?;
     let before = node.records()?.len();
     shell("systemctl daemon-reload && systemctl restart holdfast.service")?;
