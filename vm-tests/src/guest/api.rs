@@ -20,6 +20,18 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The object at a path of the API.
 pub fn get(path: &str) -> Result<Value> {
+    serde_json::from_str(&body(path)?).with_context(|| format!("no JSON at {path}"))
+}
+
+/// The changes that a watch gives, whose path has a limit of its time.
+pub fn watch(path: &str) -> Result<Vec<Value>> {
+    let body = body(path)?;
+    let changes = body.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+    changes.with_context(|| format!("no JSON at {path}: {body}"))
+}
+
+/// The answer to a request for a path.
+fn body(path: &str) -> Result<String> {
     let mut stream = connect(PROXY)?;
     stream.set_read_timeout(Some(LIMIT))?;
     // An answer in HTTP/1.0 is not in chunks, and ends with the connection.
@@ -28,7 +40,7 @@ pub fn get(path: &str) -> Result<Value> {
     stream.read_to_string(&mut answer).with_context(|| format!("no answer to GET {path}"))?;
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("GET {path}: {answer}"))?;
     ensure!(head.lines().next().is_some_and(|line| line.contains(" 200 ")), "GET {path}: {body}");
-    serde_json::from_str(body).with_context(|| format!("no JSON at {path}"))
+    Ok(body.to_owned())
 }
 
 /// A connection to the port in a file, on the host's loopback.

@@ -59,6 +59,7 @@ mod soft_reboot;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod units;
 mod upgrade;
 pub(crate) mod vectors;
 mod watched;
@@ -202,6 +203,20 @@ pub static SCENARIOS: &[Scenario] = &[
         reboots: true,
         limit: 900,
         run: manage::kubelet,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "units",
+        shows: "a reporter as a unit beside the service: another process of its user is refused, and while the clock is wrong nothing is lost or \
+                said twice",
+        guest: Guest::Kube,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(
+            &[],
+            "as `daemonset-people`; the part `control plane` has an API server that does not answer before a merge",
+        )),
+        limit: 600,
+        run: units::systemd,
         ..Scenario::USUAL
     },
     Scenario {

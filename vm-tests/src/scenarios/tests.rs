@@ -41,6 +41,7 @@ fn every_other_scenario_runs_on_one_kernel_before_a_merge_and_on_all_it_can_with
             "power-cut",
             "daemonset-people",
             "manage",
+            "units",
             "ostree-failures",
             "demo-image",
         ];
