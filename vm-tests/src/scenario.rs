@@ -21,11 +21,14 @@ pub enum Guest {
     Selinux,
     /// That of `Systemd` as a Kubernetes node, with containerd and kubelet. Its control plane runs on the host.
     Kube,
+    /// The same on the newer Debian, whose systemd has soft reboots.
+    KubeTrixie,
 }
 
 impl Guest {
     /// Those with a root disk.
-    pub const WITH_A_DISK: [Self; 5] = [Self::Systemd, Self::Trixie, Self::Ostree, Self::Selinux, Self::Kube];
+    pub const WITH_A_DISK: [Self; 6] =
+        [Self::Systemd, Self::Trixie, Self::Ostree, Self::Selinux, Self::Kube, Self::KubeTrixie];
 
     /// Its name on command lines and in logs.
     pub fn name(self) -> &'static str {
@@ -36,7 +39,13 @@ impl Guest {
             Self::Ostree => "ostree",
             Self::Selinux => "selinux",
             Self::Kube => "kube",
+            Self::KubeTrixie => "kube-trixie",
         }
+    }
+
+    /// Whether it is a Kubernetes node.
+    pub fn is_kubernetes_node(self) -> bool {
+        matches!(self, Self::Kube | Self::KubeTrixie)
     }
 }
 

@@ -159,7 +159,7 @@ enum Command {
         /// With the tests' build of holdfast; without `--kernel` each scenario on the kernels on which the tests boot it.
         #[arg(long, conflicts_with = "all_kernels")]
         as_tests: bool,
-        /// Only this kind of guest: bare, systemd, trixie, ostree, selinux or kube.
+        /// Only this kind of guest: bare, systemd, trixie, ostree, selinux, kube or kube-trixie.
         #[arg(long)]
         guest: Option<String>,
         /// Only scenarios of this name.

@@ -106,7 +106,7 @@ impl Selection {
             None
         };
         let cluster = match &holdfast {
-            Some(program) if scenarios.iter().any(|scenario| scenario.guest == Guest::Kube) => {
+            Some(program) if scenarios.iter().any(|scenario| scenario.guest.is_kubernetes_node()) => {
                 let reporter = dist::build_cluster(self.profile)?;
                 vm::cluster::files(ImagePrograms {
                     holdfast: program,
@@ -130,7 +130,7 @@ impl Selection {
                 if let Some(program) = &holdfast {
                     vm.add_file(program.clone(), HOLDFAST)?;
                 }
-                if scenario.guest == Guest::Kube {
+                if scenario.guest.is_kubernetes_node() {
                     vm.files.extend(cluster.iter().cloned());
                 }
                 runs.push((vm.boot_name(), vm));
@@ -161,7 +161,7 @@ impl Selection {
 /// times as long, and a kubelet then also uses half as much processor time again, because much of its work is by the clock.
 fn weight(guest: Guest) -> usize {
     match guest {
-        Guest::Kube | Guest::Ostree => 2,
+        Guest::Kube | Guest::KubeTrixie | Guest::Ostree => 2,
         _ => 1,
     }
 }

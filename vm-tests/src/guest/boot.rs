@@ -42,7 +42,7 @@ const MOUNTS: &[(&str, &str)] = &[
 /// The body of `/init`. It returns only an error.
 pub fn init() -> Result<()> {
     match early_parameter("hf.guest")?.as_deref() {
-        Some("systemd" | "trixie" | "selinux" | "kube") => become_systemd(),
+        Some("systemd" | "trixie" | "selinux" | "kube" | "kube-trixie") => become_systemd(),
         Some("ostree") => super::ostree::boot(Path::new(PAYLOAD)),
         _ => run_bare(),
     }

@@ -56,6 +56,7 @@ mod selinux;
 mod simple;
 mod smoke;
 mod soft_reboot;
+mod soft_reboot_pod;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -348,6 +349,20 @@ pub static SCENARIOS: &[Scenario] = &[
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd is the same on all")),
         run: soft_reboot::systemd,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "soft-reboot-pod",
+        shows: "a soft reboot of a node with a real kubelet into another root directory: the pod's sensor takes over the programs and names who \
+                edits the new files",
+        guest: Guest::KubeTrixie,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(
+            &[],
+            "as `daemonset-people`; `soft-reboot` has the service's sensor before a merge",
+        )),
+        limit: 900,
+        run: soft_reboot_pod::kubelet,
         ..Scenario::USUAL
     },
     Scenario {

@@ -4,7 +4,7 @@
 //! reboot starts another root directory, whose inodes are all new but those of `/var`, as on an ostree host. An apply asks for
 //! the second one, which keeps the root directory.
 
-mod node;
+pub(super) mod node;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use crate::guest::agent::read_records;
 use crate::guest::{Context, run, shell, status, wait};
 use node::{
     CONFIGS, DENIED, EARLY, EDITED, KEPT, LOG, OLD_ROOT, SPARED, SWAPPED, another_root, configure, manifest,
-    page,
+    other_files, page,
 };
 
 /// The progress of the scenario, in `/var`: the number of soft reboots before, and the number of records in the log then.
@@ -39,7 +39,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
             configure()?;
             context.check("systemd", has_soft_reboots());
             context.check("before", before_it());
-            another_root()?;
+            another_root(other_files)?;
             soft_reboot(context, 1, || run("systemctl", &["--no-block", "soft-reboot"]).map(drop))
         }
         "1" => {

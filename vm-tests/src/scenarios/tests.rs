@@ -42,6 +42,7 @@ fn every_other_scenario_runs_on_one_kernel_before_a_merge_and_on_all_it_can_with
             "daemonset-people",
             "manage",
             "units",
+            "soft-reboot-pod",
             "ostree-failures",
             "demo-image",
         ];

@@ -74,10 +74,12 @@ impl GuestParts {
             roots.push((Guest::Selinux, selinux::root(&cache)?));
         }
         let mut kube = None;
-        if guests.contains(&Guest::Kube) {
+        if guests.iter().any(|guest| guest.is_kubernetes_node()) {
             let release = kube::tested();
             let assets = KubeAssets::ensure(&cache, &release)?;
-            roots.push((Guest::Kube, kube_root::root(&cache, &assets, &release)?));
+            for guest in [Guest::Kube, Guest::KubeTrixie].into_iter().filter(|guest| guests.contains(guest)) {
+                roots.push((guest, kube_root::root(&cache, &assets, &release, guest)?));
+            }
             kube = Some((assets, alerts::tree(&cache)?));
         }
         drop(cache);
@@ -86,7 +88,8 @@ impl GuestParts {
 
     /// Starts the cluster that the guest of a run joins, if it joins one.
     pub(super) fn cluster(&self, vm: &Vm) -> Result<Option<Cluster>> {
-        let Some((assets, prometheus)) = self.kube.as_ref().filter(|_| vm.scenario.guest == Guest::Kube)
+        let Some((assets, prometheus)) =
+            self.kube.as_ref().filter(|_| vm.scenario.guest.is_kubernetes_node())
         else {
             return Ok(None);
         };
@@ -153,7 +156,7 @@ impl Vm {
     /// Names of the boots from whose saved state this run can start are equal. A node with a kubelet boots for itself, with the
     /// addresses of its own control plane.
     pub(crate) fn boot_name(&self) -> String {
-        if self.scenario.guest == Guest::Kube {
+        if self.scenario.guest.is_kubernetes_node() {
             return self.name();
         }
         let parameters = [self.scenario.parameters.join("-"), self.parameters.join("-")].concat();
@@ -206,7 +209,7 @@ impl Vm {
 
     /// Memory of the guest. kubelet, containerd and their pods need more than a gigabyte.
     fn memory(&self) -> &'static str {
-        if self.scenario.guest == Guest::Kube { "2G" } else { "1G" }
+        if self.scenario.guest.is_kubernetes_node() { "2G" } else { "1G" }
     }
 
     fn cpus(&self) -> u32 {
@@ -245,7 +248,7 @@ impl Vm {
         archive.file("bin/busybox", 0o755, read(&parts.busybox)?);
         archive.link("bin/sh", "busybox");
         archive.folder("newroot");
-        let kube = self.scenario.guest == Guest::Kube;
+        let kube = self.scenario.guest.is_kubernetes_node();
         let modules = if kube { self.kernel.cluster_modules() } else { self.kernel.modules() };
         for entry in fs::read_dir(modules)? {
             let path = entry?.path();
@@ -254,7 +257,12 @@ impl Vm {
         }
         let below = match self.scenario.guest {
             Guest::Bare => "",
-            Guest::Systemd | Guest::Trixie | Guest::Ostree | Guest::Selinux | Guest::Kube => "payload/",
+            Guest::Systemd
+            | Guest::Trixie
+            | Guest::Ostree
+            | Guest::Selinux
+            | Guest::Kube
+            | Guest::KubeTrixie => "payload/",
         };
         archive.folder("payload");
         for file in self.files.iter().chain(more) {

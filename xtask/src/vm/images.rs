@@ -113,15 +113,17 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
 }
 
-/// The version of the recipe of every Debian guest.
-pub(crate) fn recipe() -> String {
+/// The version of the recipe of every guest of a Debian release to which people log in.
+pub(crate) fn recipe(release: &str) -> String {
     let lists = [GUEST_PACKAGES, NO_GENERATORS, NO_UNITS].concat();
-    format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", lists.join(" "))
+    format!("{ROOT_RECIPE} {release} {}", lists.join(" "))
 }
 
 /// The root disk of the Debian guest.
 pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
-    root(cache, "guest-systemd", &recipe(), &|tools, root| debootstrap(tools, root, &[]))
+    root(cache, "guest-systemd", &recipe(GUEST_RELEASE), &|tools, root| {
+        debootstrap(tools, root, GUEST_RELEASE, &[])
+    })
 }
 
 /// The root disk of the guest whose systemd has soft reboots (254 or later).
@@ -178,9 +180,9 @@ pub(crate) fn ext4(
     output(command.arg("-d").arg(from).arg(image)).map(drop)
 }
 
-/// A Debian root with the guest's packages, and more of them.
-pub(crate) fn debootstrap(tools: &PackageTree, root: &Path, more: &[&str]) -> Result<()> {
-    mmdebstrap(tools, root, GUEST_RELEASE, &[GUEST_PACKAGES, more].concat())
+/// A root of a Debian release with the guest's packages, and more of them.
+pub(crate) fn debootstrap(tools: &PackageTree, root: &Path, release: &str, more: &[&str]) -> Result<()> {
+    mmdebstrap(tools, root, release, &[GUEST_PACKAGES, more].concat())
 }
 
 /// A root of a Debian release with these packages.

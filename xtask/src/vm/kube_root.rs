@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use vm_tests::scenarios::Guest;
 
 use super::images;
-use crate::apt::is_root;
+use crate::apt::{GUEST_RELEASE, NEWER_RELEASE, is_root};
 use crate::cache::{Cache, CacheStamp};
 use crate::kube::{KubeAssets, NEWEST};
 use crate::run::{output, say};
@@ -23,11 +24,13 @@ const RECIPE: &str = "1";
 /// The image is sparse.
 const SIZE: u64 = 4 << 30;
 
-/// The disk's image, with the programs of a release of Kubernetes.
-pub(crate) fn root(cache: &Cache, assets: &KubeAssets, release: &str) -> Result<PathBuf> {
-    let name = if release == NEWEST { "guest-kube".to_owned() } else { format!("guest-kube-{release}") };
+/// The disk's image of a guest, with the programs of a release of Kubernetes.
+pub(crate) fn root(cache: &Cache, assets: &KubeAssets, release: &str, guest: Guest) -> Result<PathBuf> {
+    let suffix = if release == NEWEST { String::new() } else { format!("-{release}") };
+    let name = format!("guest-{}{suffix}", guest.name());
+    let debian = if guest == Guest::KubeTrixie { NEWER_RELEASE } else { GUEST_RELEASE };
     let image = cache.path(&name).join("root.ext4");
-    let version = format!("{RECIPE} {} {} {release}", images::recipe(), PACKAGES.join(" "));
+    let version = format!("{RECIPE} {} {} {release}", images::recipe(debian), PACKAGES.join(" "));
     if cache.stamp(&name).is_some_and(|stamp| stamp.version == version) {
         return Ok(image);
     }
@@ -38,7 +41,7 @@ pub(crate) fn root(cache: &Cache, assets: &KubeAssets, release: &str) -> Result<
     say("images", "Debian with containerd and kubelet (about two minutes)");
     cache.make(&name, |folder| {
         let root = folder.join("root");
-        images::debootstrap(&tools, &root, PACKAGES)?;
+        images::debootstrap(&tools, &root, debian, PACKAGES)?;
         images::prepare(&root)?;
         // The packages keep their paths.
         output(Command::new("cp").arg("-a").arg(assets.node.join("usr/.")).arg(root.join("usr")))?;

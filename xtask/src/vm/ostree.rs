@@ -16,7 +16,7 @@ use vm_tests::guest::ostree::{COPIED, IMAGE, LABEL, LAYERS, STATEROOT, VERSIONS}
 
 use super::cpio::Archive;
 use super::images;
-use crate::apt::is_root;
+use crate::apt::{GUEST_RELEASE, is_root};
 use crate::cache::{Cache, CacheStamp, sha256_file};
 use crate::kernels::{self, CachedKernel};
 use crate::run::{output, say};
@@ -55,7 +55,7 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
     let kernels: Vec<CachedKernel> =
         VERSIONS.iter().map(|version| kernels::ensure(cache, version.kernel)).collect::<Result<_>>()?;
     let image = cache.path(FOLDER).join("root.ext4");
-    let mut version = format!("{RECIPE} {} {}", images::recipe(), PACKAGES.join(" "));
+    let mut version = format!("{RECIPE} {} {}", images::recipe(GUEST_RELEASE), PACKAGES.join(" "));
     for kernel in &kernels {
         version = format!("{version} {}", sha256_file(&kernel.image())?);
     }
@@ -70,7 +70,7 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
     say("images", "Debian as an ostree host, in two versions (about two minutes)");
     cache.make(FOLDER, |folder| {
         let root = folder.join("root");
-        images::debootstrap(&tools, &root, PACKAGES)?;
+        images::debootstrap(&tools, &root, GUEST_RELEASE, PACKAGES)?;
         images::prepare(&root)?;
         // Debian's scripts would load a kernel of their own choice before each reboot.
         chroot(&root, "rm -f /etc/init.d/kexec* /etc/rc?.d/*kexec*")?;

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use super::images;
-use crate::apt::is_root;
+use crate::apt::{GUEST_RELEASE, is_root};
 use crate::cache::{Cache, CacheStamp};
 use crate::run::{output, say};
 
@@ -26,7 +26,7 @@ const LABEL: &str = "setfiles -F /etc/selinux/default/contexts/files/file_contex
 pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
     const FOLDER: &str = "guest-selinux";
     let image = cache.path(FOLDER).join("root.ext4");
-    let version = format!("{RECIPE} {} {}", images::recipe(), PACKAGES.join(" "));
+    let version = format!("{RECIPE} {} {}", images::recipe(GUEST_RELEASE), PACKAGES.join(" "));
     if cache.stamp(FOLDER).is_some_and(|stamp| stamp.version == version) {
         return Ok(image);
     }
@@ -37,7 +37,7 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
     say("images", "Debian with SELinux, labelled by its policy (about two minutes)");
     cache.make(FOLDER, |folder| {
         let root = folder.join("root");
-        images::debootstrap(&tools, &root, PACKAGES)?;
+        images::debootstrap(&tools, &root, GUEST_RELEASE, PACKAGES)?;
         images::prepare(&root)?;
         images::with_proc(&root, || {
             output(Command::new("chroot").arg(&root).args(["/bin/sh", "-ec", LABEL]))

@@ -81,7 +81,7 @@ pub(super) fn configure() -> Result<()> {
         fs::create_dir_all(folder)?;
         fs::write(path, "one\n")?;
     }
-    for folder in [CONFIGS, "/etc/holdfast/policies", OLD_ROOT] {
+    for folder in [CONFIGS, "/etc/holdfast/policies"] {
         fs::create_dir_all(folder)?;
     }
     fs::write(format!("{CONFIGS}/99-soft.yaml"), manifest("one"))?;
@@ -95,11 +95,22 @@ pub(super) fn configure() -> Result<()> {
     run("systemctl", &["start", "late-writer.service"]).map(drop)
 }
 
+/// Writes the managed files of the next root directory: an image has files of its own.
+pub(super) fn other_files(etc: &str) -> Result<()> {
+    fs::remove_dir_all(format!("{etc}/soft"))?;
+    fs::create_dir(format!("{etc}/soft"))?;
+    for (path, name) in FILES.iter().filter_map(|path| Some((path, path.strip_prefix("/etc/")?))) {
+        let content = if *path == SWAPPED { "another\n" } else { "one\n" };
+        fs::write(format!("{etc}/{name}"), content)?;
+    }
+    Ok(())
+}
+
 /// Prepares the root directory of the next userspace as an image-mode host has it: a read-only overlay, with an `/etc`
-/// of its own. An image has files of its own, so the managed files are written there. `/var` is that of all userspaces.
-pub(super) fn another_root() -> Result<()> {
+/// of its own, which gets a change. `/var` is that of all userspaces.
+pub(in crate::scenarios) fn another_root(change: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     load_module("overlay")?;
-    for folder in [NEXT_ROOT, LAYERS] {
+    for folder in [NEXT_ROOT, LAYERS, OLD_ROOT] {
         fs::create_dir_all(folder)?;
     }
     mount(Some("tmpfs"), LAYERS, Some("tmpfs"), MsFlags::empty(), None::<&str>).context("the layers")?;
@@ -109,12 +120,7 @@ pub(super) fn another_root() -> Result<()> {
         .context("the overlay")?;
     let etc = format!("{LAYERS}/etc");
     run("cp", &["-a", "/etc", &etc])?;
-    fs::remove_dir_all(format!("{etc}/soft"))?;
-    fs::create_dir(format!("{etc}/soft"))?;
-    for (path, name) in FILES.iter().filter_map(|path| Some((path, path.strip_prefix("/etc/")?))) {
-        let content = if *path == SWAPPED { "another\n" } else { "one\n" };
-        fs::write(format!("{etc}/{name}"), content)?;
-    }
+    change(&etc)?;
     // A soft reboot into the same root directory unmounts the other two, and the next userspace mounts them again. systemd would wait
     // for udev, which this guest does not have, before it mounts a path in `/dev`.
     let disk = run("findmnt", &["-n", "-o", "SOURCE", "/"])?;
