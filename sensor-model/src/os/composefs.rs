@@ -49,13 +49,44 @@ pub fn sealed_root(table: &[u8], arguments: &str) -> Option<SealedRoot> {
     let (root, name) = root_image(table)?;
     let is_fixed = root.option("upperdir").is_none() && root.option("verity") == Some(b"require");
     let is_overlay = root.file_system == Some(b"overlay");
-    let argument = format!("composefs={name}");
-    if !is_fixed || !is_overlay || !arguments::split(arguments).contains(&argument) {
+    if !is_fixed || !is_overlay || !is_named(&arguments::split(arguments), name) {
         return None;
     }
     let digest = hex::decode(name).ok().filter(|digest| DIGEST_BYTES.contains(&digest.len()))?;
     let mount = str::from_utf8(root.id).ok()?.parse().ok()?;
     Some(SealedRoot { mount, digest })
+}
+
+/// Whether the kernel's arguments name the image with this digest. bootc's program in the initial RAM disk mounts the first image that exists, of
+/// those that the arguments name. If one of them allows files without fs-verity (`?`), none counts.
+fn is_named(words: &[String], digest: &str) -> bool {
+    let mut is_found = false;
+    for word in words {
+        let (value, has_format) =
+            match (word.strip_prefix("composefs="), word.strip_prefix("composefs.digest=")) {
+                (Some(value), _) => (value, false),
+                (None, Some(value)) => (value, true),
+                (None, None) => continue,
+            };
+        if value.starts_with('?') {
+            return false;
+        }
+        let named = if has_format { without_format(value) } else { Some(value) };
+        is_found |= named == Some(digest);
+    }
+    is_found
+}
+
+/// The digest behind the format in a value of `composefs.digest=`: `v1-sha512-12:DIGEST`. The first versions had no format. `None` if the format is
+/// another one.
+fn without_format(value: &str) -> Option<&str> {
+    let Some((format, digest)) = value.split_once(':') else { return Some(value) };
+    let bytes = match format {
+        "v1-sha256-12" | "v2-sha256-12" => 32,
+        "v1-sha512-12" | "v2-sha512-12" => 64,
+        _ => return None,
+    };
+    (digest.len() == 2 * bytes).then_some(digest)
 }
 
 /// The root mount and what follows the prefix in its source, if that is a composefs image.
@@ -105,6 +136,22 @@ mod tests {
         let booted = format!("composefs={digest}");
         assert_eq!(sealed(&usual, &booted), Some(SealedRoot { mount: 24, digest: vec![0x0a; 32] }));
 
+        for argument in [
+            format!("composefs.digest={digest}"),
+            format!("composefs.digest=v1-sha256-12:{digest}"),
+            format!("composefs.digest=v1-sha256-12:{} {booted}", "0b".repeat(32)),
+        ] {
+            assert!(sealed(&usual, &argument).is_some(), "{argument}");
+        }
+        for argument in [
+            format!("composefs.digest=?v1-sha256-12:{digest}"),
+            format!("composefs.digest=v1-sha512-12:{digest}"),
+            format!("composefs.digest=v3-sha256-12:{digest}"),
+            format!("composefs.digest=v1-sha256-12:{}", "0b".repeat(32)),
+            format!("{booted} composefs.digest=?{}", "0b".repeat(32)),
+        ] {
+            assert_eq!(sealed(&usual, &argument), None, "{argument}");
+        }
         assert_eq!(sealed(&usual, ""), None, "nothing says that the host booted this image");
         assert_eq!(sealed(&usual, &format!("composefs={}", "0b".repeat(32))), None, "it booted another");
         assert_eq!(
