@@ -15,6 +15,7 @@ use crate::{
     link_exceptions::{LinkException, LinkExceptions},
     name_patterns::NamePatterns,
     names::names,
+    strength::SealKind,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -56,7 +57,7 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: Arc<Path>,
     },
-    /// A directory in which one index expects every entry at any depth. The entries are no things of their own.
+    /// A directory whose entries, at any depth, the kernel proves. They are no things of their own. Or one of which no index says what it has.
     Tree {
         /// Absolute, cleaned path.
         path: Arc<Path>,
@@ -85,7 +86,7 @@ names! {
         Unit = "unit",
         /// A directory in which only declared names may exist.
         ClosedDirectory = "closed-directory",
-        /// A directory in which one index expects every entry.
+        /// A directory whose entries the kernel proves.
         Tree = "tree",
         /// A directory of the OS over which nothing else may be mounted.
         Hierarchy = "hierarchy",
@@ -341,17 +342,25 @@ pub struct AuthorizedKeysExpectation {
     pub keys: Vec<SshKey>,
 }
 
-/// What every entry of a directory tree should be, by one index: the list of all entries, which the source provides.
+/// A directory tree that the kernel proves, whose entries were compared with an index when they were read. As long as it is this tree, and nothing
+/// is mounted over it, they need no things of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TreeExpectation {
-    /// SHA-256 of the index.
+    /// What identifies the contents.
+    pub sealed: SealedTree,
+    /// How many entries of the index have no thing of their own.
+    pub entries: u32,
+}
+
+/// What identifies the contents of a tree that the kernel proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SealedTree {
+    /// How the kernel proves them.
+    pub by: SealKind,
+    /// A digest of everything that determines them.
     #[serde(with = "hex::serde")]
     #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
-    pub index: [u8; 32],
-    /// How many entries the index has.
-    pub entries: u32,
-    /// Whether the kernel programs report each change in the tree. Otherwise only a scan finds changes.
-    pub live: bool,
+    pub image: [u8; 32],
 }
 
 /// What may be mounted over a hierarchy of the OS: nothing, or the extensions that an index has.
@@ -380,7 +389,7 @@ pub enum Expected {
     ClosedDirectory(ClosedDirectoryExpectation),
     /// A user's own `authorized_keys`; the thing is a file.
     AuthorizedKeys(AuthorizedKeysExpectation),
-    /// A directory in which one index expects every entry.
+    /// A directory whose entries the kernel proves.
     Tree(TreeExpectation),
     /// A directory in which the image of the host expects entries that no index has, so nothing is known of them; the thing is a tree.
     Unindexed,
@@ -456,8 +465,7 @@ impl Expected {
                 vec![("keys", list(&keys.keys.iter().map(ToString::to_string).collect::<Vec<_>>()))]
             }
             Self::Tree(tree) => {
-                let index = format!("sha256:{} ({} entries)", hex::encode(tree.index), tree.entries);
-                vec![("index", index)]
+                vec![("sealed by", tree.sealed.by.as_str().to_owned()), ("entries", tree.entries.to_string())]
             }
             Self::Unindexed => vec![("index", "none".to_owned())],
             Self::Hierarchy(declared) => vec![("extensions", list(&declared.extensions))],

@@ -53,10 +53,10 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
                 object(&Path::new(directory).join(name), &mut found);
             }
         }
-        // Nothing is known of the tree, so no change matters. Only mounts change a hierarchy, and the daemon compares the mount table.
-        (Thing::Tree { .. }, Expected::Unindexed) | (Thing::Hierarchy { .. }, _) => {}
-        // The entries of a tree have no watches.
-        (Thing::ClosedDirectory { .. } | Thing::Tree { .. }, _) => directory_watch(&path, &mut found),
+        // Only mounts change a hierarchy and a tree that the kernel proves, and the daemon compares the mount table. Of another tree nothing is
+        // known, so no change matters.
+        (Thing::Tree { .. } | Thing::Hierarchy { .. }, _) => {}
+        (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}
         // For a directory its own metadata matters, and so the object; the names in it do not.
         _ => object(&path, &mut found),

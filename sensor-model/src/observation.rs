@@ -4,8 +4,10 @@
 
 use crate::{
     authorized_keys::AuthorizedKeys,
+    expectation::SealedTree,
     names::names,
     os::{Deployment, hierarchy::Cover},
+    strength::SealKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
@@ -50,9 +52,9 @@ pub struct ObjectObservation {
     /// SHA-256 of a regular file's whole content; `None` if it was not read to its end.
     #[serde(serialize_with = "serialize_digest", deserialize_with = "deserialize_digest")]
     pub sha256: Option<[u8; 32]>,
-    /// The content was not read: the kernel proves by fs-verity that it is one that was read before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub sealed: bool,
+    /// The content was not read: the kernel proves in this way that it is one that was read before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<SealKind>,
     /// A symbolic link's target.
     pub target: Option<PathBuf>,
     /// For a declared hard link: whether it is the same inode as its target.
@@ -89,7 +91,7 @@ impl ObjectObservation {
             group: None,
             size: 0,
             sha256: None,
-            sealed: false,
+            sealed: None,
             target: None,
             same_inode_as_target: None,
             has_ostree_checksum: None,
@@ -139,6 +141,8 @@ names! {
         Unit = "unit",
         /// What is mounted over a hierarchy.
         Hierarchy = "hierarchy",
+        /// What proves the entries of a tree.
+        Tree = "tree",
         /// The running kernel's arguments.
         KernelArguments = "kernel-arguments",
         /// The booted deployment.
@@ -170,6 +174,13 @@ pub enum Observation {
     Hierarchy {
         /// The lowest first; empty if nothing does.
         covers: Vec<Cover>,
+    },
+    /// What proves the entries of a tree.
+    Tree {
+        /// What identifies its contents; `None` if the kernel does not prove them.
+        sealed: Option<SealedTree>,
+        /// The mount points in it that were none at first, sorted.
+        over: Vec<PathBuf>,
     },
     /// The running kernel's arguments.
     KernelArguments {
@@ -218,6 +229,11 @@ impl Observation {
             Self::Unit(unit) => unit.file_state.as_deref().unwrap_or("not found").to_owned(),
             Self::Hierarchy { covers } if covers.is_empty() => "nothing stands over it".to_owned(),
             Self::Hierarchy { covers } => covers.iter().map(Cover::summary).collect::<Vec<_>>().join("; "),
+            Self::Tree { sealed: None, .. } => "a tree that is not sealed".to_owned(),
+            Self::Tree { sealed: Some(sealed), over } if over.is_empty() => {
+                format!("sealed by {}", sealed.by.as_str())
+            }
+            Self::Tree { over, .. } => format!("{} mounts over it", over.len()),
             Self::KernelArguments { arguments } => arguments.join(" "),
             Self::Os(booted) => {
                 let commit = booted.checksum.as_ref().map(|sum| format!(" (commit {sum})"));
@@ -235,6 +251,7 @@ impl Observation {
             Self::Names { .. } => Some(ObservedKind::Names),
             Self::Unit(_) => Some(ObservedKind::Unit),
             Self::Hierarchy { .. } => Some(ObservedKind::Hierarchy),
+            Self::Tree { .. } => Some(ObservedKind::Tree),
             Self::KernelArguments { .. } => Some(ObservedKind::KernelArguments),
             Self::Os(_) => Some(ObservedKind::Os),
             Self::Unreadable { .. } => None,
@@ -246,9 +263,12 @@ impl Observation {
         !matches!(self.kind(), None | Some(ObservedKind::Missing))
     }
 
-    /// Whether a file's content was not read, because the kernel proves it.
-    pub fn is_sealed(&self) -> bool {
-        matches!(self, Self::Object(object) if object.sealed)
+    /// What proves a file's content, if that was not read for this reason.
+    pub fn seal(&self) -> Option<SealKind> {
+        match self {
+            Self::Object(object) => object.sealed,
+            _ => None,
+        }
     }
 
     /// Why a MachineConfig cannot declare the observed state; `None` for an object and a unit, which it can.
@@ -257,7 +277,7 @@ impl Observation {
             Self::Object(_) | Self::Unit(_) => None,
             Self::Missing => Some(NotDeclarable::Missing),
             Self::Names { .. } => Some(NotDeclarable::Names),
-            Self::Hierarchy { .. } => Some(NotDeclarable::Hierarchy),
+            Self::Hierarchy { .. } | Self::Tree { .. } => Some(NotDeclarable::Hierarchy),
             Self::KernelArguments { .. } | Self::Os(_) => Some(NotDeclarable::Booted),
             Self::Unreadable { error } => Some(NotDeclarable::Unreadable(error.clone())),
         }
@@ -299,6 +319,7 @@ mod tests {
             names,
             Observation::Unit(unit),
             Observation::Hierarchy { covers: Vec::new() },
+            Observation::Tree { sealed: None, over: Vec::new() },
             Observation::KernelArguments { arguments: Vec::new() },
             Observation::Os(Deployment::default()),
         ];

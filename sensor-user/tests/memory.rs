@@ -1,25 +1,25 @@
 //! The heap that the daemon uses for managed files and sealed trees.
 //!
-//! In: a MachineConfig with the budget's number of files, and trees of 100,000 entries, handled as in the daemon. Out: bytes that stay
+//! In: a MachineConfig with the budget's number of files, and a tree of 100,000 entries, handled as in the daemon. Out: bytes that stay
 //! allocated, by part. The allocator counts the bytes of the whole process, so a second
 //! test in this binary would change the result.
 
-use holdfast::agent::registry::trees::{FIRST_TREE, TreeIndex, scan};
-use holdfast::agent::registry::{Inode, RecordTarget, WatchRegistry};
+use holdfast::agent::registry::{Inode, WatchRegistry};
 use holdfast::agent::verifier::{Verifier, VerifyOutcome};
 use holdfast::desired::Desired;
 use holdfast::observation::{Observer, Route};
 use sensor_common::map::InodeKey;
 use sensor_model::drift_policy::DriftPolicy;
-use sensor_model::expectation::{Expectation, Expected, ImageLayer, Thing, TreeExpectation};
+use sensor_model::expectation::{Expectation, Expected, ImageLayer, SealedTree, Thing, TreeExpectation};
 use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::parse_for;
 use sensor_model::merge::merge;
 use sensor_model::protocol::{Detector, ThingId, Timing};
+use sensor_model::strength::SealKind;
 use std::alloc::System;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 #[global_allocator]
@@ -57,10 +57,9 @@ fn config() -> String {
 
 /// One test for all, because the allocations of the harness for another one would count, too.
 #[tokio::test]
-async fn files_and_the_entries_of_trees_take_no_more_memory_than_their_budgets() {
+async fn files_and_sealed_trees_take_no_more_memory_than_their_budgets() {
     managed_files().await;
-    scanned_tree();
-    live_tree();
+    sealed_tree();
 }
 
 /// A managed file takes no more memory than its budget.
@@ -119,88 +118,27 @@ async fn managed_files() {
     assert!(all <= BOUND, "at most {BOUND}");
 }
 
-/// Entries of a sealed tree, as many as an image layer may have.
+/// Entries of a sealed tree, as many as an image may have.
 const ENTRIES: u32 = 100_000;
 
-/// Bytes for all entries of a tree that is only scanned.
-const SCANNED: usize = 8192;
+/// Bytes for a sealed tree with all its entries.
+const TREE: usize = 8192;
 
-/// Bytes for each entry of a tree that is watched live, beside the kernel's map.
-const LIVE: usize = 64;
-
-/// The index of a tree whose paths need no memory: `part-007/00742.so`.
-struct Layer;
-
-impl TreeIndex for Layer {
-    fn entries(&self) -> u32 {
-        ENTRIES
-    }
-
-    fn append(&self, entry: u32, path: &mut PathBuf) {
-        path.push(format!("part-{:03}/{entry:05}.so", entry / TOGETHER));
-    }
-}
-
-/// Inodes come in no order.
-fn inode(entry: u32) -> Inode {
-    let ino = u64::from(entry.wrapping_mul(2_654_435_761));
-    Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: entry }
-}
-
-/// A registry with the tree alone.
-fn tree(live: bool) -> WatchRegistry {
-    let layer = ImageLayer { layer: "sha256:layer".into(), image: "sha256:image".into(), strength: None };
+/// A sealed tree takes no memory for each entry.
+fn sealed_tree() {
+    let start = live();
+    let layer = ImageLayer { layer: "sealed tree /usr".into(), image: "sha256:image".into(), strength: None };
+    let sealed = SealedTree { by: SealKind::DmVerity, image: [7; 32] };
     let expectation = Expectation {
-        thing: Thing::Tree { path: Path::new("/usr/lib/layer").into() },
-        expected: Expected::Tree(TreeExpectation { index: [7; 32], entries: ENTRIES, live }),
+        thing: Thing::Tree { path: Path::new("/usr").into() },
+        expected: Expected::Tree(TreeExpectation { sealed, entries: ENTRIES }),
         ssh_keys: false,
         label: None,
         source: layer.into(),
     };
-    WatchRegistry::new(&[expectation], |_| Route::default(), |_| Vec::new())
-}
-
-/// A tree that is only scanned takes no memory for each entry.
-fn scanned_tree() {
-    let start = live();
-    let registry = tree(false);
-    let found = scan(Path::new("/usr/lib/layer"), &Layer, |entry, path| {
-        entry % 1000 != 999 && path.starts_with("/usr/lib/layer")
-    });
+    let registry = WatchRegistry::new(&[expectation], |_| Route::default(), |_| Vec::new());
     let kept = live() - start;
-    println!("{kept} bytes for {ENTRIES} entries");
-    assert_eq!((found.differing, found.paths.len()), (100, 16));
-    assert_eq!(found.paths[0], Path::new("/usr/lib/layer/part-009/00999.so"));
-    assert!(kept <= SCANNED, "{kept} bytes, at most {SCANNED}");
-    assert_eq!(
-        registry.watches_of_record(FIRST_TREE, inode(0).key),
-        [FIRST_TREE],
-        "its entries have numbers"
-    );
-    assert_eq!(registry.enrolment(inode(0).key), None, "none of them is enrolled");
-}
-
-/// A tree that is watched live takes few bytes for each entry, and finds each entry by its record.
-fn live_tree() {
-    let start = live();
-    let mut registry = tree(true);
-    let enrolled =
-        registry.set_tree_inodes(ThingId(0), (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
-    assert_eq!(enrolled.len(), ENTRIES as usize);
-    drop(enrolled);
-    let each = (live() - start) / ENTRIES as usize;
-    println!("{each} bytes for each entry");
-    assert!(each <= LIVE, "{each} bytes for each entry, at most {LIVE}");
-    for entry in (0..ENTRIES).step_by(7_919) {
-        let inode = inode(entry);
-        let (number, _) = registry.enrolment(inode.key).expect("it is enrolled");
-        let about = registry.watches_of_record(number, inode.key);
-        assert_eq!(about, [FIRST_TREE + entry]);
-        assert_eq!(registry.tree_entry(number), Some((ThingId(0), entry)));
-        assert_eq!(registry.concerned(&about, None, false, false).in_evidence, [ThingId(0)]);
-        let own = RecordTarget { inode, is_name: false, moves: false };
-        assert!(registry.matches(number, &own), "the record names the actor");
-        let reused = RecordTarget { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
-        assert!(!registry.matches(number, &reused), "a later inode of the same number is another one");
-    }
+    println!("{kept} bytes for a sealed tree with {ENTRIES} entries");
+    assert!(kept <= TREE, "{kept} bytes, at most {TREE}");
+    assert_eq!(registry.len(), 0, "no path of it is watched");
 }

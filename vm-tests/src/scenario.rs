@@ -60,6 +60,7 @@ pub struct ByDefault {
 
 /// One scenario.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one property of a scenario")]
 pub struct Scenario {
     /// Its name, unique among those of the same guest.
     pub name: &'static str,
@@ -80,11 +81,16 @@ pub struct Scenario {
     pub needs_holdfast: bool,
     /// Whether a Prometheus on the host scrapes the reporter in the guest. Only for a guest with a kubelet.
     pub needs_prometheus: bool,
+    /// Whether the guest gets a disk with a `/usr` for dm-verity, whose root hash the kernel's arguments name.
+    pub needs_sealed_usr: bool,
     /// Seconds that it may take on a host that has nothing else to do. The host gives up after [`Scenario::longest`].
     pub limit: u64,
     /// The scenario's code.
     pub run: fn(&mut Context) -> anyhow::Result<()>,
 }
+
+/// Bytes of the file system on the disk of [`Scenario::needs_sealed_usr`]. The hashes are behind it.
+pub const SEALED_USR_BYTES: u64 = 4 << 20;
 
 impl Scenario {
     /// The defaults of a row of the table.
@@ -98,6 +104,7 @@ impl Scenario {
         reboots: false,
         needs_holdfast: true,
         needs_prometheus: false,
+        needs_sealed_usr: false,
         limit: 240,
         run: |_| anyhow::bail!("this row of the table has no function"),
     };

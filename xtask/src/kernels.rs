@@ -71,6 +71,7 @@ const MODULES: &[&str] = &[
     "loop",
     "fuse",
     "dm-mod",
+    "dm-verity",
     "af_packet",
 ];
 
@@ -102,7 +103,7 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 ];
 
 /// Increase the number when other files of a package are kept.
-const RECIPE: &str = "recipe 4, version ";
+const RECIPE: &str = "recipe 5, version ";
 
 /// A kernel in the cache.
 #[derive(Debug, Clone)]

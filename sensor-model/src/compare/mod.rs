@@ -11,6 +11,7 @@ mod keys;
 mod object;
 mod os;
 mod subject;
+mod tree;
 mod unit;
 
 #[cfg(test)]
@@ -92,6 +93,9 @@ fn all(
         }
         (Expected::Hierarchy(declared), Observation::Hierarchy { covers }) => {
             hierarchy::compare(subject.path, declared, covers)
+        }
+        (Expected::Tree(declared), Observation::Tree { sealed, over }) => {
+            tree::compare(subject, declared, *sealed, over)
         }
         (Expected::KernelArguments(declared), Observation::KernelArguments { arguments }) => {
             os::arguments(declared, arguments)

@@ -113,7 +113,13 @@ impl ExpectationSource {
                 }
                 Some(Strength::Extension) => SourceKind::Extension,
                 Some(Strength::Baseline) => SourceKind::Baseline,
-                Some(Strength::Sealed | Strength::Layer | Strength::Commit | Strength::CommitChecksum)
+                Some(
+                    Strength::Sealed
+                    | Strength::SealedDevice
+                    | Strength::Layer
+                    | Strength::Commit
+                    | Strength::CommitChecksum,
+                )
                 | None => SourceKind::Image,
             },
         }

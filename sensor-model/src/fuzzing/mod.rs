@@ -117,10 +117,17 @@ pub fn xattr(data: &[u8]) {
     }
 }
 
-/// Kernel arguments and outputs of OS tools: splitting is stable, and an output is read or refused with a reason.
+/// Kernel arguments, tables of verity devices and outputs of OS tools: splitting is stable, a root hash is whole, and an output is read or refused
+/// with a reason.
 pub fn os(data: &[u8]) {
-    use crate::os::{DeploymentStatus, arguments, of_origin, reference};
+    use crate::os::{DeploymentStatus, VerityDevice, arguments, of_origin, reference, verity_mounts};
     let text = String::from_utf8_lossy(data);
+    for mount in verity_mounts(data, &text) {
+        assert!(matches!(mount.root_hash.len(), 32 | 64), "{mount:?}");
+    }
+    if let Some(device) = VerityDevice::of_parameters(&text) {
+        assert!(device.form.contains(&hex::encode(&device.root_hash)), "{device:?}");
+    }
     let words = arguments::split(&text);
     assert!(arguments::missing(&words, &words).is_empty());
     assert_eq!(arguments::split(&words.join(" ")), words, "split again, the words are the same");

@@ -10,6 +10,7 @@ pub mod hierarchy;
 mod origin;
 mod pristine;
 mod status;
+mod verity;
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use composefs::{COMPOSEFS_DEPLOYMENTS, SealedRoot, has_root_image, origin_of
 pub use origin::of_origin;
 pub use pristine::PristineEtc;
 pub use status::{DeploymentStatus, StatusError};
+pub use verity::{VERITY_TARGET, VerityDevice, VerityMount, verity_mounts};
 
 use serde::{Deserialize, Serialize};
 

@@ -85,7 +85,10 @@ impl DenyRules {
         for (thing, expectation) in (first..).map(ThingId).zip(expectations) {
             let decision = policy.decide_about(expectation, None);
             let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
-            if matches!(expectation.expected, Expected::Unindexed | Expected::Hierarchy(_)) {
+            if matches!(
+                expectation.expected,
+                Expected::Unindexed | Expected::Hierarchy(_) | Expected::Tree(_)
+            ) {
                 // A rule protects what the image has. Nothing says what that is, or it is no object.
                 continue;
             }

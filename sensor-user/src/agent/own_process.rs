@@ -71,7 +71,8 @@ impl OwnProcess {
     }
 
     fn start(&self, inputs: &Inputs) -> io::Result<Child> {
-        reader_process::command(self.subcommand, inputs).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+        let mut command = reader_process::command(self.subcommand, inputs);
+        command.stdin(inputs.standard_input()).stdout(Stdio::null()).spawn()
     }
 
     /// For the next run: it goes on with a process that runs, or has one start at once.

@@ -1,10 +1,10 @@
 //! The registry of watches: which paths are watched for which things, and which inode each path leads to.
 //!
 //! In: expectations, and identities of inodes from the kernel. Out: the things that a record may concern, and keys with roles for
-//! the kernel's maps. It owns the watches, their inodes, the protections of deny rules, and the sealed trees. No I/O.
+//! the kernel's maps. It owns the watches, their inodes, and the protections of deny rules. No I/O.
 //!
 //! A `thing` is the number of an expectation. A `watch_id` is the number of a watch. The map entry and the ring records of an
-//! inode have the number of one watch, or of one tree entry, that leads to it.
+//! inode have the number of one watch that leads to it.
 //! A *route* is the list of directories that a path resolves through. Example: if `/home` is a link to `/var/home`, the file
 //! `/home/a` depends on the watches `/home/a`, `/home` and `/`, and its route adds `/var/home` and `/var`.
 
@@ -14,7 +14,7 @@ use sensor_common::op::{
     GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_EXECUTIONS, ROLE_EXECUTIONS_AFTER_CHANGE,
     ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
 };
-use sensor_model::expectation::{Expectation, Expected, Thing};
+use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use sensor_model::host::unit_name::template_of;
 use sensor_model::protocol::ThingId;
@@ -28,7 +28,6 @@ mod directories;
 mod inode;
 mod protection;
 mod protection_state;
-pub mod trees;
 mod watch;
 
 pub use concerns::may_enable;
@@ -58,8 +57,6 @@ pub struct WatchRegistry {
     protections: Box<protection_state::Protections>,
     /// Units by their names, and instances also by the names of their templates.
     units: BTreeMap<OsString, Vec<ThingId>>,
-    /// Sealed trees, whose entries have no watches.
-    trees: trees::Trees,
 }
 
 impl WatchRegistry {
@@ -97,9 +94,6 @@ impl WatchRegistry {
             self.add(thing, expectation, path, &installed);
             if let Thing::Unit { name } = &expectation.thing {
                 self.add_unit(thing, name);
-            }
-            if let Expected::Tree(tree) = &expectation.expected {
-                self.trees.add(thing, tree.entries, tree.live);
             }
             let parent = path.parent().unwrap_or(Path::new("/"));
             let route = routes.entry(parent).or_insert_with(|| route(path));
@@ -193,7 +187,7 @@ impl WatchRegistry {
             };
             let all_names = watched.role == WatchRole::Directory
                 && match expectation.thing {
-                    Thing::ClosedDirectory { .. } | Thing::Tree { .. } => *watched.path == **own,
+                    Thing::ClosedDirectory { .. } => *watched.path == **own,
                     // A directory without the unit's file and without a watched directory holds the links that enable the unit.
                     Thing::Unit { .. } => within.is_empty(),
                     _ => false,
@@ -264,9 +258,9 @@ impl WatchRegistry {
         &self.by_key[from..from + count]
     }
 
-    /// Whether a watched path or an entry of a tree leads to an inode.
+    /// Whether a watched path leads to an inode.
     pub fn is_enrolled(&self, key: InodeKey) -> bool {
-        !self.leading_to(key).is_empty() || self.trees.has_inode(key)
+        !self.leading_to(key).is_empty()
     }
 
     /// Whether a map entry with this key and number is a stale one of an earlier run: nothing leads to its inode now. The entries
@@ -347,7 +341,7 @@ impl WatchRegistry {
         changes.into_iter().map(|key| (key, self.enrolment(key))).collect()
     }
 
-    /// The number of an inode's map entry, and the roles of all watches and trees that lead to it. `None` if none does.
+    /// The number of an inode's map entry, and the roles of all watches that lead to it. `None` if none does.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let watch_ids = self.leading_to(key);
         let mut roles = watch_ids.iter().fold(0, |roles, watch_id| {
@@ -366,36 +360,14 @@ impl WatchRegistry {
         let guarded = protection.rules.filter(|rules| protected != Some(rules));
         let guarded = guarded.map_or(0, |rules| ROLE_GUARD | rules << GUARD_SHIFT);
         let names = if protection.has_names { ROLE_NAMES } else { 0 };
-        let in_trees = self.trees.enrolment(key);
-        let number = watch_ids.first().copied().or(in_trees.map(|(number, _)| number))?;
-        let of_trees = in_trees.map_or(0, |(_, roles)| roles);
-        // A hard link to a file of the image may be at a path that a config declares, or in a tree.
+        let number = watch_ids.first().copied()?;
+        // A hard link to a file of the image may be at a path that a config declares.
         let of_paths = watch_ids.iter().map(|watch_id| self.watches[*watch_id as usize].roles);
-        let of_files = of_paths.chain([of_trees]).filter(|roles| roles & ROLE_FILE != 0);
+        let of_files = of_paths.filter(|roles| roles & ROLE_FILE != 0);
         if of_files.fold(u32::MAX, |all, roles| all & roles) & ROLE_EXECUTIONS_AFTER_CHANGE == 0 {
             roles &= !ROLE_EXECUTIONS_AFTER_CHANGE;
         }
-        Some((number, roles | of_trees | deny | guarded | names))
-    }
-
-    /// Sets the inodes that the entries of a thing's tree lead to; all other entries lead to none. Each entry has its number and
-    /// whether it is a directory. Gives the keys with their numbers and roles; the caller enrols them.
-    pub fn set_tree_inodes(
-        &mut self,
-        thing: ThingId,
-        found: impl Iterator<Item = (u32, Inode, bool)>,
-    ) -> Vec<(InodeKey, (u32, u32))> {
-        let mut keys = self.trees.set_inodes(thing, found);
-        // An inode that a watch leads to keeps the number of that watch, and its roles.
-        for (key, enrolment) in &mut keys {
-            *enrolment = self.enrolment(*key).unwrap_or(*enrolment);
-        }
-        keys
-    }
-
-    /// The thing and the tree entry of a number from [`WatchRegistry::watches_of_record`]; `None` for the number of a watch.
-    pub fn tree_entry(&self, number: u32) -> Option<(ThingId, u32)> {
-        self.trees.entry(number)
+        Some((number, roles | deny | guarded | names))
     }
 
     /// Whether a thing is declared at the watch's path.
@@ -410,7 +382,6 @@ impl WatchRegistry {
         if !watches.contains(&number) && self.get(number).is_some() {
             watches.push(number);
         }
-        self.trees.add_entries_of_record(number, key, &mut watches);
         watches
     }
 
@@ -418,7 +389,7 @@ impl WatchRegistry {
     /// number of a removed inode was used again, or if the inode is at another path now.
     pub fn matches(&mut self, watch_id: u32, target: &RecordTarget) -> bool {
         let Some(watch) = self.watches.get_mut(watch_id as usize) else {
-            return self.trees.inode(watch_id) == Some(target.inode);
+            return false;
         };
         let leaves = target.moves && !target.is_name;
         if watch.inode() == Some(target.inode) && !watch.has_left {

@@ -1,7 +1,7 @@
 use super::*;
 use sensor_model::expectation::{
     ClosedDirectoryExpectation, DirectoryExpectation, Expected, FileExpectation, OsImageExpectation, Owner,
-    Source, TreeExpectation, UnitExpectation,
+    Source, UnitExpectation,
 };
 use sensor_model::link_exceptions::LinkExceptions;
 use sensor_model::name_patterns::NamePatterns;
@@ -170,33 +170,16 @@ fn two_paths_to_one_inode_are_both_concerned() {
     );
 }
 
-/// The expectation of a tree that is watched live, with this number of entries.
-fn tree(path: &str, entries: u32) -> Expectation {
-    let expected = TreeExpectation { index: [7; 32], entries, live: true };
-    Expectation {
-        thing: Thing::Tree { path: Path::new(path).into() },
-        expected: Expected::Tree(expected),
-        ..file("/unused")
-    }
-}
-
 #[test]
-fn only_a_map_entry_whose_inode_no_watch_and_no_tree_entry_leads_to_is_stale() {
-    let things = [file("/etc/a"), tree("/usr/lib/layer", 3)];
-    let mut registry = WatchRegistry::new(&things, |_| Route::default(), |_| Vec::new());
+fn only_a_map_entry_whose_inode_no_watch_leads_to_is_stale() {
+    let mut registry = WatchRegistry::new(&[file("/etc/a")], |_| Route::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     registry.set_inode(a, inode(7));
-    let enrolled = registry.set_tree_inodes(ThingId(1), [(2, inode(20).unwrap(), false)].into_iter());
-    let [(tree_key, (tree_id, _))] = enrolled[..] else { panic!("{enrolled:?}") };
-    assert_eq!(Some(tree_key), key(20));
     assert!(!registry.is_stale(key(7).unwrap(), a));
-    assert!(!registry.is_stale(tree_key, tree_id), "a tree enrols it");
-    assert!(!registry.is_stale(tree_key, a), "an earlier run had another number for it");
+    assert!(!registry.is_stale(key(7).unwrap(), a + 1), "an earlier run had another number for it");
     let unknown = key(99).unwrap();
-    assert!(registry.is_stale(unknown, a) && registry.is_stale(unknown, tree_id));
+    assert!(registry.is_stale(unknown, a));
     assert!(!registry.is_stale(unknown, FIRST_OWN), "the daemon's own watch");
-    registry.set_tree_inodes(ThingId(1), std::iter::empty());
-    assert!(registry.is_stale(tree_key, tree_id), "the entry is gone");
 }
 
 #[test]

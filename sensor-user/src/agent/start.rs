@@ -90,6 +90,7 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     let observer = Arc::new(observer);
     // The processes that read the configs have fewer capabilities than this one has now.
     options.inputs.root_image = observer.root_image_handle();
+    options.inputs.device_tables = observer.device_tables();
     let runtime = self::runtime()?;
     let Services { mut reports, applies, mut write_back, mut revert_orders } = services;
     let apply_tracker = ApplyTracker::new(applies);
@@ -156,10 +157,10 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     })
 }
 
-/// Counts the things, and the entries of sealed trees that are watched live. Each may have an entry in the kernel's map.
+/// Counts the things, and the entries of sealed trees: each may get an entry in the kernel's map once its tree is not sealed any more.
 pub(super) fn map_entries(desired: &Desired) -> usize {
     let of = |expectation: &Expectation| match &expectation.expected {
-        Expected::Tree(tree) if tree.live => usize::try_from(tree.entries).unwrap_or(usize::MAX),
+        Expected::Tree(tree) => usize::try_from(tree.entries).unwrap_or(usize::MAX),
         _ => 1,
     };
     desired.expectations.iter().map(of).fold(0, usize::saturating_add)

@@ -248,8 +248,8 @@ impl Verifier {
             let nothing = self.compare(thing, desired, Observation::Missing, None, None, unseen).await;
             return Ok(VerifyOutcome::Verified(Box::new(nothing)));
         }
-        if matches!(expectation.thing, Thing::Hierarchy { .. }) {
-            // No inode shows what is mounted over it.
+        if matches!(expectation.thing, Thing::Hierarchy { .. } | Thing::Tree { .. }) {
+            // No inode shows what is mounted over it, or in it.
             let observation = self.observer.observe(expectation).observation;
             let verified = self.compare(thing, desired, observation, None, None, None).await;
             return Ok(VerifyOutcome::Verified(Box::new(verified)));

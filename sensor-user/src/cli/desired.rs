@@ -4,9 +4,10 @@ use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
     desired::reader_process::{HostConfigs, ReaderArguments, answer},
-    observation::{Observer, RootError},
+    image::TreeFiles,
+    observation::{Observer, RootError, device_mapper::VerityDevices},
 };
-use std::path::PathBuf;
+use std::{io, os::fd::AsFd as _, path::PathBuf, sync::Arc};
 
 /// Arguments.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
@@ -36,6 +37,9 @@ pub struct Read {
     /// The image that is the host's root, by a handle of the daemon.
     #[arg(long, value_name = "PATH")]
     root_image: Option<PathBuf>,
+    /// The table of a verity device, as `MAJOR:MINOR NAME PARAMETERS`. Standard input is then the control device of the daemon.
+    #[arg(long, value_name = "LINE")]
+    device_table: Vec<String>,
     /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
@@ -64,10 +68,20 @@ impl Read {
     /// The host's root cannot be opened.
     pub(super) fn observer(&self) -> Result<Observer, RootError> {
         let observer = Observer::guarded(&self.host_root)?;
+        // Only the daemon, which reads the configs again when a tree is not sealed any more, gets one expectation for a whole tree.
+        let contents = TreeFiles::of(&self.state).sealed();
+        let observer = observer.with_sealed_on(contents, self.verity_devices()).with_trees();
         match &self.root_image {
             Some(handle) => Ok(observer.with_root_image(handle)),
             None => Ok(observer),
         }
+    }
+
+    /// The verity devices that the daemon asked for.
+    pub(super) fn verity_devices(&self) -> Option<Arc<VerityDevices>> {
+        let control =
+            io::stdin().as_fd().try_clone_to_owned().ok().filter(|_| !self.device_table.is_empty())?;
+        VerityDevices::handed_over(control, &self.device_table).map(Arc::new)
     }
 
     /// What the daemon asked to read.

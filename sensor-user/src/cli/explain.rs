@@ -233,6 +233,11 @@ fn of_image(
         rows.push((Some(Tone::Notable), vec!["holds back".to_owned(), clean(&text)]));
     }
     rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));
+    if let Some(tree) = &entry.sealed_tree {
+        let text =
+            format!("{} is sealed: the daemon has one thing for it, and no watch for this path", clean(tree));
+        rows.push((None, vec!["sealed tree".to_owned(), text]));
+    }
     if let Some(name) = &explained.overruled_by {
         let text = match precedence {
             Precedence::Highest => format!("the state that {name} declares applies, not that of the {noun}"),

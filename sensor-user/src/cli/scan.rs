@@ -63,7 +63,7 @@ impl ScanCommand {
         });
         let sealed = ScanFiles::of(&state).sealed();
         let observer = Observer::guarded(&root)?.with_settled_contents();
-        let observer = observer.with_pauses(in_a_file).with_sealed(sealed);
+        let observer = observer.with_pauses(in_a_file).with_sealed_on(sealed, self.read.verity_devices());
         let desired = self.read.arguments().load(&observer, waits_or_none)?;
         let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
         let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));

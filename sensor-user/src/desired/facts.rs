@@ -80,6 +80,10 @@ pub(crate) struct ImagesVersion {
     pub(crate) indexes: Option<FileVersion>,
     /// The findings: another state means other findings. `None` without a rule that scans, and without findings.
     pub(crate) findings: Option<FileVersion>,
+    /// A digest of the mounts that the kernel proves, and of what is mounted in them. `None` without a rule about an image, and without such
+    /// mounts.
+    #[serde(default)]
+    pub(crate) seals: Option<[u8; 32]>,
 }
 
 /// Completes expectations with facts of the host. Gives the ids that they name.

@@ -10,7 +10,12 @@ use super::{
     unknown::Unknown,
 };
 use sensor_model::waiting::WaitingArgument;
-use std::path::{Path, PathBuf};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+};
 
 /// Reads from a state directory which kernel arguments wait for the next boot. The store of applies is below this room, so the
 /// caller passes this function.
@@ -72,6 +77,7 @@ impl NamedSources {
             keep: None,
             waits,
             root_image: None,
+            device_tables: None,
             replaced: None,
         }
     }
@@ -84,6 +90,15 @@ pub struct DaemonInputs {
     pub allow_empty: bool,
     /// The policies of the cluster are in force, too.
     pub with_cluster_policies: bool,
+}
+
+/// The tables of verity devices that the daemon asked for while it had the right to.
+#[derive(Debug)]
+pub struct DeviceTables {
+    /// `MAJOR:MINOR NAME PARAMETERS` of each device.
+    pub lines: Vec<String>,
+    /// The descriptor of the control device, which shows whether a table may have been replaced since.
+    pub control: OwnedFd,
 }
 
 /// Which configs and policies are read, and how.
@@ -112,6 +127,8 @@ pub struct Inputs {
     pub waits: Waits,
     /// A path by which the process that reads the files opens the image that is the host's root.
     pub root_image: Option<PathBuf>,
+    /// What the kernel said of verity devices, for a process that may not ask.
+    pub device_tables: Option<Arc<DeviceTables>>,
     /// The named source and policies, while the last usable files are read instead.
     pub replaced: Option<(StateSource, Vec<PathBuf>)>,
 }
@@ -123,6 +140,12 @@ impl Inputs {
         let mut inputs = self.clone();
         inputs.restore();
         inputs
+    }
+
+    /// The standard input of a process of this program: the control device of its [`DeviceTables`], or nothing.
+    pub(crate) fn standard_input(&self) -> Stdio {
+        let control = self.device_tables.as_ref().and_then(|tables| tables.control.try_clone().ok());
+        control.map_or_else(Stdio::null, Stdio::from)
     }
 
     /// Names the source and policies again that the last usable files replace.

@@ -199,7 +199,8 @@ impl<'a> Overruled<'a> {
 
     /// Whether an expectation of the image is overruled.
     pub fn has(&self, of_image: &Expectation) -> bool {
-        if matches!(of_image.thing, Thing::Hierarchy { .. }) {
+        if matches!(of_image.thing, Thing::Hierarchy { .. }) || matches!(of_image.expected, Expected::Tree(_))
+        {
             // A config may declare the directory's mode, and says nothing about mounts.
             return false;
         }

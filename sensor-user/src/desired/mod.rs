@@ -31,7 +31,7 @@ pub use facts::{DirectoriesVersion, HostFacts, LabelVersion};
 pub(crate) use facts::{ImagesVersion, complete};
 pub use files::{Files, read};
 pub use generation::{KeptConfig, as_kept, generation};
-pub use inputs::{DaemonInputs, Inputs, NamedSources, Waits};
+pub use inputs::{DaemonInputs, DeviceTables, Inputs, NamedSources, Waits};
 pub(crate) use load::kernel_arguments;
 pub use load::{Desired, DesiredWithConfig, Overruled, load, load_with_config};
 pub use manifests::{compared, merged, rendered, side_name};

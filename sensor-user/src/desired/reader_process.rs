@@ -137,6 +137,7 @@ impl ReaderArguments {
             keep: self.keep,
             waits,
             root_image: None,
+            device_tables: None,
             replaced: None,
         }
     }
@@ -211,7 +212,7 @@ fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<
 fn spawn(inputs: &Inputs) -> io::Result<Child> {
     command(SUBCOMMAND, inputs)
         .args(inputs.kept_in().map(|directory| flag("keep", &directory)))
-        .stdin(Stdio::null())
+        .stdin(inputs.standard_input())
         .stdout(Stdio::piped())
         .spawn()
 }
@@ -236,6 +237,12 @@ pub(crate) fn command(subcommand: &str, inputs: &Inputs) -> Command {
         .arg(flag("host-root", &inputs.root))
         .arg(flag("state", &inputs.state))
         .args(inputs.root_image.iter().map(|path| flag("root-image", path)))
+        .args(
+            inputs
+                .device_tables
+                .iter()
+                .flat_map(|tables| tables.lines.iter().map(|line| format!("--device-table={line}"))),
+        )
         .args((inputs.unknown() == Unknown::Warn).then_some("--allow-unknown"))
         .args(inputs.allow_empty.then_some("--allow-empty"));
     command

@@ -81,6 +81,7 @@ fn desired() -> Desired {
         keep: None,
         waits: |_| Vec::new(),
         root_image: None,
+        device_tables: None,
         replaced: None,
     };
     desired::load(&inputs, &observer).unwrap()

@@ -13,12 +13,13 @@ use super::{
     index::ImageIndex,
     pristine,
     scan_files::ScanFiles,
+    sealed_trees::SealedTrees,
 };
 use crate::{desired::ImagesVersion, observation::Observer, sys::version_of};
 use nix::sys::stat::lstat;
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
-    drift_policy::DriftPolicy,
+    drift_policy::{DriftAction, DriftPolicy},
     expectation::{Expectation, ExpectationSource, Expected, ExpectedXattrs, ImageLayer, Thing},
     image::{ImageEntry, ImageMeta, ImageSource, KnownXattrs, Strength, is_of_each_host},
     observation::FileType,
@@ -35,11 +36,12 @@ use std::{
 const HISTORY: usize = 160;
 
 /// The state of the indexes now.
-pub(crate) fn version(policy: &DriftPolicy, state: &Path) -> ImagesVersion {
+pub(crate) fn version(observer: &Observer, policy: &DriftPolicy, state: &Path) -> ImagesVersion {
     // A new index gets its name by a rename, which changes the directory.
     let indexes = lstat(Images::of(state).path()).ok().map(|stat| version_of(&stat));
     let findings = policy.scans_image().then(|| ScanFiles::of(state).findings_version()).flatten();
-    ImagesVersion { indexes, findings }
+    let seals = if policy.expects_image() { observer.seals_version() } else { None };
+    ImagesVersion { indexes, findings, seals }
 }
 
 /// Adds what the booted image puts below closed directories. Without an index, or with an old one, these are the names in the deployment's own
@@ -101,12 +103,20 @@ pub(crate) fn expected(observer: &Observer, policy: &DriftPolicy, state: &Path) 
         None
     });
     found.expectations.extend(hierarchies::expected(observer, &paths, extensions.as_ref()));
+    let mut trees = SealedTrees::of(observer, state);
     let chosen = applying(&images, observer).and_then(|chosen| {
+        // An old index says nothing of the present image.
+        if chosen.is_whole(observer) {
+            found.trees = trees.take();
+        }
         for index in &chosen.indexes {
             found.add(index, policy)?;
         }
         Ok(chosen)
     });
+    if let Some(trees) = found.trees.take() {
+        found.expectations.extend(trees.expectations());
+    }
     let chosen = match chosen {
         Ok(chosen) => chosen,
         Err(error) => {
@@ -197,7 +207,7 @@ fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
 }
 
 #[derive(Default)]
-struct Found {
+struct Found<'a> {
     expectations: Vec<Expectation>,
     /// The paths of earlier indexes.
     known: BTreeSet<Box<[u8]>>,
@@ -207,9 +217,11 @@ struct Found {
     scanned: BTreeSet<String>,
     /// The paths of the rules that watch something.
     rules: BTreeSet<String>,
+    /// The trees that the kernel proves.
+    trees: Option<SealedTrees<'a>>,
 }
 
-impl Found {
+impl Found<'_> {
     fn add(&mut self, index: &ImageIndex, policy: &DriftPolicy) -> Result<(), ImageError> {
         let meta = index.meta();
         let mut sources: HashMap<(u16, Strength), ExpectationSource> = HashMap::new();
@@ -228,7 +240,12 @@ impl Found {
             let source = sources.entry((layer, strength)).or_insert_with(|| source(meta, layer, strength));
             match live(path, &entry, meta, source) {
                 Some(expectation) => {
-                    self.expectations.push(expectation);
+                    // The kernel programs refuse changes of watched paths only, and a finding of the scan differs.
+                    let may_be_covered = rule.action != DriftAction::Deny && !rule.scan;
+                    let trees = self.trees.as_mut().filter(|_| may_be_covered);
+                    if !trees.is_some_and(|trees| trees.covers(path, &expectation)) {
+                        self.expectations.push(expectation);
+                    }
                     if !self.rules.contains(&rule.path) {
                         self.rules.insert(rule.path.clone());
                     }

@@ -30,6 +30,7 @@ mod pristine;
 mod scan;
 mod scan_files;
 mod scan_spending;
+mod sealed_trees;
 mod shipped_etc;
 mod update;
 mod verify;
@@ -57,7 +58,7 @@ pub use merged_extensions::ExtensionFault;
 pub use ostree::{BOOTED, delete_old_commits, index_ostree, renew_ostree};
 pub use packages::index_packages;
 pub use scan::{Scan, ScanEnd, ScanError};
-pub(crate) use scan_files::ScanFiles;
+pub(crate) use scan_files::{ScanFiles, TreeFiles};
 pub use scan_spending::pauses_in_a_file;
 pub use update::{
     ChangedLayer, ChangedUnit, ImageChanges, ImageUpdate, UnitPrograms, image_update, unit_programs,

@@ -11,11 +11,10 @@ use super::{
     live::{can_be_watched, live_of},
     scan_files::ScanFiles,
     scan_spending::Spending,
-    verify::OF_THE_HOST,
 };
 use crate::{
     clock::{Clock as _, SystemClock},
-    observation::Observer,
+    observation::{OF_THE_HOST, Observer},
     sys::CallError,
 };
 use sensor_model::{
@@ -222,7 +221,7 @@ impl Walk<'_> {
     /// Compares a path as the daemon does. The second value: the file was not read, because the kernel proves its content.
     fn compare(&mut self, expectation: &Expectation, entry: &ImageEntry) -> (Compared, bool) {
         let found = self.scan.observer.observe(expectation).observation;
-        let is_sealed = found.is_sealed();
+        let is_sealed = found.seal().is_some();
         if entry.file_type == FileType::Regular && !is_sealed {
             self.spent.bytes += match &found {
                 Observation::Object(object) if entry.ostree.is_some() => object.size,

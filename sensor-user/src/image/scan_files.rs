@@ -25,6 +25,34 @@ const SEALED: &str = "sealed";
 /// Most bytes of the file of sealed contents. The scan keeps fewer.
 const SEALED_BYTES: u64 = 32 << 20;
 
+/// The list of sealed contents in sealed trees.
+const TREES: &str = "sealed-trees";
+
+/// The list of the contents of sealed files that the process knows which reads configs. The scan drops contents of its own list that it does not
+/// compare.
+#[derive(Debug)]
+pub(crate) struct TreeFiles(ScanFiles);
+
+impl TreeFiles {
+    /// The list in a state directory. Nothing is made.
+    pub(crate) fn of(state: &Path) -> Self {
+        Self(ScanFiles::of(state))
+    }
+
+    /// The contents of sealed files that were read.
+    pub(crate) fn sealed(&self) -> SealedContents {
+        self.0.contents(TREES)
+    }
+
+    /// Keeps these contents of sealed files, and no others.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn keep(&self, contents: &[SealedContent]) -> Result<(), CallError> {
+        self.0.replace(TREES, contents.as_flattened())
+    }
+}
+
 /// The directory `scan` of the state directory.
 #[derive(Debug)]
 pub(crate) struct ScanFiles {
@@ -70,7 +98,11 @@ impl ScanFiles {
 
     /// The contents of sealed files that were read.
     pub(crate) fn sealed(&self) -> SealedContents {
-        let path = self.path(SEALED);
+        self.contents(SEALED)
+    }
+
+    fn contents(&self, name: &str) -> SealedContents {
+        let path = self.path(name);
         let contents = match bounded::read(&path, SEALED_BYTES) {
             Ok(bytes) => bytes.as_chunks().0.to_vec(),
             Err(error) => {

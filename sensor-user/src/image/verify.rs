@@ -4,24 +4,26 @@
 //! changes nothing.
 
 use super::{content, deployment, error::ImageError, held_back::shipping_another, index::ImageIndex};
-use crate::{observation::Observer, packages};
+use crate::{
+    observation::{OF_THE_HOST, Observer},
+    packages,
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
     image::{ImageEntry, ImageSource, Known, KnownXattrs, differences, is_of_each_host, md5_difference},
     observation::{FileType, Observation},
+    strength::SealKind,
 };
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// Directories of a running host whose contents are not the image's: file systems of the kernel, and state.
-pub(super) const OF_THE_HOST: [&str; 7] = ["/dev", "/proc", "/run", "/sys", "/sysroot", "/tmp", "/var"];
 /// Most links that are followed to the entry of a path.
 const MOST_LINKS: usize = 40;
 
@@ -59,8 +61,8 @@ pub struct Found {
 pub struct Verified {
     /// How many paths were compared.
     pub compared: u64,
-    /// How many of them were not read, because the kernel proves their content.
-    pub sealed: u64,
+    /// How many of them were not read, because the kernel proves their content, by what proves it.
+    pub sealed: BTreeMap<SealKind, u64>,
     /// Paths that differ.
     pub differing: Vec<Found>,
     /// Paths that exist on the host alone, if they are asked for.
@@ -133,7 +135,9 @@ impl<'a> Verifier<'a> {
             }
             let found = self.compare(path.to_owned(), entry);
             verified.compared += 1;
-            verified.sealed += u64::from(found.observation.is_sealed());
+            if let Some(kind) = found.observation.seal() {
+                *verified.sealed.entry(kind).or_default() += 1;
+            }
             let lists = unexpected
                 && found.is_directory()
                 && !verified.left_out.iter().any(|above| path == Path::new(above));

@@ -62,6 +62,10 @@ pub struct ExplainedEntry {
     pub expected: ImageState,
     /// What the verdict rests on.
     pub strength: Strength,
+    /// The sealed tree that the path is in. While it is sealed, and nothing is mounted over the path, the daemon has one thing for the tree and none
+    /// for the path. Absent if the path is in none, or differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sealed_tree: Option<String>,
     /// The verdict.
     pub verdict: VerdictKind,
     /// Every difference.
@@ -231,7 +235,7 @@ pub(super) fn explain_by_images(
         digest: index.meta().digest.clone(),
         manifest: index.meta().manifest.clone(),
         names: index.meta().names.clone(),
-        entry: found.map(|found| entry(index.meta(), found)),
+        entry: found.map(|found| entry(index.meta(), found, observer)),
         overruled_by,
     };
     let mut all: Vec<ExplainedImage> = Vec::new();
@@ -248,17 +252,19 @@ pub(super) fn explain_by_images(
     Ok(all)
 }
 
-fn entry(meta: &ImageMeta, found: Found) -> ExplainedEntry {
+fn entry(meta: &ImageMeta, found: Found, observer: &Observer) -> ExplainedEntry {
     let verdict = match (found.differences.is_empty(), found.is_unreadable()) {
         (true, _) => VerdictKind::Compliant,
         (false, true) => VerdictKind::Unknown,
         (false, false) => VerdictKind::Drifted,
     };
+    let tree = if verdict == VerdictKind::Compliant { observer.sealed_tree_of(&found.path) } else { None };
     ExplainedEntry {
+        sealed_tree: tree.map(|(top, _)| top.to_string_lossy().into_owned()),
         path: found.path.to_string_lossy().into_owned(),
         layer: BlamedLayer::of(meta, &found.entry),
         expected: ImageState::from(&found.entry),
-        strength: if found.observation.is_sealed() { Strength::Sealed } else { meta.strength(&found.entry) },
+        strength: found.observation.seal().map_or_else(|| meta.strength(&found.entry), Strength::from),
         verdict,
         differences: found.differences,
         other_content_in: found.other_content_in,

@@ -53,7 +53,7 @@ impl HostFacts for Observer {
 
     fn directories_version(&self, policy: &DriftPolicy, state: &Path) -> DirectoriesVersion {
         DirectoriesVersion {
-            images: image::version(policy, state),
+            images: image::version(self, policy, state),
             extensions: image::followed_state(self, policy, state),
             ..packages::version(self, policy)
         }

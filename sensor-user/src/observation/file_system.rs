@@ -30,6 +30,7 @@ impl Observer {
         if let Some(guard) = self.root.guard() {
             guard.refresh();
         }
+        self.refresh_seals();
     }
 
     /// The magic number of the file system that a path, or else its nearest existing directory, is on.

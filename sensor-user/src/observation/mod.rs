@@ -3,11 +3,12 @@
 //! In: an expectation. Out: the observation of its thing, and the objects that it opened for this, so that the caller can enrol them
 //! with the kernel programs. It opens first the parent directory and then the object, each once, with the flags that mark an
 //! observation to those programs. It follows links inside the host root, but never a link that is the thing itself. It never writes,
-//! never opens a device, and never blocks on a FIFO.
+//! opens no device but the control device of mapped ones, and never blocks on a FIFO.
 
 mod accounts;
 mod booted;
 mod commit;
+pub(crate) mod device_mapper;
 mod file_system;
 mod for_other_rooms;
 mod hierarchy;
@@ -21,6 +22,8 @@ mod os;
 mod pristine;
 pub(crate) mod resolve;
 pub(crate) mod sealed;
+mod sealed_mounts;
+pub(crate) mod seals;
 pub(crate) mod served;
 mod unit;
 pub mod worker;
@@ -39,7 +42,8 @@ pub(crate) use pristine::Pristine;
 use pristine::RootImage;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
-use sealed::SealedContents;
+use sealed_mounts::MountPoints;
+pub(crate) use seals::OF_THE_HOST;
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
@@ -112,6 +116,10 @@ pub struct Observer {
     account_names: Mutex<AccountNames>,
     /// What was mounted at declared directories at their first observation.
     mounts: Mutex<HashMap<PathBuf, Option<MountRoot>>>,
+    /// What was mounted in sealed trees at their first observation: the points, with the numbers of the mounts.
+    tree_mounts: Mutex<HashMap<PathBuf, MountPoints>>,
+    /// Whether sealed trees are found.
+    finds_trees: bool,
     /// The image that is the host's root, once it was looked for.
     root_image: OnceLock<RootImage>,
 }
@@ -144,6 +152,8 @@ impl Observer {
             root: opened,
             account_names: Mutex::default(),
             mounts: Mutex::default(),
+            tree_mounts: Mutex::default(),
+            finds_trees: false,
             root_image: OnceLock::new(),
         })
     }
@@ -162,18 +172,6 @@ impl Observer {
     pub fn with_settled_contents(mut self) -> Self {
         self.reader.is_settled = true;
         self
-    }
-
-    /// The same observer, which does not read a file again if the kernel proves that it still has a content that was read before.
-    #[must_use]
-    pub(crate) fn with_sealed(mut self, contents: SealedContents) -> Self {
-        self.reader.sealed = Some(Box::new(contents.with_root(os::sealed(&self.root), Path::new("/proc"))));
-        self
-    }
-
-    /// The contents of sealed files that were read.
-    pub(crate) fn sealed(&self) -> Option<&SealedContents> {
-        self.reader.sealed.as_deref()
     }
 
     /// Observes the expectation's thing.
@@ -203,9 +201,7 @@ impl Observer {
                     path.display()
                 ),
             }),
-            (Thing::Tree { .. }, _) => Ok(Observation::Unreadable {
-                error: format!("{}: this version cannot verify a sealed tree", path.display()),
-            }),
+            (Thing::Tree { path }, _) => self.tree(path),
             (Thing::Hierarchy { path }, _) => hierarchy::observe(&self.root, path),
             (Thing::KernelArguments, _) => os::kernel_arguments(&self.root),
             (Thing::OsImage, _) => os::booted(&self.root),

@@ -267,7 +267,7 @@ impl Reader {
             && contents.proves(seal, &sha256)
         {
             object.sha256 = Some(sha256);
-            object.sealed = true;
+            object.sealed = Some(seal.kind());
             return Ok(None);
         }
         let content = self.content(file, stat.stx_size, (want, begun))?;

@@ -2,18 +2,18 @@
 //!
 //! In: an open file, and the SHA-256 that its content should have. Out: whether the kernel refuses any other content. A file with fs-verity
 //! has a digest of its own that covers the whole content. The kernel compares each block with it, and gives no other bytes. So a file with the
-//! same fs-verity digest as one that was read before has the same content. An overlay does not report the digests of its files. If the host's
-//! root is an overlay that the kernel proves as a whole, the boot, the digest of the image and the inode's number in it identify the content.
+//! same fs-verity digest as one that was read before has the same content. On a mount that the kernel proves as a whole, a digest of what
+//! determines its contents and the inode's number identify the content: an overlay does not report the digests of its files, and a
+//! device of dm-verity has none of a single file.
 
-use crate::clock::boot_id;
+use super::sealed_mounts::SealedMounts;
 use composefs_ioctls::fsverity::fs_ioc_measure_verity;
-use rustix::fs::{Statx, StatxAttributes, StatxFlags, fstatfs};
-use sensor_model::os::SealedRoot;
+use rustix::fs::{Statx, StatxAttributes, fstatfs};
+use sensor_model::strength::SealKind;
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::HashMap,
     os::fd::BorrowedFd,
-    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -38,8 +38,8 @@ pub(crate) type SealedContent = [u8; 32];
 pub(super) enum Seal {
     /// The fs-verity digest of the file, with its algorithm.
     File { algorithm: u8, digest: Vec<u8> },
-    /// The image that is the host's root in this boot, and the number of the inode in it.
-    Image { image: [u8; 32], inode: u64 },
+    /// A digest of what determines the contents of a mount, what proves them, and the number of the inode in it.
+    Image { kind: SealKind, image: [u8; 32], inode: u64 },
 }
 
 impl Seal {
@@ -56,38 +56,29 @@ impl Seal {
         Some(Self::File { algorithm: SHA512, digest: digest.into() })
     }
 
-    /// The seal of a file in a root that the kernel proves; `None` for a file on another mount.
-    fn in_root(root: &RootSeal, stat: &Statx) -> Option<Self> {
-        let needed = StatxFlags::MNT_ID | StatxFlags::INO;
-        let is_there = stat.stx_mask & needed.bits() == needed.bits() && stat.stx_mnt_id == root.mount;
-        is_there.then_some(Self::Image { image: root.image, inode: stat.stx_ino })
+    /// The seal of a file on a mount that the kernel proves as a whole; `None` for a file on another mount.
+    fn on_mount(mounts: &SealedMounts, stat: &Statx) -> Option<Self> {
+        let (kind, image) = mounts.mount_of(stat)?;
+        Some(Self::Image { kind, image, inode: stat.stx_ino })
+    }
+
+    /// What proves the content.
+    pub(super) fn kind(&self) -> SealKind {
+        match self {
+            Self::File { .. } => SealKind::FsVerity,
+            Self::Image { kind, .. } => *kind,
+        }
     }
 
     /// That a file with this seal has this content.
     fn of_content(&self, sha256: &[u8; 32]) -> SealedContent {
         let hasher = match self {
             Self::File { algorithm, digest } => Sha256::new().chain_update([*algorithm]).chain_update(digest),
-            Self::Image { image, inode } => {
+            Self::Image { image, inode, .. } => {
                 Sha256::new().chain_update([IMAGE]).chain_update(image).chain_update(inode.to_le_bytes())
             }
         };
         hasher.chain_update(sha256).finalize().into()
-    }
-}
-
-/// The root of a host, if the kernel proves each file of it.
-#[derive(Debug)]
-struct RootSeal {
-    /// The number of the mount.
-    mount: u64,
-    /// A digest of the image's own digest and of the boot.
-    image: [u8; 32],
-}
-
-impl RootSeal {
-    fn of(root: &SealedRoot, boot_id: &str) -> Self {
-        let image = Sha256::new().chain_update(boot_id).chain_update(&root.digest).finalize().into();
-        Self { mount: root.mount, image }
     }
 }
 
@@ -97,7 +88,7 @@ pub(crate) struct SealedContents {
     known: Mutex<HashMap<SealedContent, Use>>,
     /// How many it keeps.
     most: usize,
-    root: Option<RootSeal>,
+    mounts: SealedMounts,
 }
 
 /// The use of a content since the beginning.
@@ -114,7 +105,7 @@ impl SealedContents {
     pub(crate) fn new(known: impl IntoIterator<Item = SealedContent>) -> Self {
         let unused = Use { is_used: false, is_new: false };
         let known = known.into_iter().take(MOST).map(|content| (content, unused)).collect();
-        Self { known: Mutex::new(known), most: MOST, root: None }
+        Self { known: Mutex::new(known), most: MOST, mounts: SealedMounts::default() }
     }
 
     /// No content yet, with room for as many as the daemon may keep in memory. The owner of a watched file can seal the same content again and
@@ -123,15 +114,19 @@ impl SealedContents {
         Self { most: MOST_OF_WATCHED, ..Self::new([]) }
     }
 
-    /// The same contents, on a host with this root. The kernel's boot id is read from `proc`.
-    pub(super) fn with_root(self, root: Option<SealedRoot>, proc: &Path) -> Self {
-        let root = root.and_then(|root| Some(RootSeal::of(&root, &boot_id(proc).ok()?)));
-        Self { root, ..self }
+    /// The same contents, on a host with these mounts.
+    pub(super) fn with_mounts(self, mounts: SealedMounts) -> Self {
+        Self { mounts, ..self }
+    }
+
+    /// The mounts that the kernel proves as a whole.
+    pub(super) fn mounts(&self) -> &SealedMounts {
+        &self.mounts
     }
 
     /// The seal of an open file; `None` if the file has to be read.
     pub(super) fn seal(&self, file: BorrowedFd<'_>, stat: &Statx) -> Option<Seal> {
-        Seal::of_file(file, stat).or_else(|| Seal::in_root(self.root.as_ref()?, stat))
+        Seal::of_file(file, stat).or_else(|| Seal::on_mount(&self.mounts, stat))
     }
 
     /// Whether a file with this seal was read before and had this content.
@@ -179,7 +174,8 @@ impl SealedContents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{AtFlags, statx};
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    use sensor_model::os::SealedRoot;
     use std::{fs::File, os::fd::AsFd as _};
 
     fn seal(algorithm: u8, byte: u8) -> Seal {
@@ -209,23 +205,29 @@ mod tests {
         assert_eq!(second.used(), [seal(SHA256, 1).of_content(&[7; 32])]);
     }
 
+    fn sealed_root(mount: u64, digest: u8, boot: &str) -> SealedMounts {
+        SealedMounts::with_root(&SealedRoot { mount, digest: vec![digest; 32] }, boot)
+    }
+
     #[test]
-    fn only_a_file_on_the_mount_of_a_sealed_root_has_the_seal_of_the_image() {
+    fn only_a_file_on_a_sealed_mount_has_the_seal_of_the_image() {
         let (_file, stat) = unsealed();
-        let root = |mount| RootSeal { mount, image: [1; 32] };
-        let found = Seal::in_root(&root(stat.stx_mnt_id), &stat);
-        assert_eq!(found, Some(Seal::Image { image: [1; 32], inode: stat.stx_ino }));
-        assert_eq!(Seal::in_root(&root(stat.stx_mnt_id + 1), &stat), None, "another mount");
+        let found = Seal::on_mount(&sealed_root(stat.stx_mnt_id, 1, "a"), &stat);
+        let is_found = matches!(found, Some(Seal::Image { inode, .. }) if inode == stat.stx_ino);
+        assert!(is_found, "{found:?}");
+        assert_eq!(Seal::on_mount(&sealed_root(stat.stx_mnt_id + 1, 1, "a"), &stat), None, "another mount");
         let mut unknown = stat;
         unknown.stx_mask &= !StatxFlags::MNT_ID.bits();
-        assert_eq!(Seal::in_root(&root(stat.stx_mnt_id), &unknown), None, "a kernel that names no mount");
+        let mounts = sealed_root(stat.stx_mnt_id, 1, "a");
+        assert_eq!(Seal::on_mount(&mounts, &unknown), None, "a kernel that names no mount");
     }
 
     #[test]
     fn the_seal_of_an_image_proves_one_content_of_one_inode_of_that_image_in_that_boot() {
-        let seal = |digest, boot, inode| {
-            let root = SealedRoot { mount: 1, digest: vec![digest; 32] };
-            Seal::Image { image: RootSeal::of(&root, boot).image, inode }
+        let (_file, mut stat) = unsealed();
+        let mut seal = |digest, boot, inode| {
+            stat.stx_ino = inode;
+            Seal::on_mount(&sealed_root(stat.stx_mnt_id, digest, boot), &stat).unwrap()
         };
         let contents = SealedContents::new([]);
         contents.learn(&seal(1, "a", 2), &[7; 32]);
@@ -240,7 +242,7 @@ mod tests {
     fn the_daemon_keeps_a_limited_number_of_contents() {
         let contents = SealedContents::of_watched();
         for inode in 0..=MOST_OF_WATCHED as u64 {
-            contents.learn(&Seal::Image { image: [1; 32], inode }, &[7; 32]);
+            contents.learn(&Seal::Image { kind: SealKind::FsVerity, image: [1; 32], inode }, &[7; 32]);
         }
         assert_eq!(contents.used().len(), MOST_OF_WATCHED);
     }

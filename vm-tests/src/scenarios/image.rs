@@ -3,6 +3,7 @@
 
 mod root_image;
 mod sealed;
+pub(super) mod sealed_usr;
 
 use std::fs;
 use std::path::Path;

@@ -68,7 +68,7 @@ mod watched_node;
 mod ways;
 
 use crate::bench;
-pub use crate::scenario::{ByDefault, Guest, Scenario};
+pub use crate::scenario::{ByDefault, Guest, SEALED_USR_BYTES, Scenario};
 
 /// For a row that runs on some kernels before each merge, with the reason.
 const fn only(kernels: &'static [&'static str], because: &'static str) -> ByDefault {
@@ -147,6 +147,14 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "a change of a program that the booted image has is drift with its actor and the layer that put it there, and so is its execution",
         by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see changes")),
         run: image::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "image-verity",
+        shows: "a /usr on dm-verity with the root hash of the kernel's arguments is sealed, until another table may be in the device",
+        by_default: Some(only(&["6.12"], "the interface of the device mapper is the same on all")),
+        needs_sealed_usr: true,
+        run: image::sealed_usr::bare,
         ..Scenario::USUAL
     },
     Scenario {

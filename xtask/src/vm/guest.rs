@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use vm_tests::scenarios::{Guest, Scenario};
 
 use super::cluster::Cluster;
+use super::images::SealedUsr;
 use super::payload::Payload;
 use super::{cpio, images, kube_root, ostree, selinux};
 use crate::alerts;
@@ -41,6 +42,7 @@ pub(crate) struct GuestParts {
     qemu: Qemu,
     busybox: PathBuf,
     disks: Vec<(&'static str, PathBuf)>,
+    sealed_usr: SealedUsr,
     /// Root disks of the guests that have one.
     roots: Vec<(Guest, PathBuf)>,
     guest_program: PathBuf,
@@ -60,6 +62,7 @@ impl GuestParts {
         let qemu = Qemu::ensure(&cache)?;
         let busybox = images::busybox(&cache)?;
         let disks = images::file_systems(&cache)?;
+        let sealed_usr = images::sealed_usr(&cache)?;
         let mut roots = Vec::new();
         if guests.contains(&Guest::Systemd) {
             roots.push((Guest::Systemd, images::systemd_root(&cache)?));
@@ -83,7 +86,7 @@ impl GuestParts {
             kube = Some((assets, alerts::tree(&cache)?));
         }
         drop(cache);
-        Ok(Self { qemu, busybox, disks, roots, guest_program: dist::build_guest(guest)?, kube })
+        Ok(Self { qemu, busybox, disks, sealed_usr, roots, guest_program: dist::build_guest(guest)?, kube })
     }
 
     /// Starts the cluster that the guest of a run joins, if it joins one.
@@ -162,7 +165,8 @@ impl Vm {
         let parameters = [self.scenario.parameters.join("-"), self.parameters.join("-")].concat();
         let parameters = parameters.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         let icount = if self.icount { "-icount" } else { "" };
-        let parts = [&self.kernel.series, self.scenario.guest.name(), &parameters].map(str::to_owned);
+        let usr = if self.scenario.needs_sealed_usr { "sealed-usr" } else { "" };
+        let parts = [&self.kernel.series, self.scenario.guest.name(), &parameters, usr].map(str::to_owned);
         let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         format!("{}{icount}-boot", parts.join("-"))
     }
@@ -181,7 +185,7 @@ impl Vm {
             .arg(self.kernel.image())
             .arg("-initrd")
             .arg(archive)
-            .args(["-append", &self.command_line()]);
+            .args(["-append", &self.command_line(parts)]);
         if self.network {
             command.args(["-netdev", "user,id=network,ipv6=off", "-device", "virtio-net-pci,netdev=network"]);
         }
@@ -195,7 +199,8 @@ impl Vm {
         };
         let root = parts.root(self.scenario.guest).map(|image| ("root", own.unwrap_or(image), snapshot));
         let others = parts.disks.iter().map(|(name, image)| (*name, image.as_path(), "on"));
-        for (name, image, snapshot) in root.into_iter().chain(others) {
+        let usr = self.scenario.needs_sealed_usr.then_some(("usr", parts.sealed_usr.image.as_path(), "on"));
+        for (name, image, snapshot) in root.into_iter().chain(others).chain(usr) {
             command
                 .arg("-drive")
                 .arg(format!(
@@ -217,7 +222,7 @@ impl Vm {
     }
 
     /// The kernel's parameters.
-    fn command_line(&self) -> String {
+    fn command_line(&self, parts: &GuestParts) -> String {
         let mut words =
             vec!["console=ttyS0".to_owned(), "panic=-1".to_owned(), "systemd.getty_auto=no".to_owned()];
         if self.kernel.series == "5.10" {
@@ -232,6 +237,9 @@ impl Vm {
         words.push(format!("hf.cpus={}", self.cpus()));
         if self.verbose {
             words.push("hf.verbose=1".to_owned());
+        }
+        if self.scenario.needs_sealed_usr {
+            words.push(format!("usrhash={}", parts.sealed_usr.root_hash));
         }
         words.extend(self.scenario.parameters.iter().map(|&p| p.to_owned()));
         words.extend(self.parameters.iter().cloned());

@@ -4,12 +4,15 @@
 //! once. Guests write to them through snapshots that end with the guest.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use vm_tests::scenarios::SEALED_USR_BYTES;
 
+use super::verity;
 use crate::apt::{self, GUEST_RELEASE, Mirrors, NEWER_RELEASE, is_root};
 use crate::cache::{Cache, CacheStamp};
 use crate::run::{find_program, output, say};
@@ -77,6 +80,10 @@ const FILE_SYSTEMS_RECIPE: &str = "2";
 const FILE_SYSTEMS: &[(&str, &str, u64)] =
     &[("ext4", "mkfs.ext4", 64 << 20), ("xfs", "mkfs.xfs", 320 << 20), ("btrfs", "mkfs.btrfs", 256 << 20)];
 
+/// The version of the recipe of the sealed `/usr`, and its files beside the program.
+const SEALED_USR_RECIPE: &str = "1";
+const SEALED_FILES: u32 = 40;
+
 /// Finds or fetches the programs that make guests.
 pub(crate) fn tools(cache: &Cache) -> Result<PackageTree> {
     if let Some(tree) = PackageTree::cached(cache, "tools") {
@@ -111,6 +118,49 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
         })?;
     }
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
+}
+
+/// A disk with a `/usr` for dm-verity.
+#[derive(Debug, Clone)]
+pub(crate) struct SealedUsr {
+    /// The file system, and its hashes behind it.
+    pub(crate) image: PathBuf,
+    /// The root hash, in hexadecimal digits.
+    pub(crate) root_hash: String,
+}
+
+/// Finds or makes the disk with a sealed `/usr`: a program, other files, and the directory in which the guest has Holdfast.
+pub(crate) fn sealed_usr(cache: &Cache) -> Result<SealedUsr> {
+    let folder = cache.path("sealed-usr");
+    if cache.stamp("sealed-usr").is_none_or(|stamp| stamp.version != SEALED_USR_RECIPE) {
+        say("images", "a sealed /usr");
+        let tools = tools(cache)?;
+        cache.make("sealed-usr", |folder| {
+            let tree = folder.join("tree");
+            let programs = tree.join("libexec/os");
+            for directory in [&programs, &tree.join("local"), &tree.join("bin"), &tree.join("sbin")] {
+                fs::create_dir_all(directory)?;
+            }
+            let program = programs.join("agent");
+            fs::write(&program, "#!/bin/sh\necho agent\n")?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+            for number in 0..SEALED_FILES {
+                fs::write(programs.join(format!("file-{number}")), format!("{number}\n"))?;
+            }
+            let image = folder.join("usr");
+            File::create(&image)?.set_len(SEALED_USR_BYTES)?;
+            let maker = tools.program("mkfs.ext4").context("no mkfs.ext4 in the cache")?;
+            let features = ["-q", "-b", "4096", "-O", "^orphan_file,^has_journal", "-d"];
+            output(tools.command(&maker).args(features).arg(&tree).arg(&image))?;
+            fs::remove_dir_all(&tree)?;
+            let (hashes, root_hash) = verity::hashes(&fs::read(&image)?);
+            fs::OpenOptions::new().append(true).open(&image)?.write_all(&hashes)?;
+            fs::write(folder.join("root-hash"), hex::encode(root_hash))?;
+            Ok(CacheStamp::of_version(SEALED_USR_RECIPE))
+        })?;
+    }
+    let root_hash = fs::read_to_string(folder.join("root-hash"))?;
+    Ok(SealedUsr { image: folder.join("usr"), root_hash })
 }
 
 /// The version of the recipe of every guest of a Debian release to which people log in.

@@ -21,6 +21,7 @@ mod runs;
 mod saved;
 mod selinux;
 mod stalled;
+mod verity;
 
 pub(crate) use audit::AuditLog;
 pub(crate) use guest::{GuestParts, Vm};

@@ -9,14 +9,15 @@ use crate::{
     expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Content, DirectoryExpectation,
         FileExpectation, KernelArgumentsExpectation, LinkExpectation, OsImageExpectation,
-        OstreeObjectExpectation, Owner, Source, Thing, TreeExpectation, UnitExpectation,
+        OstreeObjectExpectation, Owner, SealedTree, Source, Thing, TreeExpectation, UnitExpectation,
     },
     observation::{FileType, ObjectObservation, UnitObservation},
     os::Deployment,
+    strength::SealKind,
     xattr,
 };
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const KEY_A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBSxrLseeRZ1nyihTrvLH8oiYA5MU1MD7uJvFd8OmDBQ a";
 const KEY_B: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLEx8I4hk2QdgWaARq/trO+awe5+ZEI55Fxckmj/fVx4KOVV9Abi5gJoCX4+rb459xz/vNSdbyD790kYeKodtrU= b";
@@ -118,9 +119,8 @@ fn without_label(expectation: &Expectation) -> Observation {
                 Some(AuthorizedKeys { keys: declared.keys.clone(), ..AuthorizedKeys::default() });
             Observation::Object(Box::new(object))
         }
-        Expected::Tree(_) | Expected::Unindexed => {
-            Observation::Unreadable { error: "not verified here".to_owned() }
-        }
+        Expected::Tree(tree) => Observation::Tree { sealed: Some(tree.sealed), over: Vec::new() },
+        Expected::Unindexed => Observation::Unreadable { error: "not verified here".to_owned() },
         Expected::Hierarchy(_) => Observation::Hierarchy { covers: Vec::new() },
         Expected::KernelArguments(declared) => {
             Observation::KernelArguments { arguments: declared.arguments.clone() }

@@ -94,10 +94,35 @@ fn an_unreadable_booted_deployment_is_not_compliant() {
     assert_eq!(found[0].kind, DifferenceKind::Unreadable);
 }
 
+/// A sealed tree.
+fn tree() -> Expectation {
+    let sealed = SealedTree { by: SealKind::DmVerity, image: [7; 32] };
+    let tree = TreeExpectation { sealed, entries: 100_000 };
+    expect(Thing::Tree { path: Path::new("/usr").into() }, Expected::Tree(tree))
+}
+
+#[test]
+fn a_sealed_tree_is_compliant_only_while_it_is_the_same_one_and_nothing_hides_a_part_of_it() {
+    let kinds = |sealed, over: &[&str]| -> Vec<DifferenceKind> {
+        let over = over.iter().map(PathBuf::from).collect();
+        let found = compare(&tree(), &Observation::Tree { sealed, over }, &Ids::default());
+        found.iter().map(|difference| difference.kind).collect()
+    };
+    let same = Some(SealedTree { by: SealKind::DmVerity, image: [7; 32] });
+    assert_eq!(kinds(same, &[]), []);
+    assert_eq!(kinds(same, &["/usr/bin/a", "/usr/lib"]), [DifferenceKind::MountOver; 2]);
+    for other in [
+        None,
+        Some(SealedTree { by: SealKind::FsVerity, image: [7; 32] }),
+        Some(SealedTree { by: SealKind::DmVerity, image: [8; 32] }),
+    ] {
+        assert_eq!(kinds(other, &["/usr/bin/a"]), [DifferenceKind::Unreadable], "{other:?}");
+    }
+}
+
 #[test]
 fn an_observation_of_its_directory_does_not_make_a_sealed_tree_compliant() {
-    let tree = TreeExpectation { index: [7; 32], entries: 100_000, live: false };
-    let expectation = expect(Thing::Tree { path: Path::new("/usr/lib/layer").into() }, Expected::Tree(tree));
+    let expectation = tree();
     let directory = ObjectObservation::new(FileType::Directory, 0o755, 0, 0);
     for observation in [Observation::Object(Box::new(directory)), Observation::Missing] {
         assert_eq!(compare(&expectation, &observation, &Ids::default()).len(), 1, "{observation:?}");

@@ -106,6 +106,10 @@ fn mutate(which: usize, expectation: &Expectation, observation: &mut Observation
             covers.push(Cover::Overlay { writable: true });
             return Some(DifferenceKind::MountOver);
         }
+        Observation::Tree { over, .. } => {
+            over.push("/usr/bin".into());
+            return Some(DifferenceKind::MountOver);
+        }
         Observation::KernelArguments { arguments } => {
             arguments.pop()?;
             return Some(DifferenceKind::KernelArgument);

@@ -19,10 +19,7 @@ impl WatchRegistry {
     pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
         let mut concerned = Concerned::default();
         for watch_id in watches {
-            let Some(watch) = self.get(*watch_id) else {
-                concerned.in_evidence.extend(self.tree_entry(*watch_id).map(|(thing, _)| thing));
-                continue;
-            };
+            let Some(watch) = self.get(*watch_id) else { continue };
             match name {
                 Some(_) if cut => {
                     concerned.in_evidence.extend(self.named_in(watch));

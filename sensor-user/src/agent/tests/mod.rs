@@ -207,6 +207,7 @@ impl Node {
                 keep: None,
                 waits: crate::apply::waits_or_none,
                 root_image: None,
+                device_tables: None,
                 replaced: None,
             },
             run: self.path("run"),

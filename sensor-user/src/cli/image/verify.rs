@@ -15,9 +15,13 @@ use crate::{
 use sensor_model::{
     difference::Difference,
     image::{ImageSource, Strength, packages_text},
+    strength::SealKind,
 };
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// The value of [`ImageVerifyReport::schema`].
 const SCHEMA: &str = "holdfast.image-verify/v1";
@@ -64,9 +68,12 @@ pub struct ImageVerifyReport {
     pub strength: Strength,
     /// How many paths were compared.
     pub compared: u64,
-    /// How many of them the kernel proves by fs-verity to have a content that the scan has read, so that they were not read again.
+    /// How many of them the kernel proves to have a content that the scan has read, so that they were not read again.
     #[serde(skip_serializing_if = "is_zero")]
     pub sealed: u64,
+    /// The same number for each way in which the kernel proves a content.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sealed_by: BTreeMap<SealKind, u64>,
     /// Hierarchies over which something is mounted that is not expected: an overlay, or extensions without an index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<CoveredHierarchy>,
@@ -177,7 +184,8 @@ fn report(index: &ImageIndex, verified: Verified, over: Vec<CoveredHierarchy>) -
         source: index.meta().source,
         strength: index.meta().strength_of_contents(),
         compared: verified.compared,
-        sealed: verified.sealed,
+        sealed: verified.sealed.values().sum(),
+        sealed_by: verified.sealed,
         over,
         of_extensions: verified.of_extensions,
         differing: differing.into_iter().map(shown).collect(),
@@ -258,9 +266,11 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         screen.line(&format!("{differing} differ, {} unknown: {paths}", report.unreadable.len()))?;
     }
     if report.sealed > 0 {
+        let by: Vec<&str> = report.sealed_by.keys().map(|kind| kind.as_str()).collect();
         screen.line(&format!(
-            "sealed: {} of these files were not read, because the kernel proves their content (fs-verity)",
-            report.sealed
+            "sealed: {} of these files were not read, because the kernel proves their content ({})",
+            report.sealed,
+            by.join(", ")
         ))?;
     }
     if report.of_extensions > 0 {

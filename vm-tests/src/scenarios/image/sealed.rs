@@ -68,7 +68,7 @@ fn watched() -> Result<()> {
     let before = agent.records()?.len();
     shell("chmod 600 /mnt/sealed/small")?;
     let record = agent.wait_for("the drift", before, |record| record["kind"] == "drift")?;
-    ensure!(record["path"] == "/mnt/sealed/small" && record["after"]["sealed"] == true, "{record}");
+    ensure!(record["path"] == "/mnt/sealed/small" && record["after"]["sealed"] == "fs-verity", "{record}");
     shell("chmod 644 /mnt/sealed/small")?;
     status::wait_for("compliant", LIMIT)?;
     agent.stop()?;
@@ -170,7 +170,7 @@ fn halt() -> Result<()> {
 }
 
 /// A policy with one rule.
-fn policy(rule: &str) -> String {
+pub(super) fn policy(rule: &str) -> String {
     format!(
         "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: sealed}}\nspec:\n  rules:\n  - {{{rule}}}\n"
     )
