@@ -1,8 +1,8 @@
 //! The config of the node in a report.
 //!
 //! In: a report, and whether the config that the sensor expects is the one of the cluster. Out: that part of the report, and the sentences
-//! about it. A node whose own copy of its config was changed is not in sync, whatever the sensor verified: it verified something else. It
-//! has no further drift for that, because nobody knows of which path.
+//! about it. A node whose own copy of its config was changed is not in sync, whatever the sensor verified: it verified something else. The
+//! report has no further drift for that, because the digest does not show the path.
 
 use super::finding::SensorState;
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};

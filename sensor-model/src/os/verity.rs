@@ -20,7 +20,7 @@ const WHOLE: [&[u8]; 4] = [b"erofs", b"ext4", b"squashfs", b"xfs"];
 /// Options of XFS that name a second device.
 const SECOND_DEVICE: [&str; 2] = ["logdev", "rtdev"];
 
-/// Hash algorithms for which nobody can make two contents with one hash, and the bytes of a hash.
+/// Hash algorithms without a known way to make two contents with one hash, and the bytes of a hash.
 const ALGORITHMS: [(&str, usize); 2] = [("sha256", 32), ("sha512", 64)];
 
 /// Options of a target that leave each block proven, and how many words of values follow. An option that is not here seals nothing:

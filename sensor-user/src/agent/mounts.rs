@@ -301,7 +301,7 @@ impl MountTracker {
                 } else if verdicts.has_changed(thing)
                     && verdicts.expectation(thing).thing.path().starts_with(&point)
                 {
-                    // The newest change is this one, whoever made it. The actors of those before stay in the list.
+                    // This change is the newest one, and its actor is unknown. The actors of earlier changes stay in the list.
                     let operation = Operation::Mount.name();
                     let made = AttributedChange { actor: None, operation, at_ns: self.read_at };
                     verdicts.add_change(thing, made, false);
