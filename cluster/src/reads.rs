@@ -6,7 +6,7 @@
 
 use crate::client::{ClientError, client};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, PartialObjectMeta};
+use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
 use kube::{Client, Config};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,6 +90,23 @@ impl Reads {
     /// The reporter's own client without a limit for the pause of an answer, for watches of other kinds.
     pub fn account(&self) -> Client {
         self.account.clone()
+    }
+
+    /// Objects of a kind without a type here, read by the reporter's own client.
+    pub(crate) fn objects(&self, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+        let kind = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{group}/{version}"),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        Api::all_with(self.account(), &kind)
+    }
+
+    /// The `MachineConfigs` of the cluster.
+    pub(crate) fn machine_configs(&self) -> Api<DynamicObject> {
+        self.objects("machineconfiguration.openshift.io", "v1", "MachineConfig", "machineconfigs")
     }
 
     /// A read of this reader succeeded after one of the other was refused.

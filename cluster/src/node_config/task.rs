@@ -6,10 +6,10 @@
 use super::compare::{Known, Object, Subject, compared};
 use crate::api::{ConfigState, ReportedConfig};
 use crate::backoff::Backoff;
-use crate::publish::{NodeMetadata, STATE, limited};
+use crate::publish::{NodeMetadata, PREFIX, STATE, limited};
 use crate::reads::Reads;
 use crate::reports::NodeFinding;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, DynamicObject};
 use sensor_model::config_digest::digest_of_object;
 use sensor_model::status::ExpectedConfig;
 use std::time::Duration;
@@ -29,8 +29,6 @@ const FIRST_PAUSE: Duration = Duration::from_mins(1);
 /// The status codes of an object that the reporter may not read, and of one that does not exist.
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
-/// The annotations of the Machine Config Operator.
-const PREFIX: &str = "machineconfiguration.openshift.io/";
 
 /// Follows whether the config of one node is the one of the cluster.
 #[derive(Debug)]
@@ -52,15 +50,8 @@ pub struct ConfigFollower {
 impl ConfigFollower {
     /// Nothing is asked yet.
     pub fn new(reads: &Reads, found: watch::Sender<Option<ReportedConfig>>) -> Self {
-        let kind = ApiResource {
-            group: "machineconfiguration.openshift.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "machineconfiguration.openshift.io/v1".to_owned(),
-            kind: "MachineConfig".to_owned(),
-            plural: "machineconfigs".to_owned(),
-        };
         Self {
-            configs: Api::all_with(reads.account(), &kind),
+            configs: reads.machine_configs(),
             subject: None,
             known: Known::new(),
             last: None,

@@ -9,11 +9,11 @@ use super::opinions::{Opinions, Subject};
 use super::verdict::{Verdict, verdict};
 use crate::api::ReportedOsImage;
 use crate::backoff::Backoff;
-use crate::publish::{NodeMetadata, PublishError, STATE, limited};
+use crate::publish::{NodeMetadata, PREFIX, PublishError, STATE, limited};
 use crate::reads::Reads;
 use crate::reports::NodeFinding;
 use crate::text::fit;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject, ListParams};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -37,8 +37,6 @@ const NAME_BYTES: usize = 512;
 const SENTENCE_BYTES: usize = 800;
 /// Status codes of an object or a kind that does not exist, or that the reporter may not read.
 const ABSENT: [u16; 2] = [403, 404];
-/// The annotations of the Machine Config Operator.
-const PREFIX: &str = "machineconfiguration.openshift.io/";
 
 /// Follows what the cluster says about one node's OS image.
 #[derive(Debug)]
@@ -64,14 +62,12 @@ impl OsImageFollower {
     /// Nothing is asked yet.
     pub fn new(reads: &Reads, node: &str, found: watch::Sender<Option<ReportedOsImage>>) -> Self {
         let operator = "machineconfiguration.openshift.io";
-        let api = |group, version, kind, plural| {
-            Api::all_with(reads.account(), &kind_of(group, version, kind, plural))
-        };
+        let api = |group, version, kind, plural| reads.objects(group, version, kind, plural);
         Self {
             node: node.to_owned(),
             builds: api(operator, "v1", "MachineOSBuild", "machineosbuilds"),
             bootc_nodes: api("node.bootc.dev", "v1alpha1", "BootcNode", "bootcnodes"),
-            configs: api(operator, "v1", "MachineConfig", "machineconfigs"),
+            configs: reads.machine_configs(),
             subject: None,
             opinions: Opinions::default(),
             due: Instant::now(),
@@ -259,15 +255,5 @@ fn subject(node: &str, image: &ReportedOsImage, metadata: &NodeMetadata) -> Subj
         current_image: annotation("currentImage"),
         desired_image: annotation("desiredImage"),
         state: metadata.annotations.get(STATE).filter(|state| !state.is_empty()).cloned(),
-    }
-}
-
-fn kind_of(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        api_version: format!("{group}/{version}"),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
     }
 }

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 pub(crate) const STATE: &str = "machineconfiguration.openshift.io/state";
 /// Its value while an update is under way.
 pub(crate) const WORKING: &str = "Working";
+/// How the names of the annotations of the Machine Config Operator begin.
+pub(crate) const PREFIX: &str = "machineconfiguration.openshift.io/";
 /// The beginnings of the names of annotations that mode `manage` reads.
-const PREFIXES: [&str; 2] = ["machineconfiguration.openshift.io/", "holdfast.dev/"];
+const PREFIXES: [&str; 2] = [PREFIX, "holdfast.dev/"];
 
 /// What mode `manage` wants the cluster to see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

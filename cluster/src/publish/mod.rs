@@ -23,7 +23,7 @@ mod tests;
 
 pub use error::PublishError;
 pub use managed::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode};
-pub(crate) use managed::{STATE, WORKING};
+pub(crate) use managed::{PREFIX, STATE, WORKING};
 pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;

@@ -20,12 +20,14 @@ use sensor_model::{
     status::ExpectedConfig,
     waiting::{WaitingArgument, note, wanted},
 };
+use serde::{Deserialize, Serialize};
 use std::{collections::HashSet, ffi::OsStr, path::Path, sync::Arc};
 
 /// The desired state of a node.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Desired {
-    /// The expectations, without those that the policy ignores.
+    /// The expectations, without those that the policy ignores. Each has a line of its own in the output of the process that reads configs.
+    #[serde(skip)]
     pub expectations: Vec<Expectation>,
     /// The ids of the users and groups that they name.
     pub ids: Ids,

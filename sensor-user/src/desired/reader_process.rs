@@ -4,14 +4,11 @@
 //! Reading configs takes many times the memory of the result. The process returns all of that memory when it ends.
 
 use super::{
-    error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::DirectoriesVersion,
-    facts::HostFacts, facts::LabelVersion, inputs::Inputs, inputs::Waits, load::Desired,
-    load::load as read_here, source::MachineConfigs, source::StateSource, unknown::Unknown,
+    error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::HostFacts, inputs::Inputs,
+    inputs::Waits, load::Desired, load::load as read_here, source::MachineConfigs, source::StateSource,
+    unknown::Unknown,
 };
-use sensor_model::compare::Ids;
-use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::{Expectation, ExpectationSource};
-use sensor_model::waiting::WaitingArgument;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -35,20 +32,8 @@ const BUFFER: usize = 64 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum First {
-    /// Everything but the expectations.
-    Desired {
-        /// The number of lines that follow.
-        expectations: usize,
-        ids: Ids,
-        policy: Box<DriftPolicy>,
-        sources: Vec<String>,
-        digest: String,
-        built_from: Option<String>,
-        waiting: Vec<WaitingArgument>,
-        labels: LabelVersion,
-        directories: Box<DirectoriesVersion>,
-        nothing: bool,
-    },
+    /// The number of lines that follow, and everything but the expectations.
+    Desired(usize, Box<Desired>),
     Refused(RefusedConfigs),
 }
 
@@ -168,34 +153,9 @@ pub fn answer(
 fn give(desired: Result<Desired, RefusedConfigs>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
-        Ok(Desired {
-            expectations,
-            ids,
-            policy,
-            sources,
-            digest,
-            built_from,
-            waiting,
-            labels,
-            directories,
-            nothing,
-        }) => {
-            let (count, policy) = (expectations.len(), Box::new(policy));
-            (
-                First::Desired {
-                    expectations: count,
-                    ids,
-                    policy,
-                    sources,
-                    digest,
-                    built_from,
-                    waiting,
-                    labels,
-                    directories: Box::new(directories),
-                    nothing,
-                },
-                expectations,
-            )
+        Ok(mut desired) => {
+            let expectations = std::mem::take(&mut desired.expectations);
+            (First::Desired(expectations.len(), Box::new(desired)), expectations)
         }
         Err(refused) => (First::Refused(refused), Vec::new()),
     };
@@ -276,35 +236,7 @@ fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
     let (count, mut desired) = match serde_json::from_slice(first).map_err(unreadable)? {
-        First::Desired {
-            expectations,
-            ids,
-            policy,
-            sources,
-            digest,
-            built_from,
-            waiting,
-            labels,
-            directories,
-            nothing,
-        } => {
-            let policy = *policy;
-            (
-                expectations,
-                Desired {
-                    expectations: Vec::new(),
-                    ids,
-                    policy,
-                    sources,
-                    digest,
-                    built_from,
-                    waiting,
-                    labels,
-                    directories: *directories,
-                    nothing,
-                },
-            )
-        }
+        First::Desired(count, desired) => (count, *desired),
         First::Refused(refused) => return Err(refused.into()),
     };
     desired.expectations.reserve_exact(count);
