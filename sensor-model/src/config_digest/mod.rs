@@ -9,7 +9,7 @@
 mod tests;
 
 use crate::{
-    expectation::Owner,
+    expectation::{Expectation, Expected, Owner, Thing},
     expectations::{DIRECTORY_MODE, FILE_MODE, file_bytes, group, mode, user},
     ignition::spec,
     machine_config::{ManifestError, parse_for},
@@ -19,6 +19,7 @@ use crate::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
+use std::{collections::HashMap, path::Path};
 
 /// Prefix of the hashed bytes, so that the digest differs from digests of other objects and of later forms.
 const DOMAIN: &[u8] = b"holdfast.dev/config-content/v1\n";
@@ -28,7 +29,18 @@ const FORM: &str = "v1";
 
 /// The digest of what a config declares: `v1:`, and 64 hexadecimal digits.
 pub fn config_digest(config: &Rendered) -> String {
-    let mut content = content(config);
+    config_digest_with(config, &[])
+}
+
+/// The same for a caller that has the config's expectations. Their contents have been decoded and hashed, which is most of the work.
+/// A file that these do not name is decoded here.
+pub fn config_digest_with(config: &Rendered, expectations: &[Expectation]) -> String {
+    let hashes =
+        expectations.iter().filter_map(|expectation| match (&expectation.thing, &expectation.expected) {
+            (Thing::File { path }, Expected::File(file)) => Some((&**path, file.content.as_ref()?.sha256)),
+            _ => None,
+        });
+    let mut content = content(config, &hashes.collect());
     content.sort_all_objects();
     let hash = Sha256::new_with_prefix(DOMAIN).chain_update(content.to_string()).finalize();
     format!("{FORM}:{}", hex::encode(hash))
@@ -65,7 +77,10 @@ pub fn digest_of_object(origin: &str, bytes: &[u8]) -> Result<String, DigestErro
     Ok(config_digest(&merge::rendered(config)?))
 }
 
-fn content(config: &Rendered) -> Value {
+/// By path, the SHA-256 of each content that is known already.
+type Hashes<'a> = HashMap<&'a Path, [u8; 32]>;
+
+fn content(config: &Rendered, hashes: &Hashes<'_>) -> Value {
     let image = |image: &Option<Sourced<String>>| image.as_ref().map(|image| image.value.clone());
     let arguments = config.kernel_arguments.iter().map(|part| part.value.as_str());
     // Extensions have no order, and duplicates do not matter.
@@ -73,9 +88,9 @@ fn content(config: &Rendered) -> Value {
     extensions.sort_unstable();
     extensions.dedup();
     json!({
-        "files": objects(&config.files, file),
-        "directories": objects(&config.directories, directory),
-        "links": objects(&config.links, link),
+        "files": objects(&config.files, |path, declared| file(declared, hashes.get(Path::new(path)).copied())),
+        "directories": objects(&config.directories, |_, declared| directory(declared)),
+        "links": objects(&config.links, |_, declared| link(declared)),
         "units": config.units.iter().filter_map(|(name, declared)| Some((name.clone(), unit(declared)?))).collect::<Map<_, _>>(),
         "users": config.users.iter().map(|(name, declared)| (name.clone(), account(declared))).collect::<Map<_, _>>(),
         "kernelArguments": arguments::words(arguments),
@@ -90,18 +105,22 @@ fn content(config: &Rendered) -> Value {
 
 fn objects<'a, T>(
     declared: impl IntoIterator<Item = (&'a String, &'a Sourced<T>)>,
-    of: impl Fn(&T) -> Value,
+    of: impl Fn(&str, &T) -> Value,
 ) -> Map<String, Value>
 where
     T: 'a,
 {
-    declared.into_iter().map(|(path, declared)| (path.clone(), of(&declared.value))).collect()
+    declared.into_iter().map(|(path, declared)| (path.clone(), of(path, &declared.value))).collect()
 }
 
-fn file(declared: &RenderedFile) -> Value {
+fn file(declared: &RenderedFile, known: Option<[u8; 32]>) -> Value {
     let file = &declared.file;
-    let content = match file_bytes(declared) {
-        Ok(bytes) => json!({ "sha256": bytes.map(|bytes| hex::encode(Sha256::digest(bytes))) }),
+    let hash = match known {
+        Some(hash) => Ok(Some(hash)),
+        None => file_bytes(declared).map(|bytes| Some(Sha256::digest(bytes?).into())),
+    };
+    let content = match hash {
+        Ok(hash) => json!({ "sha256": hash.map(hex::encode::<[u8; 32]>) }),
         // Nothing can be expected of such a content. Its text is all that two declarations can have in common.
         Err(_) => written(&file.contents),
     };

@@ -133,6 +133,25 @@ fn digest(spec: &Value) -> String {
 }
 
 #[test]
+fn the_digest_is_the_same_with_the_contents_of_the_expectations() {
+    for spec in [base()].iter().chain(&same()).chain(&others()) {
+        let config = config(spec);
+        assert_eq!(
+            config_digest_with(&config, &expectations(&config).unwrap()),
+            config_digest(&config),
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn a_content_of_the_expectations_counts_as_that_of_the_config() {
+    let (one, other) =
+        (config(&base()), config(&with("/config/storage/files/0/contents/source", "data:,x".into())));
+    assert_eq!(config_digest_with(&one, &expectations(&other).unwrap()), config_digest(&other));
+}
+
+#[test]
 fn the_form_of_a_declaration_does_not_count() {
     let wanted = digest(&base());
     for (number, spec) in same().iter().enumerate() {

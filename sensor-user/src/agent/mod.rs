@@ -86,6 +86,7 @@ pub mod ordered_reverts;
 mod overwritten;
 mod own_process;
 pub mod privileges;
+mod program_pages;
 mod receive;
 pub mod registry;
 mod reload;

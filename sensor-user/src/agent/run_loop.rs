@@ -8,6 +8,7 @@ use super::changes::Changes;
 use super::deadline_timer::DeadlineTimer;
 use super::error::AgentError;
 use super::overwritten;
+use super::program_pages;
 use super::reports::AgentReport;
 use super::reverting::next_reverts;
 use super::run_end::RunEnd;
@@ -224,6 +225,9 @@ impl Agent {
             // The status exists before systemd starts the units that wait for this one.
             self.end_turn();
             notify(&[NotifyState::Ready]);
+            if let Err(error) = program_pages::give_back() {
+                tracing::debug!(%error, "The pages that only the start needed stay in memory.");
+            }
         }
     }
 

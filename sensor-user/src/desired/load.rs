@@ -11,7 +11,7 @@ use super::{
 use sensor_model::{
     closed::closed_directories,
     compare::Ids,
-    config_digest::config_digest,
+    config_digest::config_digest_with,
     drift_policy::{DriftAction, DriftPolicy},
     expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
     expectations::expectations,
@@ -92,6 +92,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
+    let digest = config_digest_with(&rendered, &expectations);
     // Read before the directories and indexes: if they change meanwhile, the next comparison finds another version.
     let directories = host.directories_version(&policy, &inputs.state);
     compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
@@ -122,7 +123,6 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let labels = host.label_version();
     let ids = complete(&mut expectations, &policy, host);
     let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
-    let digest = config_digest(&rendered);
     let is_applied = inputs.source.generation().is_some();
     if is_applied {
         // The store of applies keeps these files.
