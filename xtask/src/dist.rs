@@ -26,11 +26,13 @@ pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
 pub(crate) const HOST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Flags with which the output does not depend on the folders of the build: each prefix of a path gets a fixed name. BTF, panics and
-/// assertions have paths of sources. Of two prefixes that match, compilers take the later one.
+/// assertions have paths of sources. Of two prefixes that match, compilers take the later one. The folder of the working tree is not
+/// among them: cargo names the sources of the workspace relative to it, and with other flags it compiles all dependencies again, in each
+/// new clone.
 fn same_paths(option: &str) -> Vec<String> {
     let home = std::env::home_dir().unwrap_or_default();
     let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    [(cargo, "/cargo"), (target_dir(), "/target"), (root(), "/holdfast")]
+    [(cargo, "/cargo"), (target_dir(), "/target")]
         .iter()
         .map(|(folder, name)| format!("{option}={}={name}", folder.display()))
         .collect()
@@ -87,6 +89,8 @@ pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command
         "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
     ];
     flags.extend(same_paths("--remap-path-prefix"));
+    // The BTF names the sources.
+    flags.push(format!("--remap-path-prefix={}=/holdfast", root().display()));
     flags.push(format!("--remap-path-prefix={}=/rustc", toolchain.sysroot.display()));
     let mut command = cargo();
     command

@@ -401,6 +401,17 @@ pub static SCENARIOS: &[Scenario] = &[
         ..Scenario::USUAL
     },
     Scenario {
+        name: "vectors-host-root",
+        shows: "the same for a daemon that sees the host below a bind mount of its root",
+        by_default: Some(only(
+            &[],
+            "the root decides how paths are found, and no hook; `image` has a daemon below another root",
+        )),
+        limit: 500,
+        run: vectors::below_bind_mount,
+        ..Scenario::USUAL
+    },
+    Scenario {
         name: "blindness",
         shows: "each way to blind the sensor ends in a gap or in adoption, never in a wrong verdict or a panic",
         by_default: Some(only(&["6.18"], "an anonymous mapping panicked there; the rest is the same on all")),

@@ -9,11 +9,13 @@ mod place;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 
 use crate::guest::agent::RunningDaemon;
@@ -30,6 +32,9 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// The host assumes that a silent guest is stuck.
 const SAY_EVERY: Duration = Duration::from_secs(20);
+/// The root of [`below_bind_mount`].
+const ROOT: &str = "/host";
+
 /// If nothing is expected any more, the scenario waits this long for unexpected records.
 const QUIET: Duration = Duration::from_secs(12);
 
@@ -62,15 +67,30 @@ impl VectorRun {
 
 /// All vectors, with LSM programs.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    all(context, "lsm")
+    all(context, "lsm", &[])
+}
+
+/// The same for a daemon that sees the host below a bind mount, as a container does that has the host's root as a volume. A mount that
+/// another process makes on the host arrives there, and none goes back.
+pub(super) fn below_bind_mount(context: &mut Context) -> Result<()> {
+    let root = Path::new(ROOT);
+    std::fs::create_dir_all(root)?;
+    let change = |source: Option<&str>, target: &Path, flags: MsFlags| {
+        mount(source, target, None::<&str>, flags | MsFlags::MS_REC, None::<&str>)
+            .with_context(|| format!("cannot mount {}", target.display()))
+    };
+    change(None, Path::new("/"), MsFlags::MS_SHARED)?;
+    change(Some("/"), root, MsFlags::MS_BIND)?;
+    change(None, root, MsFlags::MS_SLAVE)?;
+    all(context, "lsm", &["--host-root", ROOT])
 }
 
 /// The same, booted without `bpf` among the security modules.
 pub(super) fn by_fentry(context: &mut Context) -> Result<()> {
-    all(context, "fentry")
+    all(context, "fentry", &[])
 }
 
-fn all(context: &mut Context, backend: &str) -> Result<()> {
+fn all(context: &mut Context, backend: &str, options: &[&str]) -> Result<()> {
     let places = place::mount_all()?;
     let mut cases: Vec<VectorRun> = Vec::new();
     for kind in FileSystem::ALL {
@@ -87,15 +107,10 @@ fn all(context: &mut Context, backend: &str) -> Result<()> {
         }
     }
     std::fs::write("/run/vectors.json", config(cases.iter().map(|case| (case.vector, &case.place))))?;
-    let mut agent = RunningDaemon::start(&[
-        "--standalone",
-        "--config",
-        "/run/vectors.json",
-        "--verify-every",
-        VERIFY_EVERY,
-        "--canary-every",
-        "2",
-    ])?;
+    let mut arguments = vec!["--standalone", "--config", "/run/vectors.json", "--canary-every", "2"];
+    arguments.extend(["--verify-every", VERIFY_EVERY]);
+    arguments.extend(options);
+    let mut agent = RunningDaemon::start(&arguments)?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
     let start = agent.wait_for("the start record", 0, |record| record["kind"] == "start")?;
     ensure!(start["detail"]["backend"] == backend, "{backend} was to be shown, but: {start}");
