@@ -90,10 +90,10 @@ pub fn choose(
             unusable.push(UnusableBackend::Programs { set, cause: Box::new(cause) });
             continue;
         }
-        let mut tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
+        let mut tried = attempt(set, active, directories, pins, things, &mut backlog);
         if let Err(Failure { cause, adopted: true }) = &tried {
             tracing::warn!(set = set.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
-            tried = attempt(set, active, directories, pins, things, observer, &mut backlog);
+            tried = attempt(set, active, directories, pins, things, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
@@ -138,10 +138,9 @@ fn attempt(
     directories: &[&Path],
     pins: Option<&Path>,
     things: Option<usize>,
-    observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Box<ProgramBackend>, Failure> {
-    let mut tried = try_programs(set, active, directories, pins, things, observer, backlog)?;
+    let mut tried = try_programs(set, active, directories, pins, things, backlog)?;
     match tried.judgement {
         Judgement::Blind(reason) => {
             for (hook, state) in &tried.sensor.hooks {

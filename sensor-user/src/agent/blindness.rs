@@ -81,9 +81,8 @@ impl Blindness {
 
     /// Before the first verification: a process may have opened `ftrace_enabled` while no daemon ran.
     pub(super) fn check_switch_writers(&mut self, verifier: &mut Verifier, verdicts: &mut Verdicts) {
-        if let (Some((kernel, observer)), Some(canary)) =
-            (verifier.kernel_and_observer(), self.canary.as_mut())
-            && !canary.has_no_switch_writer(observer, kernel)
+        if let (Some(kernel), Some(canary)) = (verifier.kernel.as_mut(), self.canary.as_mut())
+            && !canary.has_no_switch_writer(kernel)
         {
             self.begin(GapReason::FtraceOpened, verdicts);
         }
@@ -109,10 +108,8 @@ impl Blindness {
 
     /// Changes the canary file. The caller reads the ring before [`Blindness::check_canary`].
     pub(super) fn write_canary(&mut self, verifier: &mut Verifier) {
-        if let (Some((kernel, observer)), Some(canary)) =
-            (verifier.kernel_and_observer(), self.canary.as_mut())
-        {
-            canary.write(observer, kernel);
+        if let (Some(kernel), Some(canary)) = (verifier.kernel.as_mut(), self.canary.as_mut()) {
+            canary.write(kernel);
         }
     }
 
@@ -122,18 +119,17 @@ impl Blindness {
         verifier: &mut Verifier,
         verdicts: &mut Verdicts,
     ) -> Result<CanaryBeat, MapsError> {
-        let (Some((kernel, observer)), Some(canary)) = (verifier.kernel_and_observer(), self.canary.as_mut())
-        else {
+        let (Some(kernel), Some(canary)) = (verifier.kernel.as_mut(), self.canary.as_mut()) else {
             return Ok(CanaryBeat::Continues);
         };
         let mut state = canary.check(kernel);
         if state == CanaryState::Alive {
             verdicts.report(AgentReport::CanarySeen);
-            if !canary.has_no_switch_writer(observer, kernel) {
+            if !canary.has_no_switch_writer(kernel) {
                 state = CanaryState::Blind(GapReason::FtraceOpened);
             }
         }
-        if state == CanaryState::Alive && canary.take_programs_began(observer, kernel)? {
+        if state == CanaryState::Alive && canary.take_programs_began(kernel)? {
             return Ok(CanaryBeat::ProgramsBegan);
         }
         let beat = if canary.is_unanswered() { CanaryBeat::ProgramsStopped } else { CanaryBeat::Continues };

@@ -29,6 +29,8 @@ pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
 /// The daemon's own watched objects.
 #[derive(Debug)]
 pub struct Canary {
+    /// Opens paths below the daemon's own root, which need not be the one of the host that it observes. `None`: nothing can be opened.
+    observer: Option<Box<Observer>>,
     path: PathBuf,
     key: Option<InodeKey>,
     expected: u64,
@@ -93,12 +95,13 @@ pub enum CanaryState {
 impl Canary {
     /// Creates the file in the first of the `directories` that the daemon can write to. Enrols the file, the mount table, the
     /// block devices and the tunable.
-    pub fn new(
-        directories: &[&Path],
-        observer: &Observer,
-        kernel: &mut KernelPrograms,
-    ) -> Result<Self, MapsError> {
+    pub fn new(directories: &[&Path], kernel: &mut KernelPrograms) -> Result<Self, MapsError> {
+        let observer = Observer::guarded(Path::new("/"));
+        if let Err(error) = &observer {
+            tracing::warn!(%error, "Cannot observe the canary file.");
+        }
         let mut canary = Self {
+            observer: observer.ok().map(Box::new),
             path: choose_path(directories),
             key: None,
             expected: 0,
@@ -113,7 +116,7 @@ impl Canary {
         };
         kernel.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
         kernel.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
-        canary.key = observer.open(&canary.path).ok().and_then(|_| kernel.identity());
+        canary.key = canary.identify(&canary.path, kernel);
         if let Some(key) = canary.key {
             kernel.maps().enrol(key, CANARY_ID, ROLES)?;
             // The file of an earlier daemon, in another directory or another root directory.
@@ -123,7 +126,7 @@ impl Canary {
                 kernel.maps().remove(at)?;
             }
         }
-        canary.watch_tamper(observer, kernel)?;
+        canary.watch_tamper(kernel)?;
         Ok(canary)
     }
 
@@ -138,25 +141,21 @@ impl Canary {
     }
 
     /// Whether the programs began to run only now. The caller asks when a change arrived. `true` once.
-    pub fn take_programs_began(
-        &mut self,
-        observer: &Observer,
-        kernel: &mut KernelPrograms,
-    ) -> Result<bool, MapsError> {
+    pub fn take_programs_began(&mut self, kernel: &mut KernelPrograms) -> Result<bool, MapsError> {
         if !std::mem::take(&mut self.began_blind) {
             return Ok(false);
         }
-        self.watch_tamper(observer, kernel)?;
+        self.watch_tamper(kernel)?;
         Ok(true)
     }
 
     /// Enrols the tunable that a process could open for writing to blind the sensor.
-    fn watch_tamper(&mut self, observer: &Observer, kernel: &mut KernelPrograms) -> Result<(), MapsError> {
+    fn watch_tamper(&mut self, kernel: &mut KernelPrograms) -> Result<(), MapsError> {
         let tunable = PathBuf::from(FTRACE_ENABLED);
         let Ok(file) = File::open(&tunable) else { return Ok(()) };
         let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
         kernel.maps().enrol(FTRACE_ENABLED_KEY, number, ROLE_TAMPER)?;
-        let (seen, key) = observe_tunable(FTRACE_ENABLED_KEY, observer, kernel);
+        let (seen, key) = self.observe_tunable(FTRACE_ENABLED_KEY, kernel);
         let key = if seen.is_some() {
             FTRACE_ENABLED_KEY
         } else if let Some(key) = key {
@@ -184,9 +183,9 @@ impl Canary {
 
     /// Whether no process has the tunable open for writing, and none opened it since the last call. So no process could switch
     /// the programs off unseen. The programs see this observation, so they run at the moment at which they count the writers.
-    pub fn has_no_switch_writer(&mut self, observer: &Observer, kernel: &mut KernelPrograms) -> bool {
+    pub fn has_no_switch_writer(&mut self, kernel: &mut KernelPrograms) -> bool {
         let Some(key) = self.switch else { return true };
-        let (Some(entry), _) = observe_tunable(key, observer, kernel) else { return false };
+        let (Some(entry), _) = self.observe_tunable(key, kernel) else { return false };
         let before = self.switch_counter.replace(entry.observed_counter);
         entry.observed & OBSERVED_WRITERS == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
@@ -197,10 +196,10 @@ impl Canary {
     }
 
     /// Changes the file. The caller drains the ring, and [`Canary::check`] then finds whether the change arrived.
-    pub fn write(&mut self, observer: &Observer, kernel: &mut KernelPrograms) {
+    pub fn write(&mut self, kernel: &mut KernelPrograms) {
         self.is_received = false;
         // The open for observation clears the dirty bit, so that the change sends a record.
-        let identified = observer.open(&self.path).ok().and_then(|_| kernel.identity());
+        let identified = self.identify(&self.path, kernel);
         let answered = if identified.is_some() { LastWrite::Answered } else { LastWrite::NotAnswered };
         if identified.is_some() && identified != self.key {
             self.key = identified;
@@ -217,6 +216,26 @@ impl Canary {
         if let Err(error) = written {
             tracing::warn!(path = %self.path.display(), %error, "Cannot write the canary file.");
         }
+    }
+
+    /// The inode at a path, if the programs answer this observation of it.
+    fn identify(&self, path: &Path, kernel: &mut KernelPrograms) -> Option<InodeKey> {
+        self.observer.as_ref()?.open(path).ok()?;
+        kernel.identity()
+    }
+
+    /// Opens the tunable that switches the programs off. Gives its entry if the programs saw this observation and noted it there,
+    /// and the inode of the open.
+    fn observe_tunable(
+        &self,
+        key: InodeKey,
+        kernel: &mut KernelPrograms,
+    ) -> (Option<Managed>, Option<InodeKey>) {
+        let entry = |kernel: &mut KernelPrograms| kernel.maps().entry(key).ok().flatten();
+        let before = entry(kernel).map(|entry| entry.observed_sequence);
+        let opened = self.identify(Path::new(FTRACE_ENABLED), kernel);
+        let seen = entry(kernel).filter(|entry| Some(entry.observed_sequence) != before);
+        (seen, opened)
     }
 
     fn counter(&self, kernel: &mut KernelPrograms) -> Option<u64> {
@@ -260,20 +279,6 @@ fn state_after(
         Some(_) if !is_received => (CanaryState::RecordLost, false),
         Some(_) => (CanaryState::Alive, false),
     }
-}
-
-/// Opens the tunable that switches the programs off. Gives its entry if the programs saw this observation and noted it there,
-/// and the inode of the open.
-fn observe_tunable(
-    key: InodeKey,
-    observer: &Observer,
-    kernel: &mut KernelPrograms,
-) -> (Option<Managed>, Option<InodeKey>) {
-    let entry = |kernel: &mut KernelPrograms| kernel.maps().entry(key).ok().flatten();
-    let before = entry(kernel).map(|entry| entry.observed_sequence);
-    let opened = observer.open(Path::new(FTRACE_ENABLED)).ok().and_then(|_| kernel.identity());
-    let seen = entry(kernel).filter(|entry| Some(entry.observed_sequence) != before);
-    (seen, opened)
 }
 
 /// Chooses the path of the canary file.

@@ -9,7 +9,6 @@ use crate::event;
 use crate::kernel::hooks::ProgramSet;
 use crate::kernel::load::{self, AttachedPrograms, LoadError};
 use crate::kernel::maps::{MapsError, ProcessMaps, Rings};
-use crate::observation::Observer;
 use bytes::Bytes;
 use sensor_common::map::Counter;
 use sensor_model::protocol::GapReason;
@@ -85,19 +84,18 @@ pub(crate) fn try_programs(
     directories: &[&Path],
     pins: Option<&Path>,
     things: Option<usize>,
-    observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Trial, FailureCause> {
     let loaded = in_a_thread(|| load::load(set, pins, things))?;
     let mut kernel = KernelPrograms::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = Canary::new(directories, observer, &mut kernel)?;
+    let mut canary = Canary::new(directories, &mut kernel)?;
     let mut state = CanaryState::Alive;
     for _ in 0..ATTEMPTS {
         let lost = lost_records(&mut kernel)?;
         // Records from the time without a daemon come first, because a full ring has no room for the canary's record.
         read(&mut ring, &mut canary, backlog);
-        canary.write(observer, &mut kernel);
+        canary.write(&mut kernel);
         read(&mut ring, &mut canary, backlog);
         state = canary.check(&mut kernel);
         if state == CanaryState::RecordLost && lost_records(&mut kernel)? == lost {

@@ -130,20 +130,15 @@ impl Drop for CanaryDirectory {
 pub(super) fn test_all(observer: &Arc<Observer>) -> Result<Vec<TestedBackend>, DiagnosisError> {
     let directory = CanaryDirectory::make()?;
     let active = trial::lsm_is_active();
-    let programs = |set| test_programs(set, active, &directory.0, observer);
+    let programs = |set| test_programs(set, active, &directory.0);
     Ok(vec![programs(ProgramSet::Lsm), programs(ProgramSet::Fentry), test_fanotify(observer)])
 }
 
 /// Tries a set of programs as the daemon does, but leaves no programs behind. It also loads LSM programs that the kernel does
 /// not call, to show the state of their hooks.
-fn test_programs(
-    set: ProgramSet,
-    active: Option<bool>,
-    directory: &Path,
-    observer: &Observer,
-) -> TestedBackend {
+fn test_programs(set: ProgramSet, active: Option<bool>, directory: &Path) -> TestedBackend {
     let mut backlog = Vec::new();
-    let tried = trial::try_programs(set, active, &[directory], None, Some(0), observer, &mut backlog);
+    let tried = trial::try_programs(set, active, &[directory], None, Some(0), &mut backlog);
     let (judged, hooks) = match tried {
         Ok(tried) => {
             let hooks = tried.sensor.hooks.iter();

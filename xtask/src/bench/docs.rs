@@ -157,7 +157,8 @@ pub(super) fn write(report: &Report) -> Result<()> {
          the executed program among them, and each rule of `closed.yaml` closes a directory.\n\n\
          \"All CPU work\" is the time in which the CPU is not idle, for the writer, the kernel and the daemon. It is divided by\n\
          the number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
-         reads the configs has ended when memory is measured.\n\n{}",
+         reads the configs has ended when memory is measured. Memory is what is resident (`VmRSS`). After its first verification the\n\
+         daemon gives back those pages of its program that only the start needed.\n\n{}",
         report.kernel,
         report.qemu,
         report.between_the_bases * 100.0,

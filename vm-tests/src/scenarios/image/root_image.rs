@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -66,6 +66,9 @@ pub(super) fn root_image() -> Result<String> {
     let mut arguments = vec!["--standalone", "--host-root", ROOT];
     arguments.extend(sources.split(' '));
     let agent = RunningDaemon::start(&arguments)?;
+    let records = agent.records()?;
+    let start = records.iter().rfind(|record| record["kind"] == "start").context("no start record")?;
+    ensure!(start["detail"]["backend"] != "fanotify", "the kernel programs were to be used: {start}");
     let drift = |names: &[&str]| {
         status::wait_until("the drift of undeclared names", LIMIT, |status| undeclared(status) == names)
     };
