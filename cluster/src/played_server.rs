@@ -1,10 +1,20 @@
 //! An API server for tests: it answers each request by a function, and keeps what it was asked.
 
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The body of an answer.
+type PlayedBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -34,6 +44,8 @@ pub(crate) enum PlayedAnswer {
     Echo,
     /// None.
     Never,
+    /// A watch without an event. It ends after the time that the request names.
+    Watch,
 }
 
 /// What a played server was asked.
@@ -56,7 +68,7 @@ impl PlayedLog {
 pub(crate) fn played(
     mut answer: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static,
 ) -> (Client, PlayedLog) {
-    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<PlayedBody>>();
     let log = PlayedLog::default();
     let kept = log.clone();
     tokio::spawn(async move {
@@ -71,6 +83,10 @@ pub(crate) fn played(
             };
             kept.0.lock().unwrap().push(asked.clone());
             let (code, value) = match answer(&asked) {
+                PlayedAnswer::Watch => {
+                    send.send_response(Response::new(silence(&asked)));
+                    continue;
+                }
                 PlayedAnswer::Json(value) => (200, value),
                 PlayedAnswer::Echo => (200, asked.body),
                 PlayedAnswer::Code(code) => (
@@ -83,9 +99,21 @@ pub(crate) fn played(
                     continue;
                 }
             };
-            let body = Body::from(serde_json::to_vec(&value).unwrap());
+            let body = Full::from(serde_json::to_vec(&value).unwrap()).boxed_unsync();
             send.send_response(Response::builder().status(code).body(body).unwrap());
         }
     });
     (Client::new(service, "default"), log)
+}
+
+/// The body of an answer to a watch without an event.
+fn silence(asked: &PlayedRequest) -> PlayedBody {
+    let mut parameters = asked.uri.split(['?', '&']);
+    let seconds = parameters.find_map(|parameter| parameter.strip_prefix("timeoutSeconds=")).unwrap();
+    let end = sleep(Duration::from_secs(seconds.parse().unwrap()));
+    let frames = stream::once(async move {
+        end.await;
+        Ok::<_, Infallible>(Frame::data(Bytes::new()))
+    });
+    StreamBody::new(frames).boxed_unsync()
 }

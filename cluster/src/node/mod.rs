@@ -5,6 +5,8 @@
 
 mod sensor;
 #[cfg(test)]
+mod steady_tests;
+#[cfg(test)]
 mod tests;
 mod writer;
 
@@ -128,18 +130,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (managed, wanted) = watch::channel(None);
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
-    let (policies, standing) = watch::channel(None);
-    let (opinions, os_image) = watch::channel(None);
-    let (found_config, node_config) = watch::channel(None);
-    let socket = SensorSocket::new(&*options.socket);
-    let (newest_node, node) = watch::channel(None);
-    managing.spawn(node_watch::follow(reads.clone(), options.place.node.clone(), newest_node));
-    let follower = PolicyFollower::new(reads.clone(), &options.place.node, node.clone(), socket, policies);
-    managing.spawn(follower.run());
-    let images = OsImageFollower::new(&reads, &options.place.node, opinions);
-    managing.spawn(images.run(newest.clone(), node.clone()));
-    let configs = ConfigFollower::new(&reads, found_config);
-    managing.spawn(configs.run(newest.clone(), node.clone()));
+    let follow = (&reads, &*options.place.node, &*options.socket);
+    let (node, cluster) = follow_cluster(&mut managing, follow, &newest);
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
         Mode::Observe => {
@@ -164,7 +156,6 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics).comparing(log);
     let update = ManagedChannels { managed: wanted, written };
     let led_by_others = (options.mode == Mode::Observe).then_some(node);
-    let cluster = ClusterChannels { policies: standing, os_image, config: node_config };
     let writer = writer::write(publisher, pods, newest, update, cluster, led_by_others, stopped);
     let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");
@@ -183,6 +174,25 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     serving.abort();
     tracing::info!("The reporter ends.");
     Ok(())
+}
+
+/// Starts the tasks of both modes that read the cluster. Gives what they hand on: the Node's newest metadata, and the rest.
+fn follow_cluster(
+    tasks: &mut JoinSet<()>,
+    (reads, name, socket): (&Reads, &str, &Path),
+    newest: &watch::Receiver<Option<NodeFinding>>,
+) -> (watch::Receiver<Option<NodeMetadata>>, ClusterChannels) {
+    let (newest_node, node) = watch::channel(None);
+    tasks.spawn(node_watch::follow(reads.clone(), name.to_owned(), newest_node));
+    let (standing, policies) = watch::channel(None);
+    let follower =
+        PolicyFollower::new(reads.clone(), name, node.clone(), SensorSocket::new(socket), standing);
+    tasks.spawn(follower.run());
+    let (opinions, os_image) = watch::channel(None);
+    tasks.spawn(OsImageFollower::new(reads, name, opinions).run(newest.clone(), node.clone()));
+    let (found, config) = watch::channel(None);
+    tasks.spawn(ConfigFollower::new(reads, found).run(newest.clone(), node.clone()));
+    (node, ClusterChannels { policies, os_image, config })
 }
 
 /// What the tasks of mode `manage` share with the others.

@@ -146,7 +146,7 @@ async fn a_sensor_without_a_current_status_is_not_called_silent_and_its_death_is
 }
 
 /// A finding with one drift, whose actor is in a pod.
-fn finding(path: &str) -> NodeFinding {
+pub(super) fn finding(path: &str) -> NodeFinding {
     let drift = crate::api::Drift {
         path: path.to_owned(),
         by: Some(crate::api::ChangedBy {

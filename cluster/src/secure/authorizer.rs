@@ -2,8 +2,8 @@
 //!
 //! In: a bearer token and what its owner wants. Out: yes, or why not. A `TokenReview` tells whose token it is, and a
 //! `SubjectAccessReview` whether its owner has the right. Decisions are kept for a short time under a hash of the token; the token
-//! itself is neither kept nor logged. One pair of requests is under way at a time, so a flood of tokens does not reach the API
-//! server as one.
+//! itself is neither kept nor logged. Each of the two answers has a time of its own, and is asked for again alone. One pair of requests
+//! is under way at a time, so a flood of tokens does not reach the API server as one.
 
 use crate::metrics::{ReporterMetrics, ReviewKind};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
@@ -20,9 +20,11 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-/// How long a permission is believed: between the two minutes for which the kubelet believes a token, and its five minutes for a
-/// permission. A scraper then causes one pair of requests in this time.
-const ALLOWED_FOR: Duration = Duration::from_mins(3);
+/// How long a token is believed. The kubelet believes one for two minutes; one more keeps a reporter with a scraper below two requests
+/// a minute.
+const TOKEN_FOR: Duration = Duration::from_mins(3);
+/// How long a right of a token's owner is believed: as long as the kubelet believes one.
+const RIGHT_FOR: Duration = Duration::from_mins(5);
 /// How long a refusal is believed.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// Most decisions of each kind that are kept. Refusals cannot displace permissions.
@@ -65,16 +67,34 @@ pub enum Denial {
 
 type Key = ([u8; 32], Access);
 
+/// What the API server has answered about a caller that may have what it wants.
+#[derive(Debug, Clone)]
+struct Permission {
+    /// Whose token it is.
+    owner: UserInfo,
+    /// How long the token is believed.
+    token_until: Instant,
+    /// How long the owner's right is believed.
+    right_until: Instant,
+}
+
+impl Permission {
+    /// How long both are believed.
+    fn until(&self) -> Instant {
+        self.token_until.min(self.right_until)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
-struct Decision {
-    result: Result<(), Denial>,
+struct Refusal {
+    reason: Denial,
     until: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Decisions {
-    allowed: HashMap<Key, Decision>,
-    refused: HashMap<Key, Decision>,
+    allowed: HashMap<Key, Permission>,
+    refused: HashMap<Key, Refusal>,
 }
 
 /// Asks the API server, and keeps its decisions.
@@ -119,8 +139,9 @@ impl Authorizer {
             if let Some(result) = self.known(&key) {
                 return result;
             }
-            let result = self.ask(token, access).await;
-            self.keep(key, result);
+            let answer = self.ask(token, access, self.permission(&key)).await;
+            let result = answer.as_ref().map(|_| ()).map_err(|denial| *denial);
+            self.keep(key, answer);
             result
         });
         asked.await.unwrap_or_else(|_| {
@@ -130,36 +151,60 @@ impl Authorizer {
     }
 
     fn known(&self, key: &Key) -> Option<Result<(), Denial>> {
+        let now = Instant::now();
         let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = decisions.allowed.get(key).or_else(|| decisions.refused.get(key))?;
-        (kept.until > Instant::now()).then_some(kept.result)
+        if decisions.allowed.get(key).is_some_and(|permission| permission.until() > now) {
+            return Some(Ok(()));
+        }
+        let refusal = decisions.refused.get(key).filter(|refusal| refusal.until > now)?;
+        Some(Err(refusal.reason))
     }
 
-    fn keep(&self, key: Key, result: Result<(), Denial>) {
+    /// The permission that was kept, of which a part may be too old.
+    fn permission(&self, key: &Key) -> Option<Permission> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner).allowed.get(key).cloned()
+    }
+
+    fn keep(&self, key: Key, answer: Result<Permission, Denial>) {
         let now = Instant::now();
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        decisions.allowed.remove(&key);
-        decisions.refused.remove(&key);
-        let (kept, time) = match result {
-            Ok(()) => (&mut decisions.allowed, ALLOWED_FOR),
+        let Decisions { allowed, refused } = &mut *decisions;
+        allowed.remove(&key);
+        refused.remove(&key);
+        match answer {
+            Ok(permission) => {
+                make_room(allowed, now, Permission::until);
+                allowed.insert(key, permission);
+            }
             // The next request asks again.
-            Err(Denial::Undecided) => return,
-            Err(_) => (&mut decisions.refused, REFUSED_FOR),
-        };
-        if kept.len() >= KEPT {
-            kept.retain(|_, decision| decision.until > now);
+            Err(Denial::Undecided) => {}
+            Err(reason) => {
+                make_room(refused, now, |refusal| refusal.until);
+                refused.insert(key, Refusal { reason, until: now + REFUSED_FOR });
+            }
         }
-        if kept.len() >= KEPT
-            && let Some(oldest) =
-                kept.iter().min_by_key(|(_, decision)| decision.until).map(|(oldest, _)| *oldest)
-        {
-            kept.remove(&oldest);
-        }
-        kept.insert(key, Decision { result, until: now + time });
     }
 
-    async fn ask(&self, token: &str, access: Access) -> Result<(), Denial> {
-        let user = self.owner(token).await?;
+    /// Asks for what is not believed any more.
+    async fn ask(&self, token: &str, access: Access, kept: Option<Permission>) -> Result<Permission, Denial> {
+        let now = Instant::now();
+        let (owner, token_until) = match &kept {
+            Some(kept) if kept.token_until > now => (kept.owner.clone(), kept.token_until),
+            _ => (self.owner(token).await?, Instant::now() + TOKEN_FOR),
+        };
+        // A right that is believed is that of the same owner, with the same groups.
+        let right_until = match kept {
+            Some(kept) if kept.right_until > now && kept.owner == owner => kept.right_until,
+            _ => {
+                self.may(owner.clone(), access).await?;
+                Instant::now() + RIGHT_FOR
+            }
+        };
+        Ok(Permission { owner, token_until, right_until })
+    }
+
+    /// Asks whether a user may have this.
+    async fn may(&self, user: UserInfo, access: Access) -> Result<(), Denial> {
         let (resource, url) = match access {
             Access::Metrics => (
                 None,
@@ -241,5 +286,17 @@ impl Authorizer {
         // The API server's text has no token: it answers about the right of the reporter, or not at all.
         let error = error.map(ToString::to_string).unwrap_or_default();
         tracing::error!(error, "{message}");
+    }
+}
+
+/// Makes room for one more entry: what is too old goes, else the one that is the first to be so.
+fn make_room<T>(kept: &mut HashMap<Key, T>, now: Instant, until: impl Fn(&T) -> Instant) {
+    if kept.len() >= KEPT {
+        kept.retain(|_, entry| until(entry) > now);
+    }
+    if kept.len() >= KEPT
+        && let Some(oldest) = kept.iter().min_by_key(|(_, entry)| until(entry)).map(|(oldest, _)| *oldest)
+    {
+        kept.remove(&oldest);
     }
 }

@@ -50,7 +50,7 @@ impl Pages {
     }
 
     /// The answer to one request.
-    pub(super) async fn answer(&self, head: &Parts) -> Response<Full<Bytes>> {
+    pub(crate) async fn answer(&self, head: &Parts) -> Response<Full<Bytes>> {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return refusal(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "only GET and HEAD");
         }
