@@ -14,6 +14,7 @@ pub mod agent;
 pub mod api;
 pub mod boot;
 pub mod bus;
+pub mod capabilities;
 pub mod command;
 mod context;
 pub mod device_mapper;

@@ -5,10 +5,11 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 
+use crate::guest::capabilities;
 use crate::guest::service::Node;
 use crate::guest::{run, shell};
 
@@ -21,23 +22,10 @@ const SSHD: &str = "/etc/ssh/sshd_config.d/40-baseline.conf";
 /// Every thread has exactly the capabilities that are kept, and can gain none.
 pub(super) fn capabilities(node: &Node) -> Result<String> {
     let pid = node.property("MainPID")?;
-    let held = HELD.iter().fold(0_u64, |set, number| set | 1 << number);
-    let mut threads = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = fs::read_to_string(thread?.path().join("status"))?;
-        for (field, wanted) in
-            [("CapInh", 0), ("CapPrm", held), ("CapEff", held), ("CapBnd", held), ("CapAmb", 0)]
-        {
-            let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t"));
-            let found = u64::from_str_radix(line.with_context(|| format!("no {field}"))?, 16)?;
-            ensure!(found == wanted, "{field} is {found:016x}, not {wanted:016x}");
-        }
-        ensure!(status.contains("NoNewPrivs:\t1"), "programs that it runs could gain privileges");
-        threads += 1;
-    }
+    let found = capabilities::are_exactly(&pid, &HELD)?;
     let printed = &node.status()?["capabilities"];
     ensure!(printed.as_array().is_some_and(|names| names.len() == HELD.len()), "the status says {printed}");
-    Ok(format!("{held:016x} in {threads} threads"))
+    Ok(found)
 }
 
 /// A policy with a mistake changes nothing. The daemon follows a valid one from then on, and misses nothing meanwhile.

@@ -12,14 +12,20 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{kube_alerts, kube_people, kube_policy, kube_remove};
-use crate::guest::kube::{self, NODE};
+use crate::guest::kube::{self, NODE, kubectl};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
-use crate::guest::{Context, image, run, wait};
+use crate::guest::{Context, capabilities, image, run, wait};
 
 /// The file that is edited.
 const FILE: &str = "/etc/chrony.conf";
 /// How long a report may take in an emulated guest. The bench measures the time.
 const LIMIT: Duration = Duration::from_mins(1);
+
+/// The command lines of the containers' processes, for `pgrep -f`.
+const SENSOR: &str = "^/holdfast agent";
+const REPORTER: &str = "^/holdfast-cluster node";
+/// The sensor's capabilities in the mode `observe`, by the numbers in `linux/capability.h`: `dac_read_search`, `sys_ptrace`, bpf.
+const KEPT: [u32; 3] = [2, 19, 39];
 
 /// The edit and its repair.
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
@@ -32,7 +38,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     kube::join(context)?;
     context.check("node_is_ready", Ok(String::new()));
     kube::load_profile()?;
-    let pod = kube::deploy(context, "base")?;
+    let pod = kube::deploy(context, "overlays/vanilla")?;
     context.note(format!(
         "## A node of a cluster\n{}\n## Holdfast runs on it as a pod\n{}",
         shown(&["get", "nodes"])?,
@@ -41,6 +47,8 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("pod_is_ready", Ok(pod.clone()));
     context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
     context.check("sensor_runs_under_its_apparmor_profile", profile());
+    context.check("sensor_keeps_three_capabilities_and_the_reporter_none", capabilities());
+    context.check("the_quota_of_the_priority_counts_the_pod", quota());
     let report = state("InSync")?;
     context.note(format!("## The node matches its MachineConfig\n{}", shown(&["get", "driftreports"])?));
     context.check("report_says_in_sync", Ok(report["status"]["state"].to_string()));
@@ -72,7 +80,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("an_edit_from_another_pod_names_its_namespace_and_name", drifted);
     repair()?;
     context.check("recovery_clears_the_pods_edit", in_sync());
-    for (container, program) in [("sensor", "^/holdfast agent"), ("reporter", "^/holdfast-cluster node")] {
+    for (container, program) in [("sensor", SENSOR), ("reporter", REPORTER)] {
         context.note(format!("## The container `{container}` is killed, and alice edits the file again"));
         let check = format!("a_killed_{container}_comes_back_and_an_edit_meanwhile_is_reported");
         let table = killed(container, program);
@@ -231,11 +239,32 @@ fn condition(wanted: &str) -> Result<String> {
 
 /// The profile under which the sensor runs.
 fn profile() -> Result<String> {
-    let pid = run("pgrep", &["-f", "^/holdfast agent"])?;
-    let pid = pid.lines().next().context("no sensor")?;
+    let pid = process(SENSOR)?;
     let profile = fs::read_to_string(format!("/proc/{pid}/attr/current"))?;
     ensure!(profile.trim() == "holdfast-sensor (enforce)", "{profile}");
     Ok(profile)
+}
+
+/// Both containers' processes have the capabilities that the docs name.
+fn capabilities() -> Result<String> {
+    let sensor = capabilities::are_exactly(&process(SENSOR)?, &KEPT).context("sensor")?;
+    let reporter = capabilities::are_exactly(&process(REPORTER)?, &[]).context("reporter")?;
+    Ok(format!("{sensor}; {reporter}"))
+}
+
+/// The quota of the overlay `vanilla` lets the pod have its priority, and counts it.
+fn quota() -> Result<String> {
+    wait::until("the quota to count the pod", LIMIT, || {
+        let quota = kubectl(&["-n", "holdfast-system", "get", "resourcequota", "holdfast", "-o", "json"])?;
+        let quota: Value = serde_json::from_str(&quota)?;
+        Ok((quota["status"]["used"]["pods"] == "1").then(|| quota["status"].to_string()))
+    })
+}
+
+/// The first process with this command line.
+fn process(pattern: &str) -> Result<String> {
+    let found = run("pgrep", &["-f", pattern])?;
+    Ok(found.lines().next().with_context(|| format!("no process {pattern}"))?.to_owned())
 }
 
 /// Kills a container's program, and edits the file. kubelet starts the container again, and the report names the login.
