@@ -187,8 +187,17 @@ impl Walk<'_> {
             return Ok(());
         }
         let Some(expectation) = self.expectation(index, path, entry) else { return Ok(()) };
-        // A server that does not answer would hold the scan up.
-        if self.scan.observer.is_served(path) {
+        // A server that does not answer would hold the scan up. One mount may hide thousands of paths, which would leave no room for others.
+        let is_served = |path: &Path| self.scan.observer.is_served(path);
+        if is_served(path) {
+            self.round.unreadable += 1;
+            if !path.parent().is_some_and(is_served) {
+                tracing::warn!(
+                    path = %path.display(),
+                    "A server answers for the file system that is mounted over a path of the image, so the scan reads nothing there and counts each \
+                     path as unreadable: `holdfast image verify PATH` compares them."
+                );
+            }
             return Ok(());
         }
         self.round.compared += 1;
@@ -335,4 +344,58 @@ enum Compared {
 /// Seconds since 1970.
 fn now() -> i64 {
     SystemClock.now().as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{index_baseline, take_baseline};
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    use sensor_model::drift_policy::DriftPolicyFile;
+    use std::fs;
+
+    #[test]
+    fn what_a_mount_of_a_server_hides_is_not_read_and_counts_as_unreadable() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, state) = (place.path().join("root"), place.path().join("state"));
+        for name in ["a/b/file", "c/file"] {
+            let path = root.join("usr").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        }
+        let baseline = take_baseline(&Observer::new(&root).unwrap(), &["/usr".into()]).unwrap();
+        let text = serde_json::to_vec(&baseline).unwrap();
+        index_baseline(Path::new("baseline.json"), &text, &Images::of(&state)).unwrap();
+        let mounts = place.path().join("mountinfo");
+        let top = statx(CWD, &root, AtFlags::empty(), StatxFlags::MNT_ID).unwrap().stx_mnt_id;
+        let line = format!("99999 {top} 0:999 / {} rw - fuse.evil e rw\n", root.join("usr/a").display());
+        let policy = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: test}\nspec:\n  rules:\n  \
+                      - {path: /, image: true, scan: true, action: observe}\n";
+        let policy = DriftPolicyFile::parse("test.yaml", policy.as_bytes()).unwrap();
+        let policy = DriftPolicy::merge(&[policy]).unwrap();
+        let run = |table: &str| {
+            fs::write(&mounts, table).unwrap();
+            let scan = Scan {
+                observer: &Observer::guarded_by(&root, &mounts).unwrap().with_settled_contents(),
+                policy: &policy,
+                state: &state,
+                is_declared: &|_| false,
+                label: &|_| {},
+                ids: &Ids::default(),
+                pace: ScanPace { processor: 1.0, bytes: 1e9 },
+                every: Duration::ZERO,
+                pause: &|_| ControlFlow::Continue(()),
+            };
+            match scan.run().unwrap() {
+                ScanEnd::Complete(round) => round,
+                other => panic!("{other:?}"),
+            }
+        };
+        let found = |round: &ScanRound| {
+            (round.compared, round.unreadable, round.differing.iter().cloned().collect::<Vec<_>>())
+        };
+        assert_eq!(found(&run("")), (6, 0, vec![]));
+        assert_eq!(found(&run(&line)), (3, 3, vec![]));
+        assert_eq!(found(&run("")), (6, 0, vec![]));
+    }
 }
