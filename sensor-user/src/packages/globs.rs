@@ -3,7 +3,10 @@
 //! In: a glob in which `*` stays within a name. Out: the directories that match it now, without links to directories. It reads only
 //! directories on the way, and follows the glob name by name.
 
-use crate::{observation::Observer, sys};
+use crate::{
+    observation::{Observer, resolve::others_can_write},
+    sys,
+};
 use nix::errno::Errno;
 use sensor_model::name_patterns::NamePatterns;
 use std::collections::BTreeSet;
@@ -11,8 +14,11 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Most directories that one glob names. A user may own a directory on the way, and fill it.
+/// Most directories that one glob names, and most names that it looks at in one directory.
 const MOST: usize = 4096;
+/// Most of them in a directory in which others than root can make names. Its owner may fill it, and so leave no room for the directories of
+/// others.
+const MOST_OF_OTHERS: usize = 64;
 
 /// The directories that match, sorted. Adds the directories in which it looked for names to `searched`: a new name there may match.
 pub(super) fn directories(
@@ -21,15 +27,19 @@ pub(super) fn directories(
     searched: &mut BTreeSet<PathBuf>,
 ) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
+    let mut is_cut = false;
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         if is_glob(part) {
             searched.extend(found.iter().take(MOST.saturating_sub(searched.len())).cloned());
         }
-        found = found.iter().flat_map(|directory| matching(observer, directory, part)).take(MOST).collect();
+        found =
+            found.iter().flat_map(|directory| matching(observer, directory, part)).take(MOST + 1).collect();
+        is_cut |= found.len() > MOST;
+        found.truncate(MOST);
     }
     found.retain(|path| observer.root().open_at(path, sys::DIRECTORY).is_ok());
     found.sort();
-    if found.len() == MOST {
+    if is_cut {
         tracing::warn!(
             pattern,
             most = MOST,
@@ -43,15 +53,17 @@ fn is_glob(part: &str) -> bool {
     part.contains(['*', '?', '[', '{', '\\'])
 }
 
-/// The paths in a directory whose name matches.
+/// The directories in a directory whose name matches, and what is at a name without a glob.
 fn matching(observer: &Observer, directory: &Path, part: &str) -> Vec<PathBuf> {
     let Ok(names) = NamePatterns::new(vec![part.to_owned()]) else { return Vec::new() };
     if !is_glob(part) {
         return vec![directory.join(part)];
     }
     let mut found = Vec::new();
+    let mut is_of_others = false;
     let opened = observer.root().open_at(directory, sys::DIRECTORY);
     let listed = opened.and_then(|opened| {
+        is_of_others = others_can_write(&opened)?;
         sys::each_name(opened, |name: &OsStr| {
             if names.matches(&name.to_string_lossy()) {
                 found.push(directory.join(name));
@@ -65,5 +77,17 @@ fn matching(observer: &Observer, directory: &Path, part: &str) -> Vec<PathBuf> {
         tracing::warn!(directory = %directory.display(), %errno, "Cannot look for closed directories in a directory.");
     }
     found.sort();
+    let most = if is_of_others { MOST_OF_OTHERS } else { MOST };
+    let is_directory = |path: &PathBuf| observer.root().open_at(path, sys::DIRECTORY).is_ok();
+    let looked_at = found.len();
+    found = found.into_iter().filter(is_directory).take(most + 1).collect();
+    if looked_at == MOST || found.len() > most {
+        found.truncate(most);
+        tracing::warn!(
+            directory = %directory.display(),
+            part,
+            "A directory has too many names that the glob of closed directories matches; some of them are not closed."
+        );
+    }
     found
 }

@@ -81,6 +81,25 @@ fn a_glob_names_the_directories_that_match_and_no_file_and_no_link() {
 }
 
 #[test]
+fn a_user_who_fills_a_directory_leaves_room_for_the_directories_of_other_users() {
+    let (root, observer) = host(&["home/alice/conf", "home/bob/conf/x.d"], &[]);
+    let alice = root.path().join("home/alice/conf");
+    fs::set_permissions(&alice, Permissions::from_mode(0o777)).unwrap();
+    let rule = policy("    - {path: '/home/*/conf/*.d', closed: true, action: observe}");
+    let matching = || directories(&observer, &rule).matching["/home/*/conf/*.d"].clone();
+    let of_bob = Path::new("/home/bob/conf/x.d");
+    for number in 0..5000 {
+        fs::write(alice.join(format!("{number}.d")), "").unwrap();
+    }
+    assert_eq!(matching(), [of_bob], "files are no directories");
+    for number in 0..100 {
+        fs::create_dir(alice.join(format!("0{number}.d"))).unwrap();
+    }
+    let found = matching();
+    assert!(found.contains(&of_bob.to_owned()) && found.len() <= 65, "{}", found.len());
+}
+
+#[test]
 fn without_a_closed_directory_and_without_packages_nothing_is_read() {
     let (_root, observer) = host(&[], &[]);
     let found = directories(&observer, &policy("    - {path: /etc/, action: observe}"));
