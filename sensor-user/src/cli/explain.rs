@@ -2,7 +2,7 @@
 
 use super::{
     describe,
-    exit::{BadInput, DRIFT, IN_SYNC, runtime},
+    exit::{BadInput, DRIFT, FAILURE, IN_SYNC, runtime},
     log_errors,
     output::{Output, Screen, Tone, clean},
     sources::{Sources, host_path},
@@ -62,7 +62,11 @@ impl Explain {
         }
         screen.flush()?;
         log_errors::refuse_unsound(doubt.context("the last change is not known")?, screen)?;
-        Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
+        Ok(match report.verdict {
+            VerdictKind::Compliant => IN_SYNC,
+            VerdictKind::Unknown => FAILURE,
+            VerdictKind::Touched | VerdictKind::Drifted => DRIFT,
+        })
     }
 
     /// Explains the path by the config and by the image. A host may have an image and no config.
@@ -150,10 +154,10 @@ fn text(report: &ExplainReport, screen: &mut Screen) -> io::Result<()> {
 }
 
 fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
-    let word = if explained.verdict == VerdictKind::Compliant {
-        screen.paint(Tone::Good, "as declared")
-    } else {
-        screen.paint(Tone::Bad, "drifted")
+    let word = match explained.verdict {
+        VerdictKind::Compliant => screen.paint(Tone::Good, "as declared"),
+        VerdictKind::Unknown => screen.paint(Tone::Notable, "unknown"),
+        VerdictKind::Touched | VerdictKind::Drifted => screen.paint(Tone::Bad, "drifted"),
     };
     let path = clean(&explained.thing.path().to_string_lossy());
     screen.line(&format!("{} {path}: {word}", explained.expected.noun()))?;

@@ -3,6 +3,7 @@
 use super::DeclaredHost;
 use sensor_model::{
     difference::{Difference, DifferenceKind, all_unreadable},
+    expectation::Expectation,
     strength::Strength,
     verdict::VerdictKind,
     waiting::WaitingOutput,
@@ -54,6 +55,23 @@ pub struct DifferingThing {
     pub may_be_of_image: bool,
 }
 
+/// The verdict on a thing with these differences.
+pub(super) fn verdict_of(expectation: &Expectation, differences: &[Difference]) -> VerdictKind {
+    if differences.is_empty() {
+        VerdictKind::Compliant
+    } else if all_unreadable(differences) || may_be_of_image(expectation, differences) {
+        VerdictKind::Unknown
+    } else {
+        VerdictKind::Drifted
+    }
+}
+
+/// Whether all differences are undeclared names that may be the booted image's.
+fn may_be_of_image(expectation: &Expectation, differences: &[Difference]) -> bool {
+    expectation.source.is_uncertain()
+        && differences.iter().all(|difference| difference.kind == DifferenceKind::Unexpected)
+}
+
 /// Compares the host with every expectation, and waits a few seconds for each network file system.
 pub async fn check(host: &DeclaredHost) -> CheckReport {
     let mut restorer = host.restorer();
@@ -63,10 +81,8 @@ pub async fn check(host: &DeclaredHost) -> CheckReport {
     for expectation in &desired.expectations {
         let (_, differences) = restorer.observe_and_compare(expectation, &desired.ids).await;
         if !differences.is_empty() {
-            let may_be_of_image = expectation.source.is_uncertain()
-                && differences.iter().all(|difference| difference.kind == DifferenceKind::Unexpected);
             differing.push(DifferingThing {
-                may_be_of_image,
+                may_be_of_image: may_be_of_image(expectation, &differences),
                 path: expectation.thing.path().to_string_lossy().into_owned(),
                 differences,
                 source: expectation.source.name().to_owned(),

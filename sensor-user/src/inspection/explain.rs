@@ -2,6 +2,7 @@
 
 use super::{
     DeclaredHost,
+    check::verdict_of,
     image::{ExplainedImage, explain_by_images},
     pristine::{ExplainedPristine, explain_by_pristine},
 };
@@ -155,13 +156,14 @@ pub async fn explain(
     for expectation in expectations {
         let (observation, differences) =
             restorer.observe_and_compare(&expectation, &host.desired().ids).await;
+        let verdict = verdict_of(&expectation, &differences);
         let Expectation { thing, expected, label, source, .. } = expectation;
         things.push(ExplainedThing {
             thing,
             expected,
             label,
             source,
-            verdict: verdict(differences.is_empty()),
+            verdict,
             differences,
             found: snapshot(&observation),
             observation,
@@ -236,7 +238,7 @@ pub fn explain_undeclared(
 /// The verdict of a path. What the image has matters only if no config declares the path.
 fn worst(things: &[ExplainedThing], image: Option<&ExplainedImage>) -> VerdictKind {
     let of_image = image.filter(|image| image.overruled_by.is_none()).and_then(|image| image.entry.as_ref());
-    let declared = verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant));
+    let declared = things.iter().map(|thing| thing.verdict).max().unwrap_or(VerdictKind::Compliant);
     match of_image {
         Some(entry) if declared == VerdictKind::Compliant => entry.verdict,
         _ => declared,
@@ -248,8 +250,4 @@ fn doubt(found: &Result<Option<String>, ReadError>) -> Option<String> {
         Ok(doubt) => doubt.clone(),
         Err(error) => Some(format!("the last change is not known: {error}")),
     }
-}
-
-fn verdict(is_compliant: bool) -> VerdictKind {
-    if is_compliant { VerdictKind::Compliant } else { VerdictKind::Drifted }
 }

@@ -4,7 +4,10 @@ use crate::{
     world::{CONFIG, World},
 };
 use serde_json::{Value, json};
-use std::fs;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
 
 #[test]
 fn a_changed_file_is_explained_by_its_layer_and_the_line_that_made_it() {
@@ -75,6 +78,27 @@ fn what_a_config_declares_wins_over_the_image() {
     assert_eq!(report["image"]["entry"]["verdict"], "drifted");
     let text = world.run(&["explain", "/etc/motd", "--image", &digest, "HOST", "STATE", "LOG", "CONFIG"]).out;
     assert!(text.contains("differs from the image") && text.contains("99-motd declares applies"), "{text}");
+}
+
+#[test]
+fn a_declared_file_that_cannot_be_read_is_unknown_and_not_drifted() {
+    let world = World::new();
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    world.write_host("real/motd", "declared", 0o644);
+    // Others than root can replace this link, so it is not followed.
+    fs::set_permissions(world.at("root"), fs::Permissions::from_mode(0o777)).unwrap();
+    symlink("real", world.at("root/etc")).unwrap();
+    let explain = |more: &[&str]| {
+        world.run(&[&["explain", "/etc/motd", "HOST", "STATE", "LOG", "CONFIG"][..], more].concat())
+    };
+    let result = explain(&["-o", "json"]);
+    let report = result.json("explain");
+    assert_eq!((result.code, &report["verdict"]), (3, &"unknown".into()), "{report:#}");
+    assert_eq!(report["things"][0]["verdict"], "unknown");
+    assert_eq!(report["things"][0]["differences"][0]["kind"], "unreadable");
+    let text = explain(&[]).out;
+    assert!(text.contains("/etc/motd: unknown") && !text.contains("drifted"), "{text}");
+    assert_eq!(world.run(&["check", "CONFIG", "HOST", "STATE"]).code, 3, "as `check` says");
 }
 
 #[test]
