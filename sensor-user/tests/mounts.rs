@@ -5,6 +5,7 @@
 
 use holdfast::{
     clock::Clock,
+    image::take_baseline,
     observation::Observer,
     purge::{Purge, PurgeScope},
     report::forensic::{Durability, ForensicLog, LogLimits, verify},
@@ -19,7 +20,7 @@ use sensor_model::{
 };
 use std::{
     env, fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
         Arc,
@@ -231,4 +232,27 @@ fn a_full_disk_loses_no_record() {
     }
     let found = verify(&directory).unwrap();
     assert_eq!((found.fault, found.entries), (None, next as u64));
+}
+
+#[test]
+fn a_baseline_has_a_named_path_below_another_one_on_another_file_system() {
+    if !inside("a_baseline_has_a_named_path_below_another_one_on_another_file_system") {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let opt = root.path().join("opt");
+    fs::create_dir_all(&opt).unwrap();
+    mount(Some("none"), &opt, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::create_dir(opt.join("a")).unwrap();
+    fs::write(opt.join("a/file"), "x").unwrap();
+    let observer = Observer::new(root.path()).unwrap();
+    let taken = |paths: &[&str]| {
+        let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+        let found = take_baseline(&observer, &paths).unwrap().paths;
+        found.into_iter().map(|one| one.path).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(&["/"]), ["/", "/opt"], "it stays on the file systems of the named paths");
+    assert_eq!(taken(&["/", "/opt"]), ["/", "/opt", "/opt/a", "/opt/a/file"]);
+    assert_eq!(taken(&["/", "/opt", "/opt/a", "/opt/a/file"]), ["/", "/opt", "/opt/a", "/opt/a/file"]);
+    assert_eq!(taken(&["/", "/opt/a", "/opt/a/file"]), ["/", "/opt", "/opt/a", "/opt/a/file"]);
 }

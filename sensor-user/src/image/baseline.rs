@@ -20,6 +20,7 @@ use nix::{
     sys::stat::{FileStat, SFlag, fstat, major, minor},
 };
 use sensor_model::{
+    escape::escaped,
     expectation::{ExpectationSource, ImageLayer},
     image::{Baseline, BaselinePath, ImageEntry, ImageMeta, ImageSource, Known, LayerMeta},
     observation::{FileType, Observation},
@@ -41,16 +42,26 @@ pub fn take_baseline(observer: &Observer, paths: &[PathBuf]) -> Result<Baseline,
     let mut roots: Vec<&PathBuf> = paths.iter().collect();
     roots.sort();
     roots.dedup();
-    let mut found = Vec::new();
-    let mut take = |path: &Path, entry: ImageEntry| found.push(BaselinePath::of(path, &entry));
-    let mut walk = Walk::new(observer, &mut take);
-    let mut done: Vec<&PathBuf> = Vec::new();
+    let mut found: Vec<BaselinePath> = Vec::new();
+    let mut done: Vec<PathBuf> = Vec::new();
+    let mut not_entered: Vec<PathBuf> = Vec::new();
     for root in roots {
-        if done.iter().any(|above| root.starts_with(above)) {
+        let nearest = |all: &[PathBuf]| {
+            all.iter().filter(|above| root.starts_with(above)).map(|above| above.components().count()).max()
+        };
+        // A walk of a directory above has read the path, unless it ended at another file system on the way.
+        if nearest(&done).is_some_and(|walked| nearest(&not_entered).is_none_or(|ended| ended <= walked)) {
             continue;
         }
+        if not_entered.contains(root) {
+            let point = escaped(root);
+            found.retain(|one| one.path != point);
+        }
+        let mut take = |path: &Path, entry: ImageEntry| found.push(BaselinePath::of(path, &entry));
+        let mut walk = Walk::new(observer, &mut take);
         walk.all(root)?;
-        done.push(root);
+        not_entered.append(&mut walk.not_entered);
+        done.push(root.clone());
     }
     Ok(Baseline::new(rfc3339(SystemClock.now()), found))
 }
@@ -59,12 +70,14 @@ pub fn take_baseline(observer: &Observer, paths: &[PathBuf]) -> Result<Baseline,
 pub(super) struct Walk<'a> {
     observer: &'a Observer,
     take: &'a mut dyn FnMut(&Path, ImageEntry),
+    /// The directories on other file systems, at which it ended.
+    not_entered: Vec<PathBuf>,
 }
 
 impl<'a> Walk<'a> {
     /// A walk that gives each path, with what is there.
     pub(super) fn new(observer: &'a Observer, take: &'a mut dyn FnMut(&Path, ImageEntry)) -> Self {
-        Self { observer, take }
+        Self { observer, take, not_entered: Vec::new() }
     }
 
     /// Reads a path, and everything below it. Leaves sockets out.
@@ -86,7 +99,11 @@ impl<'a> Walk<'a> {
         let Some(file_type) = file_type(stat) else { return Ok(()) };
         let entry = self.observe(path, stat, file_type)?;
         (self.take)(path, entry);
-        if file_type != FileType::Directory || stat.st_dev != device {
+        if file_type != FileType::Directory {
+            return Ok(());
+        }
+        if stat.st_dev != device {
+            self.not_entered.push(path.to_owned());
             return Ok(());
         }
         let failed = |errno| CallError::new(path, "read the directory", errno);
