@@ -9,6 +9,8 @@ pub struct ImageLimits {
     pub entries: u32,
     /// Bytes of all names, targets of links and extended attributes together.
     pub metadata: u64,
+    /// Names in the targets of links, each counted as often as the link is on the way to an entry.
+    pub link_names: u64,
     /// Bytes of all uncompressed layers together, with the holes of sparse files.
     pub bytes: u64,
     /// Bytes of one path, as in the kernel (`PATH_MAX`).
@@ -28,6 +30,7 @@ impl Default for ImageLimits {
         Self {
             entries: 2_000_000,
             metadata: 256 << 20,
+            link_names: 1 << 26,
             bytes: 64 << 30,
             path: 4095,
             name: 255,

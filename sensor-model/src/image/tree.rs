@@ -61,6 +61,8 @@ struct Node {
     layer: u16,
     /// The newest layer that has it or something below it, counted from 1.
     touched: u16,
+    /// The newest layer that removed from it and below it what only lower layers have, counted from 1. What it got since is of that layer.
+    emptied: u16,
     /// Bytes of its path.
     path: u16,
     children: BTreeMap<Box<[u8]>, u32>,
@@ -87,6 +89,8 @@ pub struct ImageTree {
     nodes: Vec<Node>,
     inodes: Vec<Inode>,
     metadata: u64,
+    /// Names in the targets of the links that were followed.
+    link_names: u64,
     /// Bytes of all layers and of the holes of their sparse files.
     bytes: u64,
     /// Layers that began.
@@ -98,12 +102,12 @@ pub struct ImageTree {
 impl ImageTree {
     /// An empty root directory.
     pub fn new(limits: ImageLimits) -> Self {
-        let root = Node { parent: ROOT, inode: 0, layer: 0, touched: 0, path: 0, children: BTreeMap::new() };
         Self {
             limits,
-            nodes: vec![root],
+            nodes: vec![Node::new(ROOT, 0, 0, 0)],
             inodes: vec![implied()],
             metadata: 0,
+            link_names: 0,
             bytes: 0,
             layers: 0,
             attributes: BTreeMap::new(),
@@ -146,7 +150,8 @@ impl ImageTree {
             return self.set_root(entry).map(|()| None);
         };
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            return self.whiteout(above, name, hidden).map(|()| None).map_err(fault);
+            let done = self.whiteout(above, name, hidden).map(|()| None);
+            return done.map_err(|error| error.at(&entry.path));
         }
         let parent = self.directory(above, true).map_err(|error| error.at(&entry.path))?.unwrap_or(ROOT);
         self.put(parent, name, entry)
@@ -286,17 +291,15 @@ impl ImageTree {
         Ok(self.nodes[node as usize].inode)
     }
 
-    fn whiteout(&mut self, above: &[&[u8]], name: &[u8], hidden: &[u8]) -> Result<(), EntryFault> {
+    fn whiteout(&mut self, above: &[&[u8]], name: &[u8], hidden: &[u8]) -> Result<(), ResolveError> {
         if name != OPAQUE && matches!(hidden, b"" | b"." | b"..") {
-            return Err(EntryFault::Whiteout);
+            return Err(ResolveError::Fault(EntryFault::Whiteout));
         }
         let parent = match self.directory(above, false) {
             Ok(Some(parent)) => parent,
-            Err(ResolveError::Fault(fault)) if !matches!(fault, EntryFault::NotADirectory(_)) => {
-                return Err(fault);
-            }
             // There is nothing to remove.
-            Ok(None) | Err(_) => return Ok(()),
+            Ok(None) | Err(ResolveError::Fault(EntryFault::NotADirectory(_))) => return Ok(()),
+            Err(error) => return Err(error),
         };
         if name == OPAQUE {
             self.remove_lower_children(parent);
@@ -310,10 +313,14 @@ impl ImageTree {
         Ok(())
     }
 
-    /// Removes below a directory everything that only lower layers have.
+    /// Removes below a directory everything that only lower layers have. A layer may ask for it again and again, so it looks at each directory
+    /// once in a layer.
     fn remove_lower_children(&mut self, directory: u32) {
         let mut pending = vec![directory];
         while let Some(node) = pending.pop() {
+            if std::mem::replace(&mut self.nodes[node as usize].emptied, self.layers) == self.layers {
+                continue;
+            }
             let children = std::mem::take(&mut self.nodes[node as usize].children);
             let kept: BTreeMap<_, _> =
                 children.into_iter().filter(|(_, child)| self.is_of_this_layer(*child)).collect();
@@ -382,6 +389,13 @@ impl ImageTree {
                     let parts = target.split(|byte| *byte == b'/');
                     let parts: Vec<Vec<u8>> =
                         parts.filter(|name| !matches!(*name, b"" | b".")).map(<[u8]>::to_vec).collect();
+                    self.link_names += parts.len() as u64;
+                    if self.link_names > self.limits.link_names {
+                        return Err(ResolveError::Limit(LayerError::Limit {
+                            what: "names in the targets of links on the ways to entries",
+                            limit: self.limits.link_names,
+                        }));
+                    }
                     for part in parts.into_iter().rev() {
                         pending.push_front(part);
                     }
@@ -396,8 +410,7 @@ impl ImageTree {
         let length = usize::from(self.nodes[parent as usize].path) + 1 + name.len();
         let path = u16::try_from(length).ok().filter(|_| length <= self.limits.path);
         let path = path.ok_or(EntryFault::PathTooLong { length, limit: self.limits.path })?;
-        let layer = self.layers.saturating_sub(1);
-        self.nodes.push(Node { parent, inode, layer, touched: 0, path, children: BTreeMap::new() });
+        self.nodes.push(Node::new(parent, inode, self.layers.saturating_sub(1), path));
         let node = last(self.nodes.len());
         self.nodes[parent as usize].children.insert(name.into(), node);
         Ok(node)
@@ -415,6 +428,12 @@ impl ImageTree {
     pub fn contains(&self, path: &[u8]) -> bool {
         let mut node = ROOT;
         clean(path).into_iter().all(|name| self.child(node, name).inspect(|child| node = *child).is_some())
+    }
+}
+
+impl Node {
+    fn new(parent: u32, inode: u32, layer: u16, path: u16) -> Self {
+        Self { parent, inode, layer, touched: 0, emptied: 0, path, children: BTreeMap::new() }
     }
 }
 

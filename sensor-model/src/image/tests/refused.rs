@@ -107,6 +107,36 @@ fn ways_without_an_end_are_refused() {
 }
 
 #[test]
+fn links_that_make_the_ways_to_entries_long_are_refused() {
+    let limits = ImageLimits { link_names: 8, ..ImageLimits::default() };
+    let layer = |entries: usize| {
+        let linked = Archive::new().directory("d").symlink("link", "d/../d/../d");
+        (0..entries).fold(linked, |layer, number| layer.file(&format!("link/{number}"), ""))
+    };
+    let read = |layer: Archive| tree_in_pieces(&[layer.end()], 512, limits).map(drop);
+    assert_eq!(read(layer(1)).map_err(|error| error.to_string()), Ok(()));
+    for layer in [layer(2), layer(1).file("link/.wh.0", "")] {
+        let error = read(layer).unwrap_err().to_string();
+        assert!(error.contains("names in the targets of links"), "{error}");
+    }
+}
+
+#[test]
+fn a_layer_with_many_opaque_whiteouts_of_a_large_directory_is_read_in_a_time_that_grows_with_it() {
+    let many = |layer: Archive, name: fn(usize) -> String| {
+        (0..20_000).fold(layer, |layer, number| layer.file(&name(number), ""))
+    };
+    let lower = Archive::new().file("d/lower", "").end();
+    let upper = many(Archive::new(), |number| format!("d/{number}"));
+    let upper = many(upper, |_| "d/.wh..wh..opq".to_owned()).file("d/last", "").end();
+    let began = std::time::Instant::now();
+    let tree = tree_in_pieces(&[lower, upper], 1 << 20, ImageLimits::default()).unwrap();
+    // The square of the numbers takes minutes.
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(!tree.contains(b"/d/lower") && tree.contains(b"/d/0") && tree.contains(b"/d/last"));
+}
+
+#[test]
 fn long_paths_and_names_are_refused() {
     let name = "n".repeat(256);
     assert_refused(
