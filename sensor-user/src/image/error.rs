@@ -76,6 +76,16 @@ pub enum LayoutError {
     /// Indexes lead to indexes, too deep.
     #[error("image indexes are nested more than {0} deep")]
     Nested(usize),
+    /// It has more of something than a layout may have, or indexes name it again and again.
+    #[error(
+        "the image indexes of the layout name more than {most} {what}; copy the image alone into another layout"
+    )]
+    TooMany {
+        /// What it has.
+        what: &'static str,
+        /// The limit.
+        most: usize,
+    },
     /// No image is the chosen one.
     #[error("no image of the layout {wanted}; it has: {}", list(images))]
     None {

@@ -18,6 +18,10 @@ use std::path::{Path, PathBuf};
 const DEPTH: usize = 4;
 /// Most images of a layout, in all indexes together.
 const MOST: usize = 4096;
+/// Most descriptors in all indexes together. An index that several indexes name counts each time, because it is read each time.
+const DESCRIPTORS: usize = 64 << 10;
+/// Most indexes that are read.
+const DOCUMENTS: usize = 256;
 /// Most bytes of `index.json`.
 const INDEX: u64 = 4 << 20;
 
@@ -26,6 +30,9 @@ const INDEX: u64 = 4 << 20;
 pub struct Layout {
     pub(super) path: PathBuf,
     images: Vec<Image>,
+    /// Descriptors and indexes that were read.
+    descriptors: usize,
+    documents: usize,
 }
 
 /// An image of a layout: the manifest of one platform.
@@ -68,7 +75,7 @@ impl Layout {
         let ManifestDocument::Index(descriptors) = index else {
             return Err(not_a_layout("index.json: it is a manifest, not an index".to_owned()));
         };
-        let mut layout = Self { path: path.to_owned(), images: Vec::new() };
+        let mut layout = Self { path: path.to_owned(), images: Vec::new(), descriptors: 0, documents: 0 };
         for descriptor in descriptors {
             let names = descriptor.name().map(str::to_owned).into_iter().collect();
             layout.collect(descriptor, &[], names)?;
@@ -83,12 +90,20 @@ impl Layout {
         above: &[String],
         names: Vec<String>,
     ) -> Result<(), LayoutError> {
+        self.descriptors += 1;
+        if self.descriptors > DESCRIPTORS {
+            return Err(LayoutError::TooMany { what: "descriptors", most: DESCRIPTORS });
+        }
         if !descriptor.may_be_image() {
             return Ok(());
         }
         if descriptor.is_index() {
             if above.len() >= DEPTH {
                 return Err(LayoutError::Nested(DEPTH));
+            }
+            self.documents += 1;
+            if self.documents > DOCUMENTS {
+                return Err(LayoutError::TooMany { what: "image indexes", most: DOCUMENTS });
             }
             let ManifestDocument::Index(below) = self.document(&descriptor)? else { return Ok(()) };
             let mut indexes = above.to_vec();
@@ -105,7 +120,9 @@ impl Layout {
                 .extend(names.into_iter().filter(|name| !known.names.contains(name)).collect::<Vec<_>>());
             let more: Vec<_> = above.iter().filter(|index| !known.indexes.contains(index)).cloned().collect();
             known.indexes.extend(more);
-        } else if self.images.len() < MOST {
+        } else if self.images.len() >= MOST {
+            return Err(LayoutError::TooMany { what: "images", most: MOST });
+        } else {
             self.images.push(Image { descriptor, indexes: above.to_vec(), names });
         }
         Ok(())

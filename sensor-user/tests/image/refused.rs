@@ -118,3 +118,18 @@ fn a_layout_that_is_none_or_is_damaged_is_refused() {
     fs::write(world.at("layout/oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
     assert!(refused_in(&world).contains("is not supported"));
 }
+
+#[test]
+fn an_index_that_indexes_name_again_and_again_is_refused_and_not_read_each_time() {
+    let world = World::new();
+    let mut maker = LayoutMaker::new(&world.at("layout"));
+    let manifest = maker.manifest(&two_layers(), "amd64");
+    let mut index = maker.index(&[manifest]);
+    // 400 to the power of 3 reads, without a limit.
+    for _ in 0..3 {
+        index = maker.index(&vec![index; 400]);
+    }
+    maker.name(index, "os");
+    let error = refused_in(&world);
+    assert!(error.contains("name more than 256 image indexes"), "{error}");
+}
