@@ -7,7 +7,7 @@ use super::error::PullError;
 use oci_client::manifest::OCI_IMAGE_INDEX_MEDIA_TYPE;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -72,7 +72,7 @@ impl Layout {
             if entries.next().is_some() {
                 return Err(PullError::NotALayout { path: root.to_owned() });
             }
-            fs::write(&mark, MARK.1).map_err(PullError::file("write", &mark))?;
+            write_new(&mark, MARK.1).map_err(PullError::file("write", &mark))?;
         }
         let blobs = layout.blobs();
         fs::create_dir_all(&blobs).map_err(PullError::file("make", &blobs))?;
@@ -122,7 +122,7 @@ impl Layout {
     pub(super) fn begin(&self, blob: &BlobDescriptor) -> Result<BlobWriter, PullError> {
         let path = self.blobs().join(blob.hex());
         let partial = self.blobs().join(format!(".{}.partial", blob.hex()));
-        let file = File::create(&partial).map_err(PullError::file("make", &partial))?;
+        let file = create(&partial).map_err(PullError::file("make", &partial))?;
         Ok(BlobWriter {
             blob: blob.clone(),
             path,
@@ -175,10 +175,23 @@ impl Layout {
         let index =
             json!({ "schemaVersion": 2, "mediaType": OCI_IMAGE_INDEX_MEDIA_TYPE, "manifests": manifests });
         let partial = self.root.join(".index.json.partial");
-        fs::write(&partial, index.to_string()).map_err(PullError::file("write", &partial))?;
+        write_new(&partial, &index.to_string()).map_err(PullError::file("write", &partial))?;
         let path = self.root.join(INDEX);
         fs::rename(&partial, &path).map_err(PullError::file("write", path))
     }
+}
+
+/// A new file in the place of what is there. The directory may be of another user, who put a link there: the link is removed, and not followed.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    create(path)?.write_all(text.as_bytes())
 }
 
 /// A blob that is being written. Without [`BlobWriter::finish`] nothing of it is left.
@@ -221,7 +234,7 @@ impl BlobWriter {
     /// # Errors
     /// The file cannot be emptied.
     pub(super) fn restart(&mut self) -> Result<(), PullError> {
-        self.file = File::create(&self.partial).map_err(PullError::file("make", &self.partial))?;
+        self.file = create(&self.partial).map_err(PullError::file("make", &self.partial))?;
         self.hash = Sha256::new();
         self.bytes = 0;
         Ok(())

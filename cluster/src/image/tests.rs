@@ -301,3 +301,20 @@ async fn an_index_within_itself_and_a_text_that_is_no_reference_are_errors() {
     };
     assert!(matches!(pull(options, |_| ()).await, Err(PullError::Reference { .. })));
 }
+
+#[tokio::test]
+async fn no_link_in_a_layout_of_another_user_leads_a_pull_to_another_file() {
+    let (registry, layers) = Registry::start().await;
+    registry.pull().await.unwrap();
+    let victim = registry.folder.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    let blobs = registry.layout().join("blobs/sha256");
+    let name = digest(&layers[1]).replace("sha256:", "");
+    std::fs::remove_file(blobs.join(&name)).unwrap();
+    for link in [blobs.join(format!(".{name}.partial")), registry.layout().join(".index.json.partial")] {
+        std::os::unix::fs::symlink(&victim, link).unwrap();
+    }
+    registry.pull().await.unwrap();
+    assert_eq!(std::fs::read_to_string(victim).unwrap(), "precious");
+    assert_eq!(std::fs::read(blobs.join(name)).unwrap(), layers[1]);
+}
