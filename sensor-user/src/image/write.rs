@@ -6,7 +6,8 @@ use super::{error::ImageError, images::Images};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{
-    ImageEntry, ImageMeta, ImageTree, MAGIC, SlotTable, TRAILER, Trailer, encode_record, path_hash,
+    ImageEntry, ImageMeta, ImageTree, MAGIC, RECORD_LIMIT, SlotTable, TRAILER, Trailer, encode_record,
+    path_hash,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -97,7 +98,17 @@ fn fill(file: &OwnedFd, path: &Path, meta: &mut ImageMeta, tree: &impl Entries) 
         if !slots.insert(hasher.hash(path), offset) {
             return Err(CallError::new(&out.path, "fill the table of the index", Errno::EFBIG));
         }
+        let start = out.buffer.len();
         encode_record(path, entry, &mut out.buffer);
+        let length = out.buffer.len() - start - 4;
+        if length > RECORD_LIMIT {
+            // No reader would take it, and so none of the index.
+            let text = format!(
+                "{}: its record has {length} bytes, and {RECORD_LIMIT} are the limit; it has too many extended attributes",
+                String::from_utf8_lossy(path).escape_debug()
+            );
+            return Err(CallError::new(&out.path, "write a record", std::io::Error::other(text)));
+        }
         out.flush(PIECE)
     })?;
     let records = out.position() - MAGIC.len() as u64;
@@ -144,5 +155,32 @@ impl Output<'_> {
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::index_baseline;
+    use serde_json::json;
+
+    #[test]
+    fn an_entry_that_no_reader_would_take_is_refused_by_its_path_and_leaves_no_index() {
+        let state = tempfile::tempdir().unwrap();
+        let images = Images::of(state.path());
+        let index = |attributes: usize| {
+            let xattrs: Vec<_> =
+                (0..attributes).map(|number| (number.to_string(), "x".repeat(300))).collect();
+            let path = json!({"path": "/opt/a", "type": "fifo", "mode": "0644", "uid": 0, "gid": 0, "xattrs": xattrs});
+            let text =
+                json!({"schema": "holdfast.baseline/v1", "taken": "2026-01-01T00:00:00Z", "paths": [path]});
+            index_baseline(Path::new("baseline.json"), text.to_string().as_bytes(), &images)
+        };
+        let error = index(500).unwrap_err().to_string();
+        assert!(error.contains("/opt/a: its record has"), "{error}");
+        assert!(images.named("baseline").unwrap().is_none());
+        index(400).unwrap();
+        let opened = images.named("baseline").unwrap().unwrap();
+        assert!(opened.find(b"/opt/a").unwrap().is_some());
     }
 }
