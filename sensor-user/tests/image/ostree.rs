@@ -300,6 +300,24 @@ fn a_damaged_object_costs_no_other_path_and_its_own_path_is_compared_by_its_chec
 }
 
 #[test]
+fn a_policy_for_attestation_says_that_it_lacks_the_files_of_damaged_objects() {
+    let (world, repository) = booted();
+    tamper(&world, &repository);
+    assert_eq!(world.run(&["image", "index", "--ostree", "ROOT", "STATE"]).code, 1);
+    let image = LayoutMaker::one(&world.at("layout"), &two_layers());
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    let policy = |more: &[&str]| {
+        let result =
+            world.run(&[&["image", "policy", "--format", "ima", "--image", &image, "STATE"], more].concat());
+        assert_eq!(result.code, 0, "{result:?}");
+        result.err
+    };
+    assert!(!policy(&[]).contains("does not have some files"));
+    let error = policy(&["--and", "ostree"]);
+    assert!(error.contains("does not have some files") && error.contains("files=3"), "{error}");
+}
+
+#[test]
 fn the_daemon_reports_the_path_of_a_damaged_object_until_the_content_of_the_commit_is_back() {
     let (world, repository) = booted();
     tamper(&world, &repository);

@@ -51,7 +51,8 @@ impl Policy {
         if left_out > 0 {
             tracing::warn!(
                 files = left_out,
-                "The policy does not have some files: the index does not have their SHA-256, or their path is no text or has a control character; \
+                "The policy does not have some files: the index does not have their SHA-256, as that of a damaged object of ostree, or their path is \
+                 no text or has a control character; \
                  `holdfast image show PATH` prints what the index has."
             );
         }
@@ -74,7 +75,8 @@ impl Policy {
 fn add(index: &ImageIndex, digests: &mut Digests) -> Result<usize, ImageError> {
     let mut left_out = 0;
     index.each(|path, entry| {
-        if !entry.is_file() {
+        // Of a damaged object of ostree nothing is known but its checksum, not even whether it is a file.
+        if !entry.is_file() && entry.ostree.is_none() {
             return Ok(());
         }
         let text = std::str::from_utf8(path).ok().filter(|path| !path.chars().any(char::is_control));
