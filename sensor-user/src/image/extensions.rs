@@ -223,7 +223,11 @@ impl Contents {
                 if entry.file_type != FileType::Directory {
                     // It hides a directory of an earlier extension.
                     let start = [&path[..], b"/"].concat();
-                    entries.retain(|path, _| !path.starts_with(&start));
+                    let from = entries.range(start.clone()..).map(|(path, _)| path);
+                    let hidden: Vec<_> = from.take_while(|path| path.starts_with(&start)).cloned().collect();
+                    for path in hidden {
+                        entries.remove(&path);
+                    }
                 }
                 entries.insert(path, entry);
             };
