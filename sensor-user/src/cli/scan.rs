@@ -4,16 +4,12 @@ use super::{background::give_way, desired::Read, exit::IN_SYNC};
 use crate::{
     apply::waits_or_none,
     bounded,
-    desired::Overruled,
+    desired::{DesiredWithConfig, Overruled, declared},
     image::{Scan, ScanEnd, ScanFiles, pauses_in_a_file},
     labels::Labels,
     observation::Observer,
 };
-use sensor_model::{
-    expectation::{Expectation, ExpectationSource},
-    host::processor_quota::processor_quota,
-    image::ScanPace,
-};
+use sensor_model::{host::processor_quota::processor_quota, image::ScanPace};
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -64,9 +60,12 @@ impl ScanCommand {
         let sealed = ScanFiles::of(&state).sealed();
         let observer = Observer::guarded(&root)?.with_settled_contents();
         let observer = observer.with_pauses(in_a_file).with_sealed_on(sealed, self.read.verity_devices());
-        let desired = self.read.arguments().load(&observer, waits_or_none)?;
-        let is_of_config = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
-        let overruled = Overruled::by(desired.expectations.iter().filter(is_of_config));
+        let DesiredWithConfig { rendered, desired } =
+            self.read.arguments().load_with_config(&observer, waits_or_none)?;
+        let declared = declared(&rendered)?;
+        // A scan takes long, and needs no contents.
+        drop(rendered);
+        let overruled = Overruled::by(declared.iter());
         let labels = Labels::read(&desired.policy, &observer);
         let scan = Scan {
             observer: &observer,

@@ -40,7 +40,7 @@ pub use policies::{
     shown_policy,
 };
 pub use pools::render_pool;
-pub use queries::{NotChecked, declared_things, not_checked, things_at};
+pub use queries::{NotChecked, declared, declared_things, not_checked, things_at};
 pub use source::{
     Generation, MachineConfigs, OPERATOR_CONFIG, SERVICE_CONFIGS, STATE, StateSource, state_directory,
 };

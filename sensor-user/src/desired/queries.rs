@@ -11,6 +11,14 @@ use sensor_model::{
 };
 use std::path::{Path, PathBuf};
 
+/// Every expectation of the config, also one that the policy ignores.
+///
+/// # Errors
+/// Contents that cannot be decoded.
+pub fn declared(rendered: &Rendered) -> Result<Vec<Expectation>, DesiredError> {
+    Ok(expectations(rendered)?)
+}
+
 /// Every expectation of a path, also one that the policy ignores, and that of the closed directory that the path is in.
 ///
 /// # Errors
@@ -20,7 +28,7 @@ pub fn things_at(
     path: &Path,
     host: &dyn HostFacts,
 ) -> Result<Vec<Expectation>, DesiredError> {
-    let mut all = expectations(&whole.rendered)?;
+    let mut all = declared(&whole.rendered)?;
     // Reading the packages and the image again for each path would take long.
     let loaded = whole.desired.expectations.iter();
     all.extend(loaded.filter(|one| !matches!(one.source, ExpectationSource::MachineConfig(_))).cloned());

@@ -5,8 +5,8 @@
 
 use super::{
     error::DesiredError, error::ReaderError, error::RefusedConfigs, facts::HostFacts, inputs::Inputs,
-    inputs::Waits, load::Desired, load::load as read_here, source::MachineConfigs, source::StateSource,
-    unknown::Unknown,
+    inputs::Waits, load::Desired, load::DesiredWithConfig, load::load as read_here, load::load_with_config,
+    source::MachineConfigs, source::StateSource, unknown::Unknown,
 };
 use sensor_model::expectation::{Expectation, ExpectationSource};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,18 @@ impl ReaderArguments {
     /// A file that cannot be read or used, with file, field and reason.
     pub fn load(self, host: &dyn HostFacts, waits: Waits) -> Result<Desired, DesiredError> {
         read_here(&self.inputs(waits), host)
+    }
+
+    /// The same with the rendered config.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with_config(
+        self,
+        host: &dyn HostFacts,
+        waits: Waits,
+    ) -> Result<DesiredWithConfig, DesiredError> {
+        load_with_config(&self.inputs(waits), host)
     }
 
     /// The inputs of which [`load`] made the arguments.

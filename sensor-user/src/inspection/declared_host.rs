@@ -13,11 +13,7 @@ use crate::{
     repair::Restorer,
     store::{Store, UnknownApplied},
 };
-use sensor_model::{
-    drift_policy::DriftDecision,
-    expectation::{Expectation, ExpectationSource},
-    waiting::WaitingOutput,
-};
+use sensor_model::{drift_policy::DriftDecision, expectation::Expectation, waiting::WaitingOutput};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -151,8 +147,8 @@ impl DeclaredHost {
     /// The host keeps no pristine `/etc`, and an index that is missing, old, or cannot be read.
     pub fn image_etc(&self, state: &Path) -> Result<Vec<Expectation>, ThingsToRestoreError> {
         let mut things = image::expected_in_etc(&self.observer, state)?;
-        let is_declared = |one: &&Expectation| !matches!(one.source, ExpectationSource::ImageLayer(_));
-        let overruled = Overruled::by(self.desired().expectations.iter().filter(is_declared));
+        let declared = desired::declared(&self.whole.rendered)?;
+        let overruled = Overruled::by(declared.iter());
         things.retain(|of_image| !overruled.has(of_image));
         self.observer.label(&mut things, &self.desired().policy);
         Ok(things)

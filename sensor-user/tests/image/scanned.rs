@@ -93,6 +93,15 @@ fn a_scan_compares_neither_what_a_config_declares_nor_what_other_rules_watch_or_
 }
 
 #[test]
+fn a_scan_leaves_out_what_a_config_declares_also_if_a_rule_ignores_its_drift() {
+    let world = booted(
+        "  - {path: /, image: true, scan: true, action: observe}\n  - {path: /etc/motd, action: ignore}\n",
+    );
+    scan(&world, "24");
+    assert_eq!(findings(&world), "", "/etc/motd is as declared, and the image has something else");
+}
+
+#[test]
 fn another_index_or_rule_begins_a_round_at_once() {
     let world = booted("  - {path: /etc/, image: true, scan: true, action: observe}\n");
     world.write_host("usr/bin/tool", "evil", 0o755);
