@@ -203,6 +203,13 @@ impl Wanted {
         OURS.iter().all(|name| self.annotations.get(name) == annotations.get(*name))
     }
 
+    /// The annotations of ours that the Node has and is not to have.
+    pub fn surplus(&self, annotations: &BTreeMap<String, String>) -> Vec<&'static str> {
+        let is_surplus =
+            |name: &&str| annotations.contains_key(*name) && !self.annotations.contains_key(*name);
+        OURS.into_iter().filter(is_surplus).collect()
+    }
+
     fn set(&mut self, name: &'static str, value: impl Into<String>) {
         self.annotations.insert(name, value.into());
     }

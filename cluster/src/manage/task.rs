@@ -204,8 +204,10 @@ impl Manager {
         if is_seen && is_done {
             self.backoff.reset();
         }
+        let removed = step.wanted.surplus(&node.annotations);
         let annotations = (!step.wanted.has_annotations(&node.annotations)).then_some(AnnotationWrite {
             annotations: step.wanted.annotations,
+            removed,
             based_on: node.resource_version,
             events: step.wanted.events,
         });

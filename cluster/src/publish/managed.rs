@@ -28,6 +28,8 @@ pub struct ManagedNode {
 pub struct AnnotationWrite {
     /// All annotations of ours. One that is not in it is removed.
     pub annotations: BTreeMap<&'static str, String>,
+    /// Annotations that the Node has and is not to have. An apply removes only those that the reporter itself has applied.
+    pub removed: Vec<&'static str>,
     /// The version of the Node that differs. For another version the same annotations are another write.
     pub based_on: u64,
     /// The Event of the change.

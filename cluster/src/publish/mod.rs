@@ -2,7 +2,8 @@
 //!
 //! In: what the reporter knows about its node. Out: the node's `DriftReport`, the conditions of its Node and its taint, Events and a Lease. Only
 //! one request is under way at a time, and only what changed is written. A failed write is tried again with the state of then.
-//! Every write but that of the taint is a server-side apply of our own fields. No field of another writer is touched.
+//! Every write but that of the taint is a server-side apply of our own fields, and an annotation of ours that another writer set is removed
+//! by name. No field of another writer is touched.
 
 mod attempts;
 mod error;
@@ -38,8 +39,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, events::v1::Event};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kept_log::KeptLog;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -240,14 +242,29 @@ impl Publisher {
                 self.announced = Some(write.annotations.clone());
             }
         }
-        let annotations = Patch::Apply(objects::node_annotations(&self.place, &write.annotations));
-        let answer =
-            limited("Node's annotations", self.nodes.patch_metadata(&self.place.node, &ours(), &annotations))
-                .await;
+        let answer = self.apply_annotations(write).await;
         if let Ok(node) = &answer {
             self.written.node = Some(NodeMetadata::of(&node.metadata));
         }
         self.annotations.done(write.clone(), answer.map(drop))
+    }
+
+    /// Applies the annotations. Those that another writer set, such as the Machine Config Operator's daemon, are then removed by name.
+    async fn apply_annotations(
+        &self,
+        write: &AnnotationWrite,
+    ) -> Result<PartialObjectMeta<Node>, PublishError> {
+        const OBJECT: &str = "Node's annotations";
+        let name = &self.place.node;
+        let annotations = Patch::Apply(objects::node_annotations(&self.place, &write.annotations));
+        let node = limited(OBJECT, self.nodes.patch_metadata(name, &ours(), &annotations)).await?;
+        let left = write.removed.iter().filter(|name| node.annotations().contains_key(**name));
+        let left: serde_json::Map<_, _> = left.map(|name| ((*name).to_owned(), Value::Null)).collect();
+        if left.is_empty() {
+            return Ok(node);
+        }
+        let removal = Patch::Merge(json!({"metadata": {"annotations": left}}));
+        limited(OBJECT, self.nodes.patch_metadata(name, &without_apply(), &removal)).await
     }
 
     async fn send_event(&mut self, event: &Event) -> Result<(), PublishError> {
@@ -320,8 +337,7 @@ impl Publisher {
             seen
         };
         let patch = Patch::Merge(seen.patch(wanted));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        limited("Node's taints", self.nodes.patch(name, &params, &patch)).await
+        limited("Node's taints", self.nodes.patch(name, &without_apply(), &patch)).await
     }
 
     /// The Node is another one: the garbage collector removes what the old one owned.
@@ -425,6 +441,11 @@ impl Publisher {
 /// Server-side apply of our own fields. A field that somebody else has changed is ours again.
 fn ours() -> PatchParams {
     PatchParams::apply(FIELD_MANAGER).force()
+}
+
+/// The parameters of a patch that is no apply.
+fn without_apply() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// One request with its time limit.

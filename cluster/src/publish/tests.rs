@@ -323,6 +323,7 @@ fn managed(state: &str) -> ManagedNode {
         plan: Some(ReportedPlan { config: "b".to_owned(), ..ReportedPlan::default() }),
         annotations: Some(AnnotationWrite {
             annotations: BTreeMap::from(annotations),
+            removed: Vec::new(),
             based_on: 7,
             events: vec![event],
         }),
@@ -361,6 +362,33 @@ async fn the_plan_is_in_the_report_before_the_annotations_and_both_are_remembere
     assert_eq!(node.annotations, BTreeMap::from([state]), "annotations of others are not kept");
     publisher.round(Some(&finding(&[])), Some(&managed("Degraded"))).await;
     assert_eq!(log.lines(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_another_writer_set_is_removed_by_name_and_one_of_ours_by_the_apply_alone() {
+    const ACTION: &str = "machineconfiguration.openshift.io/post-config-action";
+    for is_foreign in [true, false] {
+        let (mut publisher, log) = publisher(move |asked| match asked.line() {
+            line if line == format!("PATCH {NODE}") => {
+                let mut node = node("node-uid");
+                if is_foreign && asked.uri.contains("force=true") {
+                    node["metadata"]["annotations"][ACTION] = json!("");
+                }
+                PlayedAnswer::Json(node)
+            }
+            _ => good(asked),
+        });
+        let mut managed = managed("Done");
+        managed.annotations.as_mut().unwrap().removed = vec![ACTION];
+        publisher.round(None, Some(&managed)).await;
+        let asked = log.take();
+        let patches: Vec<_> = asked.iter().filter(|asked| asked.line() == format!("PATCH {NODE}")).collect();
+        assert_eq!(patches.len(), 1 + usize::from(is_foreign), "{patches:?}");
+        if is_foreign {
+            assert_eq!(patches[1].body, json!({"metadata": {"annotations": {ACTION: null}}}));
+        }
+        assert!(!publisher.written().node.as_ref().unwrap().annotations.contains_key(ACTION));
+    }
 }
 
 #[tokio::test(start_paused = true)]
