@@ -21,6 +21,9 @@ pub const STRENGTH: &str = "strength";
 /// The key in a record's `detail` for the number of actors that it does not name.
 pub const MORE_ACTORS: &str = "more_actors";
 
+/// The key in a record's `detail` for the policy's action.
+pub const POLICY: &str = "policy";
+
 /// One open drift.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenDrift {
@@ -42,7 +45,8 @@ pub struct OpenDrift {
     pub source_kind: Option<SourceKind>,
     /// What the verdict rests on. `None` for a MachineConfig and a closed directory.
     pub strength: Option<Strength>,
-    /// The action of the present policy. `None` after a restart, until the first verification of the thing.
+    /// The action of the present policy. After a restart it is that of the record, until the first verification of the thing. `None` if an
+    /// older daemon recorded the drift.
     pub action: Option<DriftAction>,
     /// The state that the verification found.
     pub found: Option<Value>,

@@ -8,7 +8,7 @@ mod records;
 use super::actors::{decide, decide_of_all, is_same, with_earlier};
 use super::diff::Diffs;
 use super::episode::{AttributedChange, Episode};
-use super::open_drift::{MORE_ACTORS, OpenDrift, SOURCE_KIND, STRENGTH};
+use super::open_drift::{MORE_ACTORS, OpenDrift, POLICY, SOURCE_KIND, STRENGTH};
 use super::reports::{AgentReport, NodeCounts, Reports};
 use super::revert::RevertSchedule;
 use super::verifier::{VerifiedThing, Verifier};
@@ -354,7 +354,7 @@ impl Verdicts {
         let actor = record.actor.as_ref();
         let (action, allowed) =
             decide_of_all(&self.desired, thing, actor, &record.actors, more_actors, was_allowed, verifier);
-        record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
+        record.detail.insert(POLICY.into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
         }

@@ -6,7 +6,7 @@
 use super::forensic;
 use super::metrics::Metrics;
 use super::status_file::VerdictCounts;
-use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts, SOURCE_KIND, STRENGTH};
+use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts, POLICY, SOURCE_KIND, STRENGTH};
 use crate::agent::reports::{AgentReport, BackendName, DaemonFacts, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};
 use jiff::Timestamp;
@@ -240,6 +240,8 @@ fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> Ope
     OpenDrift {
         source_kind: named(&last, SOURCE_KIND),
         strength: named(&last, STRENGTH),
+        // Without it the node would not be degraded until the first verification has found the drift again.
+        action: named(&last, POLICY),
         allowed: last.detail.get("allowed").is_some_and(|allowed| *allowed == true),
         differences: last.differences,
         since: since.parse().unwrap_or_default(),
@@ -247,7 +249,6 @@ fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> Ope
         actor: last.actor,
         actors: last.actors,
         source: last.source.unwrap_or_default(),
-        action: None,
         found: last.after,
         confirmed: false,
     }
@@ -256,4 +257,40 @@ fn from_log(forensic::LoggedDrift { since, last }: forensic::LoggedDrift) -> Ope
 /// A value of a closed list in a record's `detail`. `None` without one, and for one of a newer daemon.
 fn named<T: DeserializeOwned>(record: &Record, key: &str) -> Option<T> {
     T::deserialize(record.detail.get(key)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::report::metrics::BuildInfo;
+    use sensor_model::record::{RecordKind, ThingKind};
+
+    #[test]
+    fn a_daemon_that_starts_degrades_the_node_by_the_drifts_of_the_log_before_it_has_verified_them() {
+        let degraded = |actions: &[Option<&str>]| {
+            let logged = actions.iter().enumerate().map(|(number, action)| {
+                let mut last = Record::new(RecordKind::Drift, String::new(), String::new(), 0);
+                let name = ThingName { kind: ThingKind::File, path: format!("/etc/{number}") };
+                last.set_name(name.clone());
+                last.detail.extend(action.map(|action| (POLICY.to_owned(), action.into())));
+                (name, forensic::LoggedDrift { since: "2026-01-01T00:00:00Z".to_owned(), last })
+            });
+            let build = BuildInfo {
+                version: String::new(),
+                commit: String::new(),
+                object: String::new(),
+                kernel: String::new(),
+            };
+            let (mut picture, metrics) = (Picture::default(), Metrics::new(build, Timestamp::UNIX_EPOCH));
+            picture.open(DaemonFacts::default(), logged.collect(), &metrics);
+            let status = picture.status(&SystemClock);
+            assert_eq!(status.drifted.len(), actions.len());
+            status.degraded
+        };
+        assert!(degraded(&[Some("observe"), Some("degrade")]));
+        assert!(degraded(&[Some("deny")]));
+        // A newer daemon may have written an action that this one does not know.
+        assert!(!degraded(&[Some("observe"), Some("another"), None]));
+    }
 }
