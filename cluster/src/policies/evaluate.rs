@@ -9,7 +9,7 @@ use crate::api::{ActorNames, DriftPolicy, PolicyState, ReportedPolicy};
 use crate::text::fit;
 use kube::ResourceExt as _;
 use sensor_model::drift_policy::{DriftPolicy as MergedPolicy, DriftPolicyFile};
-use sensor_model::socket::ClusterPolicies;
+use sensor_model::socket::{CLUSTER_POLICIES, ClusterPolicies};
 use serde_json::{Value, json};
 
 /// Most bytes of a message.
@@ -20,7 +20,8 @@ const MESSAGE_BYTES: usize = 512;
 pub(super) struct Evaluated {
     /// What the sensor gets; `None` while a policy has a fault or a conflict.
     pub(super) handed: Option<ClusterPolicies>,
-    /// The policies that select the node, by name. All of those without a fault wait for the sensor.
+    /// The policies that select the node, by name. All of those without a fault wait for the sensor. At most as many as a report may have:
+    /// the API server refuses a report with more. The sensor refuses more, too, so the first ones say why none of them is in force.
     pub(super) reported: Vec<ReportedPolicy>,
     /// A policy asks for the taint.
     pub(super) taints: bool,
@@ -82,6 +83,12 @@ pub(super) fn evaluate<'a>(
     note_conflicts(&files, &mut evaluated.reported);
     let is_usable = evaluated.reported.iter().all(|policy| policy.state == PolicyState::Waiting);
     evaluated.handed = is_usable.then_some(ClusterPolicies { policies: handed });
+    if evaluated.reported.len() > CLUSTER_POLICIES {
+        // A fault must not be among those that are left out.
+        evaluated.reported.sort_by_key(|policy| policy.state == PolicyState::Waiting);
+        evaluated.reported.truncate(CLUSTER_POLICIES);
+        evaluated.reported.sort_by(|one, other| one.name.cmp(&other.name));
+    }
     evaluated
 }
 

@@ -97,3 +97,17 @@ fn pods_become_uids_and_other_policies_need_no_pods() {
     assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/pods"), Some(&json!(["u-1"])));
     assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/serviceAccounts"), None);
 }
+
+#[test]
+fn a_report_names_no_more_policies_than_the_api_server_accepts_and_each_fault() {
+    let spec = json!({"rules": [rule("/etc/a", "observe")]});
+    let mut policies: Vec<_> = (0..101).map(|number| policy(&format!("p-{number:03}"), &spec)).collect();
+    policies.push(policy("z-faulty", &json!({"rules": [rule("/etc/[", "observe")]})));
+    let states = states(&policies);
+    assert_eq!(states.len(), 100);
+    assert_eq!((states[99].0.as_str(), states[99].1), ("z-faulty", PolicyState::Refused));
+    assert!(states.is_sorted_by_key(|(name, _, _)| name.clone()), "{states:?}");
+    policies.pop();
+    let evaluated = evaluate(&policies, &NodeFacts::default(), &NodePods::default());
+    assert_eq!(evaluated.handed.unwrap().policies.len(), 101, "the sensor says why it takes none of them");
+}
