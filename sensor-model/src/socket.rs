@@ -92,8 +92,9 @@ pub const RECORDS_BYTES: usize = 256 << 10;
 /// Most bytes of a request's first line and headers.
 pub const REQUEST_HEAD_BYTES: usize = 8 << 10;
 
-/// Most connections at once. The daemon closes one more without an answer.
-pub const CONNECTIONS: usize = 8;
+/// Most connections at once. The daemon closes one more without an answer. The reporter has up to eleven: five of its own, and six of the
+/// callers of its TLS port.
+pub const CONNECTIONS: usize = 12;
 
 /// Longest time until a peer has sent the head of its request.
 pub const HEADER_SECONDS: u64 = 10;

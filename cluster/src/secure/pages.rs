@@ -23,9 +23,13 @@ use tokio::sync::Semaphore;
 
 /// Most requests for metrics that are with the sensor at once.
 const SCRAPES: usize = 2;
-/// Most other requests that are with the sensor at once. They may wait for news. With the reporter's own connection there are
-/// fewer than the sensor's limit.
+/// Most other requests that are with the sensor at once. They may wait for news.
 const QUESTIONS: usize = 4;
+/// The reporter's own connections: for the status, the policies, the log, and in the mode `manage` the progress and the orders.
+const OWN: usize = 5;
+
+// Callers must not take the reporter's own connections.
+const _: () = assert!(SCRAPES + QUESTIONS + OWN < contract::CONNECTIONS);
 
 /// The pages of a node.
 #[derive(Debug)]

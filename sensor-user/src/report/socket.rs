@@ -40,6 +40,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use answers::Answers;
 pub(super) use bounded_status::text as bounded_text;
+use orders::Working;
 pub use orders::{ConfigOrders, PolicyOrders, ReporterOrders};
 pub use peer::ReporterPeer;
 pub(super) use published::{StatusPublisher, channel};
@@ -120,6 +121,7 @@ async fn serve(
 ) -> io::Result<()> {
     let mut refusals = Refusals::new(Arc::clone(&answers.pages.metrics));
     let mut connections = JoinSet::new();
+    let working = Working::default();
     let continuing = orders.configs.clone().map(|orders| tokio::spawn(continue_applies(orders)));
     let stopping = stop.clone();
     let mut hangs = pin!(hang::loop_hangs(answers.published.clone()));
@@ -147,7 +149,10 @@ async fn serve(
                     accepted = Err(PeerRefusal::Connections);
                 }
                 match accepted {
-                    Ok(()) => drop(connections.spawn(connection(stream, answers.clone(), orders.clone(), stopping.clone()))),
+                    Ok(()) => {
+                        let orders = (orders.clone(), working.clone());
+                        drop(connections.spawn(connection(stream, answers.clone(), orders, stopping.clone())));
+                    }
                     Err(refusal) => refusals.add(&refusal),
                 }
             }
@@ -178,17 +183,17 @@ async fn continue_applies(orders: Arc<dyn ConfigOrders>) {
 async fn connection(
     stream: UnixStream,
     answers: Answers,
-    orders: ReporterOrders,
+    orders: (ReporterOrders, Working),
     mut stop: watch::Receiver<bool>,
 ) {
     let stopping = stop.clone();
     let answers = Arc::new(answers);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (answers, orders, stop) = (Arc::clone(&answers), orders.clone(), stopping.clone());
+        let (answers, (orders, working), stop) = (Arc::clone(&answers), orders.clone(), stopping.clone());
         let (request, content) = request.into_parts();
         async move {
             let answer = if orders::is_order(request.uri.path()) {
-                orders::answer(orders, &request, content, stop).await
+                orders::answer(orders, &working, &request, content, stop).await
             } else {
                 answers.answer(&request, stop).await
             };

@@ -13,11 +13,12 @@ use sensor_model::socket::{
     APPLY, ApplyOrder, ApplyProgress, CONFIG, CONFIG_BYTES, HEADER_SECONDS, JSON, POLICIES, POLICIES_BYTES,
     PlannedConfig, SocketError, SocketErrorReason, TakenPolicies,
 };
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -26,6 +27,10 @@ const ORDER_BYTES: usize = 1 << 10;
 
 /// Longest time until a peer has sent a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
+
+/// Most requests that are worked on at once. A peer that closes its connection ends neither the thread of its request nor the memory of
+/// its body, so without a limit one peer could fill the node's memory.
+const WORKING: usize = 4;
 
 /// The pause between two questions about the progress, for a request that waits.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -46,6 +51,40 @@ pub struct ReporterOrders {
     pub policies: Option<Arc<dyn PolicyOrders>>,
     /// In the mode `manage`.
     pub configs: Option<Arc<dyn ConfigOrders>>,
+}
+
+/// The requests that are worked on.
+#[derive(Debug, Clone)]
+pub(super) struct Working(Arc<Semaphore>);
+
+impl Default for Working {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(WORKING)))
+    }
+}
+
+impl Working {
+    /// Works in another thread, once there is a place. A request that waits for one ends with its connection.
+    async fn work<T: Serialize + Send + 'static>(
+        &self,
+        status: StatusCode,
+        work: impl FnOnce() -> Result<T, SocketError> + Send + 'static,
+    ) -> Answer {
+        let place = Arc::clone(&self.0).acquire_owned().await;
+        let done = spawn_blocking(move || {
+            let done = work();
+            drop(place);
+            done
+        });
+        match done.await {
+            Ok(Ok(value)) => json(status, &value),
+            Ok(Err(error)) => refused(error.reason, error.error),
+            Err(error) => {
+                tracing::error!(%error, "The thread of a request of the reporter ended early.");
+                refused(SocketErrorReason::NotReady, "the daemon could not work on the request".to_owned())
+            }
+        }
+    }
 }
 
 /// What a reporter may ask for in the mode `manage`. Each call may take seconds.
@@ -74,12 +113,13 @@ pub(super) fn is_order(path: &str) -> bool {
 /// The answer to a request. One that waits gets its answer early when the value of `stop` is `true`.
 pub(super) async fn answer(
     orders: ReporterOrders,
+    working: &Working,
     request: &Parts,
     content: Incoming,
     stop: watch::Receiver<bool>,
 ) -> Answer {
     if request.uri.path() == POLICIES {
-        return policies(orders.policies, request, content).await;
+        return policies(orders.policies, working, request, content).await;
     }
     let patience = Patience::of(&request.headers, stop);
     let Some(orders) = orders.configs else {
@@ -88,23 +128,28 @@ pub(super) async fn answer(
     };
     match (request.uri.path(), &request.method) {
         (CONFIG, &Method::PUT) => match read(content, CONFIG_BYTES).await {
-            Ok(config) => of(spawn_blocking(move || orders.plan(&config)).await, StatusCode::OK),
+            Ok(config) => working.work(StatusCode::OK, move || orders.plan(&config)).await,
             Err(refusal) => refusal,
         },
         (APPLY, &Method::POST) => match read(content, ORDER_BYTES).await {
             Ok(order) => match serde_json::from_slice::<ApplyOrder>(&order) {
-                Ok(order) => of(spawn_blocking(move || orders.begin(&order)).await, StatusCode::ACCEPTED),
+                Ok(order) => working.work(StatusCode::ACCEPTED, move || orders.begin(&order)).await,
                 Err(_) => refused(SocketErrorReason::InvalidRequest, "the body has no field `id`".to_owned()),
             },
             Err(refusal) => refusal,
         },
-        (APPLY, &(Method::GET | Method::HEAD)) => progress(orders, request, patience).await,
+        (APPLY, &(Method::GET | Method::HEAD)) => progress(orders, working, request, patience).await,
         (CONFIG, _) => only("PUT"),
         _ => only("GET, HEAD, POST"),
     }
 }
 
-async fn policies(orders: Option<Arc<dyn PolicyOrders>>, request: &Parts, content: Incoming) -> Answer {
+async fn policies(
+    orders: Option<Arc<dyn PolicyOrders>>,
+    working: &Working,
+    request: &Parts,
+    content: Incoming,
+) -> Answer {
     let Some(orders) = orders else {
         let error = "the daemon's mode takes no policies: start it with `--mode observe` or `--mode manage`";
         return refused(SocketErrorReason::NotManaged, error.to_owned());
@@ -113,7 +158,7 @@ async fn policies(orders: Option<Arc<dyn PolicyOrders>>, request: &Parts, conten
         return only("PUT");
     }
     match read(content, POLICIES_BYTES).await {
-        Ok(policies) => of(spawn_blocking(move || orders.take(&policies)).await, StatusCode::OK),
+        Ok(policies) => working.work(StatusCode::OK, move || orders.take(&policies)).await,
         Err(refusal) => refusal,
     }
 }
@@ -137,26 +182,17 @@ async fn read(content: Incoming, limit: usize) -> Result<Bytes, Answer> {
     }
 }
 
-fn of<T: serde::Serialize>(
-    done: Result<Result<T, SocketError>, tokio::task::JoinError>,
-    status: StatusCode,
-) -> Answer {
-    match done {
-        Ok(Ok(value)) => json(status, &value),
-        Ok(Err(error)) => refused(error.reason, error.error),
-        Err(error) => {
-            tracing::error!(%error, "The thread of a request of the reporter ended early.");
-            refused(SocketErrorReason::NotReady, "the daemon could not work on the request".to_owned())
-        }
-    }
-}
-
 /// The progress as soon as it differs from what the peer knows.
-async fn progress(orders: Arc<dyn ConfigOrders>, request: &Parts, mut patience: Patience) -> Answer {
+async fn progress(
+    orders: Arc<dyn ConfigOrders>,
+    working: &Working,
+    request: &Parts,
+    mut patience: Patience,
+) -> Answer {
     let known = request.headers.get(IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).unwrap_or_default();
     loop {
         let asked = Arc::clone(&orders);
-        let answer = of(spawn_blocking(move || Ok(asked.progress())).await, StatusCode::OK);
+        let answer = working.work(StatusCode::OK, move || Ok(asked.progress())).await;
         if answer.status() != StatusCode::OK {
             return answer;
         }

@@ -7,7 +7,7 @@ use sensor_model::socket::{
     APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG_BYTES, PLANNED_CONFIG_SCHEMA,
     POLICIES_BYTES, PlannedConfig, TAKEN_POLICIES_SCHEMA, TakenPolicies,
 };
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 
 /// Accepts every config, names it by its size, and applies at once.
 #[derive(Debug, Default)]
@@ -150,4 +150,42 @@ async fn policies_of_the_cluster_are_taken_where_the_mode_allows_it_and_within_t
     let got = put_policies(&served, &" ".repeat(POLICIES_BYTES + 1)).await;
     assert_eq!((got.code, got.reason()), (413, SocketErrorReason::TooLarge));
     assert_eq!(served.ask("GET /v1/policies", "").await.header("allow"), Some("PUT"));
+}
+
+/// Takes policies only when a test lets it.
+#[derive(Debug, Default)]
+struct Slow {
+    begun: AtomicU64,
+    may_end: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl PolicyOrders for Slow {
+    fn take(&self, _: &[u8]) -> Result<TakenPolicies, SocketError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let end = self.may_end.lock().unwrap();
+        drop(self.changed.wait_while(end, |may_end| !*may_end).unwrap());
+        Ok(TakenPolicies { schema: TAKEN_POLICIES_SCHEMA.to_owned(), limited: Vec::new() })
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_closes_each_connection_at_once_has_a_few_requests_worked_on_and_no_more() {
+    let slow = Arc::new(Slow::default());
+    let orders = ReporterOrders { policies: Some(Arc::clone(&slow) as _), configs: None };
+    let served = Served::serving(&Everybody(true), LogLimits::default(), orders);
+    for _ in 0..40 {
+        let mut stream = served.connect().await;
+        let request = b"PUT /v1/policies HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(request).await.unwrap();
+        // The server reads the request meanwhile. Its answer does not come.
+        assert!(timeout(Duration::from_millis(20), stream.read(&mut [0; 512])).await.is_err());
+        drop(stream);
+        tokio::task::yield_now().await;
+    }
+    let begun = slow.begun.load(Ordering::SeqCst);
+    *slow.may_end.lock().unwrap() = true;
+    slow.changed.notify_all();
+    assert!((1..=4).contains(&begun), "{begun} requests of closed connections are worked on");
+    assert_eq!(put_policies(&served, "{}").await.code, 200);
 }
