@@ -8,6 +8,7 @@ use crate::backoff::Backoff;
 use crate::reads::Reads;
 use crate::reports::{PodName, PodNames};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, ListParams, NotUsed, Object};
 use serde::Deserialize;
@@ -16,7 +17,15 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// The annotation that the API server's copy of a static pod has: the uid in the pod's control group.
-pub(crate) const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
+const STATIC_POD_UID: &str = "kubernetes.io/config.mirror";
+
+/// The uid of the static pod of which a pod is the copy. Whoever may create pods may set the annotation, so it is believed only with a
+/// uid that no pod of the API has: the kubelet makes 32 hexadecimal digits of the pod's manifest, and the API server makes a UUID.
+pub(crate) fn static_uid(metadata: &ObjectMeta) -> Option<&String> {
+    let uid = metadata.annotations.as_ref()?.get(STATIC_POD_UID)?;
+    let is_hash = uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash.then_some(uid)
+}
 
 /// Most pods of an answer, which has whole pods. A kubelet runs 110 by default.
 const PAGE: u32 = 250;
@@ -179,7 +188,7 @@ impl Pods {
 /// The names of a pod by the uids that its control group may have.
 fn named(pod: &ContainersPod) -> impl Iterator<Item = (String, PodName)> {
     let name = PodName { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() };
-    let uids = [pod.uid(), pod.annotations().get(STATIC_POD_UID).cloned()];
+    let uids = [pod.uid(), static_uid(&pod.metadata).cloned()];
     uids.into_iter().flatten().map(move |uid| (uid, name.clone()))
 }
 
@@ -203,6 +212,9 @@ mod tests {
         uids.into_iter().map(str::to_owned).collect()
     }
 
+    /// The uid of a static pod.
+    const STATIC: &str = "00ff00ff00ff00ff00ff00ff00ff00ff";
+
     /// Ids as a control group has them.
     fn id(digit: char) -> String {
         digit.to_string().repeat(64)
@@ -222,7 +234,7 @@ mod tests {
                 "initContainerStatuses": [run("setup", "cri-o", 'c')],
                 "ephemeralContainerStatuses": [run("debugger-x7k2p", "containerd", 'd')]}},
             {"metadata": {"name": "etcd-n1", "namespace": "kube-system", "uid": "u-9",
-                          "annotations": {"kubernetes.io/config.mirror": "00ff"}},
+                          "annotations": {"kubernetes.io/config.mirror": STATIC}},
              "spec": {}, "status": {}}]})
     }
 
@@ -231,14 +243,27 @@ mod tests {
         let (client, asked) = played(|_| PlayedAnswer::Json(list()));
         let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
         assert_eq!(*pods.names(&BTreeSet::new()).await, PodNames::default());
-        let names = pods.names(&uids(["u-1", "00ff"])).await.pods.clone();
+        let names = pods.names(&uids(["u-1", STATIC])).await.pods.clone();
         assert_eq!((names["u-1"].namespace.as_str(), names["u-1"].name.as_str()), ("default", "debugger"));
-        assert_eq!(names["00ff"].name, "etcd-n1", "a static pod by the uid of its control group");
+        assert_eq!(names[STATIC].name, "etcd-n1", "a static pod by the uid of its control group");
         pods.names(&uids(["u-1"])).await;
         assert_eq!(pods.again_at(), None);
         let asked = asked.take();
         assert_eq!(asked.len(), 1);
         assert!(asked[0].uri.contains("fieldSelector=spec.nodeName%3Dn1"), "{}", asked[0].uri);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_names_the_uid_of_another_one_takes_no_name_from_it() {
+        const OTHER: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+        let (client, _asked) = played(|_| {
+            let mut pods = list();
+            pods["items"][0]["metadata"]["uid"] = json!(OTHER);
+            pods["items"][1]["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!(OTHER);
+            PlayedAnswer::Json(pods)
+        });
+        let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
+        assert_eq!(pods.names(&uids([OTHER])).await.pods[OTHER].name, "debugger");
     }
 
     #[tokio::test(start_paused = true)]
@@ -269,7 +294,7 @@ mod tests {
             PlayedAnswer::Json(page)
         });
         let mut pods = Pods::new(Reads::with(client.clone(), client), "n1");
-        assert_eq!(pods.names(&uids(["00ff"])).await.pods.len(), 2, "the first page has the pod by two uids");
+        assert_eq!(pods.names(&uids([STATIC])).await.pods.len(), 2, "the first page has the pod by two uids");
         assert_eq!(asked.take().len(), 1);
         tokio::time::advance(FIRST_PAUSE).await;
         assert_eq!(pods.names(&[id('d')].into()).await.containers[&id('d')], "debugger-x7k2p");

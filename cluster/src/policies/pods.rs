@@ -4,7 +4,7 @@
 //! the API never gives to another pod. So those of pods that ended stay: fewer changes of the policies, and no wrong permission.
 
 use crate::api::ActorNames;
-use crate::pods::STATIC_POD_UID;
+use crate::pods::static_uid;
 use kube::api::{NotUsed, Object};
 use kube::runtime::watcher::Event;
 use sensor_model::drift_policy::{AllowedActors, PolicyActor};
@@ -74,6 +74,8 @@ impl NodePods {
     fn add(&mut self, pods: BTreeMap<String, NodePod>) -> bool {
         let mut is_other = false;
         for (uid, pod) in pods {
+            // The API server's copy of a static pod may be made anew.
+            self.ended.retain(|ended| *ended != uid);
             is_other |= self.by_uid.insert(uid, pod.clone()).as_ref() != Some(&pod);
         }
         is_other
@@ -116,8 +118,7 @@ fn entries(pod: &AccountPod) -> BTreeMap<String, NodePod> {
         name: full(metadata.name.as_deref().unwrap_or_default()),
         account: full(&pod.spec.service_account_name),
     };
-    let mirror = metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATIC_POD_UID));
-    let uids = metadata.uid.iter().chain(mirror);
+    let uids = metadata.uid.iter().chain(static_uid(metadata));
     uids.map(|uid| (uid.clone(), node_pod.clone())).collect()
 }
 
@@ -151,6 +152,25 @@ mod tests {
         assert_eq!(pods.allowed(&actors(&["team/agent-*"], &[])), ["u-1"]);
         assert_eq!(pods.allowed(&actors(&[], &["team/default"])), ["u-2"]);
         assert!(pods.allowed(&actors(&["other/agent-*"], &["other/default"])).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_names_the_uid_of_another_one_gives_it_no_permission() {
+        const OTHER: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+        let mut pods = NodePods::default();
+        pods.take(Event::Apply(pod(OTHER, "web", "default")));
+        let claims = |uid: &str, claimed: &str| {
+            let mut claims = pod(uid, "agent", "");
+            let annotation = ("kubernetes.io/config.mirror".to_owned(), claimed.to_owned());
+            claims.metadata.annotations = Some([annotation].into());
+            claims
+        };
+        pods.take(Event::Apply(claims("u-2", OTHER)));
+        assert_eq!(pods.allowed(&actors(&["team/agent"], &[])), ["u-2"]);
+        assert_eq!(pods.allowed(&actors(&[], &["team/default"])), [OTHER]);
+        let hash = "00ff".repeat(8);
+        pods.take(Event::Apply(claims("u-3", &hash)));
+        assert_eq!(pods.allowed(&actors(&["team/agent"], &[])), [hash.as_str(), "u-2", "u-3"]);
     }
 
     #[test]
