@@ -1,6 +1,6 @@
 //! The watch on the own Node.
 //!
-//! In: the API server. Out: the Node's labels and the annotations that lead an update, whenever they change. It reads the Node's metadata once, and then
+//! In: the API server. Out: the Node's uid, its labels and the annotations that lead an update, whenever they change. It reads the Node's metadata once, and then
 //! watches this Node alone from that version on. A watch that ends is resumed at the last version, and the Node is read again only
 //! if the API server no longer has that version. There is a pause between two watches, which grows while they end early.
 
@@ -24,8 +24,9 @@ const LONG: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
 /// Longest pause between two watches.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The status code of a version that the API server no longer has.
-const GONE: u16 = 410;
+/// The status codes of a version that the API server no longer has, and of one that is newer than all that it has, as after a restored
+/// backup.
+const OTHER_VERSIONS: [u16; 2] = [410, 504];
 
 /// Hands on each change of the Node's metadata. Ends when nothing takes it any more.
 pub(crate) async fn follow(reads: Reads, name: String, newest: watch::Sender<Option<NodeMetadata>>) {
@@ -41,7 +42,7 @@ pub(crate) async fn follow(reads: Reads, name: String, newest: watch::Sender<Opt
         match end {
             Ok(()) => {}
             Err(error) => {
-                if error.code() == Some(GONE) || error.is_missing() {
+                if error.is_missing() || error.code().is_some_and(|code| OTHER_VERSIONS.contains(&code)) {
                     watched.version = None;
                 }
                 if error.is_missing() {
@@ -120,9 +121,9 @@ impl WatchedNode {
         self.version.clone_from(&node.metadata.resource_version);
         let node = NodeMetadata::of(&node.metadata);
         self.newest.send_if_modified(|known| {
-            let is_other = known
-                .as_ref()
-                .is_none_or(|known| known.annotations != node.annotations || known.labels != node.labels);
+            let is_other = known.as_ref().is_none_or(|known| {
+                known.annotations != node.annotations || known.labels != node.labels || known.uid != node.uid
+            });
             *known = Some(node);
             is_other
         });
@@ -210,7 +211,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_no_version_any_more_is_asked_for_the_node_less_and_less() {
-        for answer in [gone(410), PlayedAnswer::Code(410)] {
+        for answer in [gone(410), PlayedAnswer::Code(410), gone(504), PlayedAnswer::Code(504)] {
             let (_seen, log) = following(move |_| answer.clone());
             let (reads, watches) = requests(&log).await;
             assert_eq!(reads, watches, "each failed watch is followed by one read");

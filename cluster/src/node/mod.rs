@@ -131,7 +131,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
     let follow = (&reads, &*options.place.node, &*options.socket);
-    let (node, cluster) = follow_cluster(&mut managing, follow, &newest);
+    let cluster = follow_cluster(&mut managing, follow, options.mode, &newest);
+    let node = cluster.node.clone();
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
         Mode::Observe => {
@@ -155,8 +156,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let pods = Pods::new(reads.clone(), &options.place.node);
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics).comparing(log);
     let update = ManagedChannels { managed: wanted, written };
-    let led_by_others = (options.mode == Mode::Observe).then_some(node);
-    let writer = writer::write(publisher, pods, newest, update, cluster, led_by_others, stopped);
+    let writer = writer::write(publisher, pods, newest, update, cluster, stopped);
     let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");
     tokio::select! {
@@ -176,12 +176,13 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Starts the tasks of both modes that read the cluster. Gives what they hand on: the Node's newest metadata, and the rest.
+/// Starts the tasks of both modes that read the cluster. Gives what they hand on.
 fn follow_cluster(
     tasks: &mut JoinSet<()>,
     (reads, name, socket): (&Reads, &str, &Path),
+    mode: Mode,
     newest: &watch::Receiver<Option<NodeFinding>>,
-) -> (watch::Receiver<Option<NodeMetadata>>, ClusterChannels) {
+) -> ClusterChannels {
     let (newest_node, node) = watch::channel(None);
     tasks.spawn(node_watch::follow(reads.clone(), name.to_owned(), newest_node));
     let (standing, policies) = watch::channel(None);
@@ -192,7 +193,7 @@ fn follow_cluster(
     tasks.spawn(OsImageFollower::new(reads, name, opinions).run(newest.clone(), node.clone()));
     let (found, config) = watch::channel(None);
     tasks.spawn(ConfigFollower::new(reads, found).run(newest.clone(), node.clone()));
-    (node, ClusterChannels { policies, os_image, config })
+    ClusterChannels { policies, os_image, config, node, is_led_by_others: mode == Mode::Observe }
 }
 
 /// What the tasks of mode `manage` share with the others.

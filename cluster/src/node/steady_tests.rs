@@ -81,7 +81,7 @@ async fn with_a_scraper_and_a_watch_of_pods_the_steady_reporter_sends_less_than_
     });
     let (_findings, newest) = watch::channel(Some(drifted));
     let mut tasks = JoinSet::new();
-    let (node, cluster) = follow_cluster(&mut tasks, (&reads, "n1", Path::new(NO_SENSOR)), &newest);
+    let cluster = follow_cluster(&mut tasks, (&reads, "n1", Path::new(NO_SENSOR)), Mode::Observe, &newest);
 
     let metrics = ReporterMetrics::default();
     let place = ReporterPlace {
@@ -100,7 +100,6 @@ async fn with_a_scraper_and_a_watch_of_pods_the_steady_reporter_sends_less_than_
         newest,
         update,
         cluster,
-        Some(node),
         stopped,
     ));
     let authorizer = Authorizer::new(&client, "n1", metrics.clone());

@@ -5,6 +5,7 @@ use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reports::{NodeFinding, SensorState};
 use serde_json::json;
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
@@ -224,10 +225,11 @@ impl Writing {
         let (policies, standing) = watch::channel(None);
         let (set_image, os_image) = watch::channel(None);
         let (set_config, config) = watch::channel(None);
-        let cluster = ClusterChannels { policies: standing, os_image, config };
         let (set_node, node) = watch::channel(None);
+        let is_led_by_others = true;
+        let cluster = ClusterChannels { policies: standing, os_image, config, node, is_led_by_others };
         let pods = Pods::new(reads, "n1");
-        let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, Some(node), stopped));
+        let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, stopped));
         Self {
             findings,
             stop,
@@ -329,6 +331,53 @@ async fn while_the_operators_daemon_updates_the_node_its_own_changes_are_no_drif
     writing.node.send_replace(Some(node_in("Done")));
     sleep(Duration::from_secs(5)).await;
     assert_eq!(written(&log), ("True Drifted".to_owned(), vec!["\"ConfigDriftDetected\"".to_owned()]));
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_made_anew_gets_conditions_report_and_lease_as_soon_as_the_watch_sees_it() {
+    let uid = Arc::new(Mutex::new("one"));
+    let now = Arc::clone(&uid);
+    let (client, log) = played(move |asked: &PlayedRequest| {
+        if !asked.line().contains("/api/v1/nodes") {
+            return if asked.line().starts_with("GET") {
+                PlayedAnswer::Code(404)
+            } else {
+                PlayedAnswer::Echo
+            };
+        }
+        let uid = *now.lock().unwrap();
+        PlayedAnswer::Json(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": uid}}),
+        )
+    });
+    let writing = Writing::start(client);
+    let see = |uid: &str| {
+        let node = NodeMetadata { uid: Some(uid.to_owned()), ..NodeMetadata::default() };
+        writing.node.send_replace(Some(node));
+    };
+    see("one");
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(5)).await;
+    log.take();
+    *uid.lock().unwrap() = "another";
+    writing.node.send_replace(None);
+    see("another");
+    sleep(Duration::from_secs(5)).await;
+    let asked = log.take();
+    let sent = |end: &str| asked.iter().filter(|asked| asked.line().ends_with(end)).collect::<Vec<_>>();
+    let report = sent("/driftreports/n1");
+    assert_eq!(report[0].body["metadata"]["ownerReferences"][0]["uid"], "another");
+    for end in ["/driftreports/n1", "/driftreports/n1/status", "/nodes/n1/status", "/leases/n1"] {
+        assert_eq!(sent(end).len(), 1, "{asked:?}");
+    }
+    // A watch that is behind makes no requests.
+    see("one");
+    sleep(Duration::from_secs(5)).await;
+    see("another");
+    sleep(Duration::from_secs(5)).await;
+    let lines = log.lines();
+    assert!(lines.len() <= 6, "{lines:?}");
     writing.end().await;
 }
 

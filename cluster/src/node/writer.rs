@@ -21,6 +21,9 @@ pub(super) struct ClusterChannels {
     pub(super) policies: watch::Receiver<Option<PolicyStanding>>,
     pub(super) os_image: watch::Receiver<Option<ReportedOsImage>>,
     pub(super) config: watch::Receiver<Option<ReportedConfig>>,
+    pub(super) node: NodeChannel,
+    /// Another program may update the node, as in the mode `observe`.
+    pub(super) is_led_by_others: bool,
 }
 
 /// The Node's newest metadata.
@@ -34,14 +37,13 @@ pub(super) struct ManagedChannels {
 }
 
 /// Writes the newest finding and the newest state of the update whenever they change, and what is due without a change. Ends after the
-/// round that is under way. `led_by_others` is the Node in mode `observe`, in which another program may update it.
+/// round that is under way.
 pub(super) async fn write(
     mut publisher: Publisher,
     mut pods: Pods,
     mut findings: watch::Receiver<Option<NodeFinding>>,
     mut update: ManagedChannels,
     mut cluster: ClusterChannels,
-    mut led_by_others: Option<NodeChannel>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut spacing = SHORTEST;
@@ -50,13 +52,14 @@ pub(super) async fn write(
         let begin = Instant::now();
         let mut finding = findings.borrow_and_update().clone();
         let mut again = None;
+        let node = cluster.node.borrow_and_update().clone();
+        if let Some(uid) = node.as_ref().and_then(|node| node.uid.as_ref()) {
+            publisher.see_node(uid);
+        }
         if let Some(finding) = &mut finding {
             let names = pods.names(&unnamed_pods(&finding.status)).await;
             name_pods(&mut finding.status, names);
-            let is_updated = |node: &mut NodeChannel| {
-                node.borrow_and_update().as_ref().is_some_and(NodeMetadata::is_being_updated)
-            };
-            if led_by_others.as_mut().is_some_and(is_updated) {
+            if cluster.is_led_by_others && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
                 mark_update(&mut finding.status);
             }
             if let Some(opinions) = &*cluster.os_image.borrow_and_update() {
@@ -95,7 +98,7 @@ pub(super) async fn write(
             changed = cluster.config.changed() => if changed.is_err() {
                 return;
             },
-            () = changed(&mut led_by_others) => {}
+            () = changed(&mut cluster.node) => {}
         }
         // A round that was due without a change, such as one that renews the Lease, does not end the quiet time.
         if last_change.elapsed() >= QUIET {
@@ -110,13 +113,9 @@ pub(super) async fn write(
     }
 }
 
-/// Waits for another Node. Without a channel it waits for ever.
-async fn changed(node: &mut Option<NodeChannel>) {
-    let is_other = match node {
-        Some(node) => node.changed().await.is_ok(),
-        None => false,
-    };
-    if !is_other {
+/// Waits for another Node, for ever after the end of the watch.
+async fn changed(node: &mut NodeChannel) {
+    if node.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -45,9 +45,11 @@ pub struct WrittenNode {
     pub plan: Option<ReportedPlan>,
 }
 
-/// The part of a Node that leads an update.
+/// The part of a Node that leads an update, and which Node it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeMetadata {
+    /// The uid of the Node. Another Node of the same name has another one.
+    pub uid: Option<String>,
     /// The version of the Node. A later one is greater.
     pub resource_version: u64,
     /// The annotations of the Machine Config Operator and of Holdfast.
@@ -68,6 +70,7 @@ impl NodeMetadata {
         let annotations = metadata.annotations.iter().flatten();
         let led = annotations.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
         Self {
+            uid: metadata.uid.clone(),
             resource_version: version.unwrap_or_default(),
             annotations: led.map(|(name, value)| (name.clone(), value.clone())).collect(),
             labels: metadata.labels.clone().unwrap_or_default(),

@@ -66,6 +66,8 @@ pub struct Publisher {
     events: Api<Event>,
     /// The Node's uid. Unknown before the first answer, and after the Node was removed.
     uid: Option<String>,
+    /// The uid of the Node that the watch has seen last.
+    seen_uid: Option<String>,
     /// When the Node was made. A report that is older belonged to an earlier Node of this name.
     node_made: Option<Time>,
     /// The report exists, with the Node as its owner.
@@ -114,6 +116,7 @@ impl Publisher {
             events: Api::namespaced(client.clone(), objects::EVENT_NAMESPACE),
             place,
             uid: None,
+            seen_uid: None,
             node_made: None,
             is_owned: false,
             log: KeptLog::default(),
@@ -156,6 +159,15 @@ impl Publisher {
     /// Sets the policies of the cluster for the next rounds; `None` while they are not known.
     pub fn set_policies(&mut self, policies: Option<PolicyStanding>) {
         self.policies = policies;
+    }
+
+    /// Takes the uid of the Node that the watch sees. The next round writes everything to a Node that was made anew.
+    pub fn see_node(&mut self, uid: &str) {
+        let last = self.seen_uid.replace(uid.to_owned());
+        // The watch may be behind what a round has learned.
+        if last.is_some_and(|last| last != uid) && self.uid.as_deref().is_some_and(|known| known != uid) {
+            self.start_anew();
+        }
     }
 
     /// Writes what changed, in this order: report, annotations, conditions, taint, Event, Lease. Without a finding only annotations and
@@ -345,6 +357,8 @@ impl Publisher {
         self.uid = None;
         self.is_owned = false;
         self.report.forget();
+        self.conditions.forget();
+        self.annotations.forget();
         self.lease.forget();
         Instant::now()
     }
