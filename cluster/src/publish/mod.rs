@@ -32,7 +32,9 @@ pub use policies::PolicyStanding;
 use crate::api::{ConfigState, DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reads::Reads;
-use crate::reports::{Condition, ConditionStatus, NodeFinding, conditions, config_event, event, with_config};
+use crate::reports::{
+    Condition, ConditionStatus, NodeFinding, SensorState, conditions, config_event, event, with_config,
+};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use jiff::Timestamp;
@@ -57,6 +59,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Writes what the reporter knows.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact")]
 pub struct Publisher {
     place: ReporterPlace,
     reads: Reads,
@@ -76,6 +79,10 @@ pub struct Publisher {
     log: KeptLog,
     /// The report that the last Event led to.
     reported: Option<DriftReportStatus>,
+    /// The sensor has answered this reporter.
+    has_answered: bool,
+    /// The report of an earlier reporter about this Node.
+    last_report: Option<DriftReportStatus>,
     /// Whether the report of an earlier reporter is known, or cannot be. Before, an Event could repeat one of that reporter.
     is_last_known: bool,
     /// An Event whose creation got no answer, and the report that it led to.
@@ -121,6 +128,8 @@ impl Publisher {
             is_owned: false,
             log: KeptLog::default(),
             reported: None,
+            has_answered: false,
+            last_report: None,
             is_last_known: false,
             uncertain: None,
             since: BTreeMap::new(),
@@ -187,6 +196,7 @@ impl Publisher {
             self.is_plan_decided = true;
         }
         if let Some(finding) = finding {
+            self.has_answered |= matches!(finding.sensor, SensorState::Answers { .. });
             self.metrics.node_is_updating(finding.status.state == DriftState::Updating);
             let image = finding.status.os_image.as_ref();
             self.metrics.os_image_is_out_of_step(image.is_some_and(|image| image.out_of_step.is_some()));
@@ -198,7 +208,8 @@ impl Publisher {
             again = again.min(self.write_annotations(&uid, write).await);
         }
         if let Some(finding) = finding {
-            again = again.min(self.write_conditions(&uid, conditions(finding)).await);
+            let known = NodeFinding { status: self.completed(&finding.status), ..finding.clone() };
+            again = again.min(self.write_conditions(&uid, conditions(&known)).await);
             // The Node is another one: an Event or a Lease of the old one would be wrong.
             if self.uid.is_none() {
                 return again;

@@ -4,8 +4,8 @@ use super::tests::{EVENTS, NODE, REPORT, finding, good, publisher};
 use super::*;
 use crate::played_server::{PlayedAnswer, PlayedRequest};
 use serde_json::json;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Rounds with this finding until nothing is due for a while.
 async fn settle(publisher: &mut Publisher, finding: &NodeFinding) {
@@ -109,6 +109,49 @@ async fn without_the_report_of_an_earlier_reporter_no_event_is_created_and_condi
     assert_eq!(notes(&log.take()), Vec::<&str>::new(), "the earlier reporter created the Event");
     settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
     assert_eq!(notes(&log.take()).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reporters_that_start_while_the_sensor_is_silent_keep_the_drifts_and_the_last_one_reports_their_end()
+{
+    let silent = NodeFinding {
+        status: DriftReportStatus::default(),
+        sensor: SensorState::Silent { since: "2026-01-01T00:00:00Z".to_owned() },
+        ..finding(&[])
+    };
+    let report = Arc::new(Mutex::new(serde_json::to_value(finding(&["/etc/a"]).status).unwrap()));
+    let start = || {
+        let kept = Arc::clone(&report);
+        publisher(move |asked| match asked.line() {
+            line if line == format!("PATCH {REPORT}") => PlayedAnswer::Json(json!({
+                "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": {"name": "n1"},
+                "status": *kept.lock().unwrap()})),
+            line if line == format!("PATCH {REPORT}/status") => {
+                *kept.lock().unwrap() = asked.body["status"].clone();
+                PlayedAnswer::Echo
+            }
+            _ => good(asked),
+        })
+    };
+    for _ in 0..2 {
+        let (mut publisher, log) = start();
+        settle(&mut publisher, &silent).await;
+        let asked = log.take();
+        assert_eq!(notes(&asked), Vec::<&str>::new());
+        let conditions = asked.iter().find(|asked| asked.line() == format!("PATCH {NODE}/status")).unwrap();
+        let message = conditions.body["status"]["conditions"][0]["message"].as_str().unwrap();
+        assert!(message.contains("1 managed thing drifted when it last answered: /etc/a"), "{message}");
+        let report = report.lock().unwrap();
+        assert_eq!((&report["state"], &report["drifts"][0]["path"]), (&json!("Unknown"), &json!("/etc/a")));
+    }
+    let (mut publisher, log) = start();
+    settle(&mut publisher, &silent).await;
+    settle(&mut publisher, &finding(&[])).await;
+    assert_eq!(
+        notes(&log.take()),
+        ["the node matches its MachineConfigs again; 1 managed thing had drifted"]
+    );
+    assert_eq!(report.lock().unwrap()["count"], 0);
 }
 
 /// The requests of a reporter to which the API server and the sensor tell this time.

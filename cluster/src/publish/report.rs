@@ -1,7 +1,7 @@
 //! The `DriftReport`.
 
 use super::{PublishError, Publisher, limited, objects, ours};
-use crate::api::{DriftReport, DriftReportStatus, ReportedRewriting};
+use crate::api::{DriftReport, DriftReportStatus, ReportedOsImage, ReportedRewriting};
 use crate::metrics::WrittenObject;
 use crate::reports::rewriting_event;
 use jiff::Timestamp;
@@ -30,14 +30,24 @@ impl Publisher {
         self.report.done(self.completed(&compared), result)
     }
 
-    /// The report with what the sensor does not know.
-    fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
+    /// The report with what the sensor does not know. Until the sensor has answered, it has the drifts that an earlier reporter knew: without
+    /// them the next reporter could not know which Events were created.
+    pub(super) fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
+        let known = self.last_report.as_ref().filter(|_| !self.has_answered);
+        let known = known.map(|last| DriftReportStatus {
+            state: found.state,
+            observed_at: found.observed_at.clone(),
+            log: found.log.clone(),
+            os_image: last.os_image.clone().map(|image| ReportedOsImage { out_of_step: None, ..image }),
+            config: None,
+            ..last.clone()
+        });
         let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);
         DriftReportStatus {
             plan: self.plan.clone(),
             policies: policies.clone(),
             log_rewritten: self.log.rewritten().cloned(),
-            ..found.clone()
+            ..known.unwrap_or_else(|| found.clone())
         }
     }
 
@@ -107,6 +117,7 @@ impl Publisher {
             self.reported_policies.clone_from(&last.policies);
             if !answer.as_ref().is_ok_and(|report| self.is_of_earlier_node(report)) {
                 self.log.learn(last);
+                self.last_report = Some(last.clone());
             }
         }
         self.reported = self.reported.take().or(last);
