@@ -156,6 +156,15 @@ impl NodeOrders {
 
     /// The progress of the newest order. It starts the process of an order again that has no end.
     fn newest(&self, known: &mut Option<(u64, Option<String>)>) -> ApplyProgress {
+        self.newest_if(known, Self::is_running)
+    }
+
+    /// The same with a question whether the process runs.
+    fn newest_if(
+        &self,
+        known: &mut Option<(u64, Option<String>)>,
+        is_running: impl FnOnce(&Self) -> bool,
+    ) -> ApplyProgress {
         let idle = ApplyProgress {
             schema: APPLY_PROGRESS_SCHEMA.to_owned(),
             phase: ApplyPhase::Idle,
@@ -171,17 +180,25 @@ impl NodeOrders {
         let Some(order) = self.directory.ordered() else { return idle };
         let progress =
             ApplyProgress { id: Some(order.id.clone()), config: Some(order.config.clone()), ..idle };
-        let end = self.directory.end();
-        let waits = end.as_ref().is_some_and(|end| end.result == OrderResult::Rebooting);
-        match end {
-            Some(end) if !(waits && self.is_over(&end.boot)) => ended(progress, &end),
-            _ if self.is_running() => ApplyProgress {
-                phase: ApplyPhase::Running,
-                message: self.directory.line().map(|line| fit(&line)),
-                ..progress
-            },
-            _ => self.again(&order, progress),
+        if let Some(end) = self.end() {
+            return ended(progress, &end);
         }
+        if is_running(self) {
+            let message = self.directory.line().map(|line| fit(&line));
+            return ApplyProgress { phase: ApplyPhase::Running, message, ..progress };
+        }
+        // The process notes the end and then ends, so it may have noted it meanwhile.
+        match self.end() {
+            Some(end) => ended(progress, &end),
+            None => self.again(&order, progress),
+        }
+    }
+
+    /// How the newest order ended; `None` while it is under way, and when the boot is over that it waited for.
+    fn end(&self) -> Option<OrderEnd> {
+        let end = self.directory.end()?;
+        let is_to_go_on = end.result == OrderResult::Rebooting && self.is_over(&end.boot);
+        (!is_to_go_on).then_some(end)
     }
 
     /// Whether a boot is over. The apply itself decides whether a soft reboot is the reboot that it waits for, and if not asks again.
@@ -335,18 +352,38 @@ mod tests {
     use crate::clock::boot_id;
     use std::sync::Arc;
 
-    #[tokio::test]
-    async fn an_order_that_waits_for_a_reboot_goes_on_after_a_soft_reboot_and_not_by_an_unknown_count() {
-        // Its systemd has made three soft reboots.
-        let host = PlayedHost::new(Plays::RebootedSoftly);
-        let state = tempfile::tempdir().unwrap();
-        let orders = Arc::new(NodeOrders::new(host.root.path(), state.path()));
+    /// A config that is ordered.
+    fn ordered(orders: &NodeOrders) -> OrderName {
         let config = serde_json::json!({ "metadata": { "name": "one" } });
         let desired = DesiredConfig { machine_config: config, node_disruption: None };
         let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
         orders.directory.set_new(&name, &desired).unwrap();
         orders.directory.accept_new().unwrap();
         orders.directory.order_planned().unwrap();
+        name
+    }
+
+    #[test]
+    fn a_process_that_ends_between_two_looks_is_not_started_again() {
+        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let orders = NodeOrders::new(root.path(), state.path());
+        let name = ordered(&orders);
+        let boot = Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap());
+        let progress = orders.newest_if(&mut None, |orders| {
+            orders.directory.set_end(&OrderEnd::failed(&name, boot.clone(), "reason".to_owned()));
+            false
+        });
+        assert_eq!((progress.phase, progress.message.as_deref()), (ApplyPhase::Failed, Some("reason")));
+        assert_eq!(orders.directory.starts(&boot), 0);
+    }
+
+    #[tokio::test]
+    async fn an_order_that_waits_for_a_reboot_goes_on_after_a_soft_reboot_and_not_by_an_unknown_count() {
+        // Its systemd has made three soft reboots.
+        let host = PlayedHost::new(Plays::RebootedSoftly);
+        let state = tempfile::tempdir().unwrap();
+        let orders = Arc::new(NodeOrders::new(host.root.path(), state.path()));
+        let name = ordered(&orders);
         for (soft_reboots, phase) in
             [(Some(3), ApplyPhase::Rebooting), (None, ApplyPhase::Rebooting), (Some(2), ApplyPhase::Running)]
         {
