@@ -1,12 +1,15 @@
 //! The status of a drift policy, from the reports of the nodes.
 
 use crate::api::{DriftPolicyStatus, PolicyState, RefusingNode, ReportedPolicy};
+use crate::text::fit;
 use std::collections::BTreeMap;
 
 /// Most names of nodes in a status.
 const NODES: usize = 100;
 /// Most nodes with a problem in a status.
 const PROBLEMS: usize = 20;
+/// Most bytes of a message. A reporter that was taken over writes longer ones into its report.
+const MESSAGE_BYTES: usize = 512;
 
 /// The policies in the report of each node, by the name of the node.
 pub(super) type Reported = BTreeMap<String, Vec<ReportedPolicy>>;
@@ -35,7 +38,7 @@ pub(super) fn status(name: &str, generation: Option<i64>, reported: &Reported) -
             status.problems.push(RefusingNode {
                 node: node.clone(),
                 state: policy.state,
-                message: policy.message.clone(),
+                message: policy.message.as_deref().map(|message| fit(message, MESSAGE_BYTES)),
             });
         }
     }

@@ -30,7 +30,7 @@ fn a_status_counts_the_nodes_that_took_the_newest_generation_and_names_those_wit
 
 #[test]
 fn a_status_has_a_limited_size_in_a_large_cluster() {
-    let refused = reported(1, PolicyState::Refused, Some("x"));
+    let refused = reported(1, PolicyState::Refused, Some(&"x".repeat(1 << 20)));
     let taken = reported(1, PolicyState::InForce, None);
     let reports: BTreeMap<_, _> = (0..5000)
         .map(|number| {
@@ -40,4 +40,5 @@ fn a_status_has_a_limited_size_in_a_large_cluster() {
     let status = status("one", Some(1), &reports);
     assert_eq!((status.selected, status.in_force, status.refused), (5000, 2500, 2500));
     assert_eq!((status.nodes.len(), status.problems.len()), (100, 20));
+    assert!(serde_json::to_vec(&status).unwrap().len() < 64 << 10);
 }

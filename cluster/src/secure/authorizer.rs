@@ -3,7 +3,7 @@
 //! In: a bearer token and what its owner wants. Out: yes, or why not. A `TokenReview` tells whose token it is, and a
 //! `SubjectAccessReview` whether its owner has the right. Decisions are kept for a short time under a hash of the token; the token
 //! itself is neither kept nor logged. Each of the two answers has a time of its own, and is asked for again alone. One pair of requests
-//! is under way at a time, so a flood of tokens does not reach the API server as one.
+//! is under way at a time, and ten pairs a second at most, so a flood of tokens does not reach the API server as one.
 
 use crate::metrics::{ReporterMetrics, ReviewKind};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long a token is believed. The kubelet believes one for two minutes; one more keeps a reporter with a scraper below two requests
 /// a minute.
@@ -31,6 +31,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 const KEPT: usize = 256;
 /// Longest time of a decision, with the wait for another one.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest time between two decisions: anybody who reaches the port can send tokens that are not known, and each of them is a request.
+const SPACING: Duration = Duration::from_millis(100);
 /// Shortest time between two warnings about an API server that does not decide.
 const WARN_AGAIN: Duration = Duration::from_mins(5);
 
@@ -105,8 +107,8 @@ pub struct Authorizer {
     node: String,
     metrics: ReporterMetrics,
     decisions: Mutex<Decisions>,
-    /// Held while the API server is asked.
-    asking: tokio::sync::Mutex<()>,
+    /// Held while the API server is asked. It has the time of the next question.
+    asking: tokio::sync::Mutex<Instant>,
     warned_at: Mutex<Option<Instant>>,
 }
 
@@ -119,7 +121,7 @@ impl Authorizer {
             node: node.to_owned(),
             metrics,
             decisions: Mutex::default(),
-            asking: tokio::sync::Mutex::new(()),
+            asking: tokio::sync::Mutex::new(Instant::now()),
             warned_at: Mutex::new(None),
         }
     }
@@ -134,11 +136,13 @@ impl Authorizer {
             return result;
         }
         let asked = timeout(DECISION_TIMEOUT, async {
-            let _one = self.asking.lock().await;
+            let mut next = self.asking.lock().await;
             // Another request with the same token may have been decided meanwhile.
             if let Some(result) = self.known(&key) {
                 return result;
             }
+            sleep_until(*next).await;
+            *next = Instant::now() + SPACING;
             let answer = self.ask(token, access, self.permission(&key)).await;
             let result = answer.as_ref().map(|_| ()).map_err(|denial| *denial);
             self.keep(key, answer);

@@ -204,9 +204,11 @@ async fn an_api_server_that_does_not_decide_allows_nothing_and_is_asked_again() 
 async fn a_flood_of_wrong_tokens_neither_grows_without_limit_nor_displaces_a_right_one() {
     let (pages, log) = pages(Path::new("/nonexistent"), Access::Metrics);
     ask(&pages, "GET", "/metrics", Some("good")).await;
+    let begin = tokio::time::Instant::now();
     for number in 0..600 {
         ask(&pages, "GET", "/metrics", Some(&format!("bad{number}"))).await;
     }
+    assert!(begin.elapsed() >= Duration::from_mins(1), "ten questions a second at most");
     log.take();
     assert_eq!(ask(&pages, "GET", "/metrics", Some("good")).await.0, 200);
     assert_eq!(log.take().len(), 0);
