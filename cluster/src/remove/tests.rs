@@ -42,3 +42,26 @@ async fn a_writer_that_puts_a_condition_back_is_an_error_and_no_endless_loop() {
     let error = remove(&client, "holdfast-system").await.unwrap_err();
     assert!(matches!(&error, RemoveError::Changing { node } if node == "n1"), "{error}");
 }
+
+#[tokio::test]
+async fn annotations_of_the_mode_manage_that_the_removal_takes_away_are_named() {
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "managedFields": [{
+            "manager": "holdfast-reporter", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:annotations": {
+                "f:machineconfiguration.openshift.io/state": {}, "f:holdfast.dev/plan": {}}}},
+        }]},
+    });
+    let mut left = Some(node.clone());
+    let (client, _) = played(move |request: &PlayedRequest| match request.line().as_str() {
+        "GET /api/v1/nodes" => list(&json!([node])),
+        "PATCH /api/v1/nodes/n1" => PlayedAnswer::Json(left.take().unwrap()),
+        "GET /api/v1/nodes/n1" => PlayedAnswer::Json(
+            left.clone().unwrap_or(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})),
+        ),
+        _ => list(&json!([])),
+    });
+    let removed = remove(&client, "holdfast-system").await.unwrap();
+    assert_eq!(removed[0].removed, ["annotation machineconfiguration.openshift.io/state"]);
+}

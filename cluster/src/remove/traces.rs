@@ -41,6 +41,8 @@ pub(super) struct Traces {
     other_taints: Vec<Value>,
     /// The parts that have fields of our field manager.
     applied: Vec<NodePart>,
+    /// Annotations of other products that our field manager applied, in the mode `manage`.
+    applied_annotations: Vec<String>,
     version: Option<String>,
 }
 
@@ -69,6 +71,8 @@ impl Traces {
             {
                 let is_status = fields.subresource.as_deref() == Some(STATUS);
                 found.applied.push(if is_status { NodePart::Status } else { NodePart::Object });
+                let owned = fields.fields_v1.iter().flat_map(|fields| annotations_in(&fields.0));
+                found.applied_annotations.extend(owned.filter(|name| !name.starts_with(PREFIX)));
             }
         }
         found
@@ -87,6 +91,7 @@ impl Traces {
         [
             named("condition", &self.conditions),
             named("annotation", &self.annotations),
+            named("annotation", &self.applied_annotations),
             named("taint", &self.taints),
         ]
         .concat()
@@ -131,6 +136,12 @@ impl Traces {
         }
         patches
     }
+}
+
+/// The names of the annotations in a set of fields.
+fn annotations_in(fields: &Value) -> impl Iterator<Item = String> {
+    let names = fields["f:metadata"]["f:annotations"].as_object();
+    names.into_iter().flat_map(Map::keys).filter_map(|name| Some(name.strip_prefix("f:")?.to_owned()))
 }
 
 /// The apply after which our field manager has no field of this part.
