@@ -1,39 +1,56 @@
-//! A watch that pauses between attempts that fail.
+//! A watch that pauses between attempts that fail, and between watches that end early.
 //!
-//! In: the objects to watch. Out: their events, a list first. The watcher of the client library resumes a watch that fails at the last
-//! version. The objects are listed again only if the API server no longer has that version, or if another client may be allowed to read
-//! them: after an outage thousands of nodes would otherwise list at the same time.
+//! In: the objects to watch. Out: their events, a list first. A watch that ends is resumed at its last version. The objects are listed
+//! again only if the API server no longer has that version, or if another client may be allowed to read them: after an outage thousands
+//! of nodes would otherwise list at the same time.
 //!
-//! The pauses are not those of the client library (`default_backoff`). Its watcher begins each list with an event, after which its pauses
-//! are short again, so a server that refuses each list would be asked every second, by each node. Here only an object or the end of a
-//! list ends the pauses.
+//! The watcher of the client library is not used: it begins the next watch at once when one ends without an error, so each node would ask
+//! a server that ends each watch at once hundreds of times a second. Here only a watch that lived for a while ends the pauses.
 
 use crate::backoff::Backoff;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use kube::Resource;
-use kube::api::Api;
-use kube::runtime::watcher::{Config, Error, Event, Result, watcher};
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// First pause after a failure.
+/// First pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after failures.
+/// Longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// After this time the API server ends a watch.
+const WATCH_SECONDS: u32 = 290;
+/// A watch that is older gets no answer any more.
+const LONGEST_WATCH: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+/// A watch that lived this long did not end early.
+const LONG: Duration = Duration::from_secs(10);
+/// Objects in one answer to a list, and the longest time of such an answer.
+const PAGE: u32 = 500;
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Status codes after which a watch does not go on from its last version: the client may not read, the version is too old, or it is
 /// newer than all that the API server has, as after a restored backup.
 const NOT_RESUMED: [u16; 3] = [403, 410, 504];
 
+type WatchEvents<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+
 /// A watch and its pauses.
 struct Watching<K: Resource + 'static> {
     api: Box<dyn Fn() -> Api<K> + Send>,
-    config: Config,
+    /// The field selector of the objects.
+    fields: Option<String>,
     /// What is watched, for the log.
     what: &'static str,
-    events: Option<BoxStream<'static, Result<Event<K>>>>,
+    /// The client, and the version from which the next watch goes on; `None` before a list.
+    place: Option<(Api<K>, String)>,
+    /// The present watch, when the API server accepted it, and when it is too old.
+    watch: Option<(WatchEvents<K>, Instant, Instant)>,
+    /// Events of a list that were not given yet.
+    listed: VecDeque<Event<K>>,
     backoff: Backoff,
     is_failing: bool,
 }
@@ -42,15 +59,23 @@ struct Watching<K: Resource + 'static> {
 /// another one. The first of failures that follow each other is logged.
 pub(crate) fn watched<K>(
     api: impl Fn() -> Api<K> + Send + 'static,
-    config: Config,
+    fields: Option<String>,
     what: &'static str,
 ) -> BoxStream<'static, Event<K>>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Clone + Send,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Clone + Send + Sync,
 {
-    let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    let watching = Watching { api: Box::new(api), config, what, events: None, backoff, is_failing: false };
+    let watching = Watching {
+        api: Box::new(api),
+        fields,
+        what,
+        place: None,
+        watch: None,
+        listed: VecDeque::new(),
+        backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+        is_failing: false,
+    };
     stream::unfold(watching, |mut watching| async move {
         let event = watching.next().await;
         Some((event, watching))
@@ -60,34 +85,91 @@ where
 
 impl<K> Watching<K>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Clone + Send,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Clone + Send + Sync,
 {
     async fn next(&mut self) -> Event<K> {
         loop {
-            let (api, config) = (&self.api, &self.config);
-            let events = self.events.get_or_insert_with(|| watcher(api(), config.clone()).boxed());
-            match events.next().await {
-                Some(Ok(event)) => {
-                    if !matches!(event, Event::Init) {
-                        self.backoff.reset();
-                        self.is_failing = false;
-                    }
-                    return event;
+            if let Some(event) = self.listed.pop_front() {
+                return event;
+            }
+            let failed = match self.step().await {
+                Ok(Some(event)) => return event,
+                Ok(None) => continue,
+                Err(failed) => failed,
+            };
+            if let Some((_, begun_at, _)) = self.watch.take()
+                && begun_at.elapsed() >= LONG
+            {
+                self.backoff.reset();
+                self.is_failing = false;
+            }
+            if let Some(error) = failed {
+                self.note(&error);
+                if matches!(&error, kube::Error::Api(status) if NOT_RESUMED.contains(&status.code)) {
+                    self.place = None;
                 }
-                Some(Err(error)) => {
-                    self.note(&error);
-                    if !is_resumed(&error) {
-                        self.events = None;
-                    }
-                }
-                None => self.events = None,
             }
             sleep(self.backoff.next_pause()).await;
         }
     }
 
-    fn note(&mut self, error: &(impl std::error::Error + ?Sized)) {
+    /// Lists, begins a watch, or waits for its next event. `Err(None)` if the watch ended without an error.
+    async fn step(&mut self) -> Result<Option<Event<K>>, Option<kube::Error>> {
+        let Some((api, version)) = &mut self.place else {
+            self.list().await?;
+            return Ok(None);
+        };
+        let Some((events, _, end)) = &mut self.watch else {
+            let end = Instant::now() + LONGEST_WATCH;
+            let fields = self.fields.clone();
+            let here = WatchParams {
+                field_selector: fields,
+                timeout: Some(WATCH_SECONDS),
+                ..WatchParams::default()
+            };
+            let begun = timeout_at(end, api.watch(&here, version)).await.map_err(|_| None)?;
+            self.watch = Some((begun?.boxed(), Instant::now(), end));
+            return Ok(None);
+        };
+        let Some(event) = timeout_at(*end, events.next()).await.map_err(|_| None)? else { return Err(None) };
+        let event = match event? {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => Event::Apply(object),
+            WatchEvent::Deleted(object) => Event::Delete(object),
+            WatchEvent::Bookmark(mark) => {
+                *version = mark.metadata.resource_version;
+                return Ok(None);
+            }
+            WatchEvent::Error(status) => return Err(Some(kube::Error::Api(status))),
+        };
+        if let Event::Apply(object) | Event::Delete(object) = &event
+            && let Some(new) = object.resource_version()
+        {
+            *version = new;
+        }
+        Ok(Some(event))
+    }
+
+    /// Lists the objects, page by page.
+    async fn list(&mut self) -> Result<(), Option<kube::Error>> {
+        let api = (self.api)();
+        let mut page =
+            ListParams { field_selector: self.fields.clone(), ..ListParams::default() }.limit(PAGE);
+        let mut listed = VecDeque::from([Event::Init]);
+        let version = loop {
+            let answer = timeout(PAGE_TIMEOUT, api.list(&page)).await.map_err(|_| None)??;
+            listed.extend(answer.items.into_iter().map(Event::InitApply));
+            match answer.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break answer.metadata.resource_version.unwrap_or_default(),
+            }
+        };
+        listed.push_back(Event::InitDone);
+        (self.listed, self.place) = (listed, Some((api, version)));
+        Ok(())
+    }
+
+    fn note(&mut self, error: &kube::Error) {
         let (what, error) = (self.what, error.to_string());
         if std::mem::replace(&mut self.is_failing, true) {
             tracing::debug!(error, what, "a watch fails again");
@@ -95,18 +177,6 @@ where
             tracing::warn!(error, what, "A watch failed; trying again.");
         }
     }
-}
-
-/// Whether the watcher may go on after this error. Without a list it then resumes the watch.
-fn is_resumed(error: &Error) -> bool {
-    let code = match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status))
-        | Error::WatchError(status) => status.code,
-        _ => return true,
-    };
-    !NOT_RESUMED.contains(&code)
 }
 
 #[cfg(test)]
@@ -121,7 +191,7 @@ mod tests {
     async fn a_server_that_refuses_each_list_is_asked_less_and_less() {
         for code in [401, 403, 404, 429, 500] {
             let (client, log) = played(move |_| PlayedAnswer::Code(code));
-            let mut events = watched(move || Api::<Node>::all(client.clone()), Config::default(), "nodes");
+            let mut events = watched(move || Api::<Node>::all(client.clone()), None, "nodes");
             let all = async { while events.next().await.is_some() {} };
             assert!(timeout(Duration::from_mins(30), all).await.is_err(), "it never ends");
             let requests = log.take().len();
@@ -154,7 +224,7 @@ mod tests {
                 PlayedAnswer::Json(list())
             }
         });
-        let mut events = watched(move || Api::<Node>::all(client.clone()), Config::default(), "nodes");
+        let mut events = watched(move || Api::<Node>::all(client.clone()), None, "nodes");
         let all = async { while events.next().await.is_some() {} };
         assert!(timeout(Duration::from_mins(5), all).await.is_err(), "it never ends");
         let (watches, lists): (Vec<_>, Vec<_>) =
@@ -199,11 +269,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_server_that_ends_each_watch_at_once_is_asked_less_and_less_and_lists_once() {
+        let mark = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}});
+        let (client, log) = played(move |asked| {
+            let is_watch = asked.uri.contains("watch=true");
+            if is_watch { event("BOOKMARK", &mark) } else { PlayedAnswer::Json(list()) }
+        });
+        let mut events = watched(move || Api::<Node>::all(client.clone()), None, "nodes");
+        let all = async { while events.next().await.is_some() {} };
+        assert!(timeout(Duration::from_mins(30), all).await.is_err(), "it never ends");
+        let (watches, lists): (Vec<_>, Vec<_>) =
+            log.take().into_iter().partition(|asked| asked.uri.contains("watch=true"));
+        assert_eq!(lists.len(), 1);
+        assert!((30..=45).contains(&watches.len()), "{} watches in half an hour", watches.len());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_list_that_succeeds_is_given_whole() {
         let (client, _log) = played(move |asked| {
             if asked.uri.contains("watch=true") { PlayedAnswer::Never } else { PlayedAnswer::Json(list()) }
         });
-        let mut events = watched(move || Api::<Node>::all(client.clone()), Config::default(), "nodes");
+        let mut events = watched(move || Api::<Node>::all(client.clone()), None, "nodes");
         assert!(matches!(events.next().await, Some(Event::Init)));
         assert!(matches!(events.next().await, Some(Event::InitApply(_))));
         assert!(matches!(events.next().await, Some(Event::InitDone)));

@@ -10,7 +10,7 @@ use futures_util::stream::StreamExt as _;
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::watcher::{Config as WatchConfig, Event};
+use kube::runtime::watcher::Event;
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::Deserialize;
 use serde_json::json;
@@ -181,8 +181,8 @@ impl Controller {
         let [one, other] = [(); 2].map(|()| self.client.clone());
         let policies = move || Api::<DriftPolicy>::all(one.clone());
         let reports = move || Api::<Report>::all(other.clone());
-        let mut policies = watched(policies, WatchConfig::default(), "DriftPolicies");
-        let mut reports = watched(reports, WatchConfig::default(), "DriftReports");
+        let mut policies = watched(policies, None, "DriftPolicies");
+        let mut reports = watched(reports, None, "DriftReports");
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {

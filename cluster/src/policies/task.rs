@@ -16,7 +16,7 @@ use crate::watching::watched;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use kube::ResourceExt as _;
 use kube::api::Api;
-use kube::runtime::watcher::{Config, Event};
+use kube::runtime::watcher::Event;
 use sensor_model::socket::{ClusterPolicies, SocketErrorReason};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -92,7 +92,7 @@ impl PolicyFollower {
     pub async fn run(mut self) {
         let reads = self.reads.clone();
         let policies = move || Api::<DriftPolicy>::all(reads.account());
-        let mut events = watched(policies, Config::default(), "DriftPolicies");
+        let mut events = watched(policies, None, "DriftPolicies");
         let mut pods: Option<PodEvents> = None;
         // Nothing is due before the first whole list.
         let mut due: Option<Instant> = None;
@@ -153,8 +153,8 @@ impl PolicyFollower {
         present.or_else(|| {
             let reads = self.reads.clone();
             let pods = move || Api::<AccountPod>::all_with(reads.reading(), &resource());
-            let here = Config::default().fields(&format!("spec.nodeName={}", self.node));
-            Some(watched(pods, here, "this node's pods"))
+            let here = format!("spec.nodeName={}", self.node);
+            Some(watched(pods, Some(here), "this node's pods"))
         })
     }
 
