@@ -5,6 +5,7 @@
 
 use super::reference::is_digest;
 use serde::Deserialize;
+use serde_json::Value;
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 /// Most descriptors of one image index.
@@ -76,6 +77,9 @@ pub enum ConfigError {
     #[error("the diff_id {0:?} is not a digest of the form sha256:<64 hexadecimal digits>")]
     Digest(String),
 }
+
+/// The fields of a platform.
+const PLATFORM: [&str; 3] = ["os", "architecture", "variant"];
 
 /// A platform: operating system, architecture and variant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -242,6 +246,49 @@ pub struct Choice {
     pub platform: Option<Platform>,
 }
 
+/// Refuses the keys of an object that are a field in another case. Go's library takes such a key for the field, and of two keys the later
+/// one. So the tools that unpack an image could take other layers than this parser.
+fn check_keys(object: &Value, fields: &[&str]) -> Result<(), String> {
+    let is_field = |key: &str| fields.iter().any(|field| folded(field) == folded(key));
+    let mut keys = object.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    keys.find(|key| !fields.contains(key) && is_field(key)).map_or(Ok(()), |key| {
+        Err(format!("the key {key:?} is a field in another case, and tools read it in two ways"))
+    })
+}
+
+/// A key as Go compares it: without case. Two letters outside ASCII have the lower case of one in it.
+fn folded(key: &str) -> String {
+    let fold = |letter: char| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    key.chars().map(fold).collect()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn check_document(json: &[u8]) -> Result<(), String> {
+    let document: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    check_keys(&document, &["config", "layers", "manifests"])?;
+    let all = list(&document["layers"]).chain(list(&document["manifests"])).chain([&document["config"]]);
+    for descriptor in all {
+        check_keys(descriptor, &["mediaType", "digest", "size", "platform", "annotations"])?;
+        check_keys(&descriptor["platform"], &PLATFORM)?;
+    }
+    Ok(())
+}
+
+fn check_config(json: &[u8]) -> Result<(), String> {
+    let config: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    check_keys(&config, &[&PLATFORM[..], &["created", "rootfs", "history", "config"]].concat())?;
+    check_keys(&config["rootfs"], &["diff_ids"])?;
+    check_keys(&config["config"], &["Labels"])?;
+    list(&config["history"]).try_for_each(|line| check_keys(line, &["created_by", "comment", "empty_layer"]))
+}
+
 #[derive(Deserialize)]
 struct Document {
     config: Option<Descriptor>,
@@ -257,6 +304,7 @@ struct Document {
 pub fn parse_document(json: &[u8]) -> Result<ManifestDocument, ManifestError> {
     let document: Document =
         serde_json::from_slice(json).map_err(|error| ManifestError::Json(error.to_string()))?;
+    check_document(json).map_err(ManifestError::Json)?;
     match document {
         Document { manifests: Some(manifests), layers: None, .. } => {
             limit("manifests", manifests.len(), MOST_MANIFESTS)?;
@@ -344,6 +392,7 @@ struct RunConfig {
 pub fn parse_config(json: &[u8], layers: usize) -> Result<ImageConfig, ConfigError> {
     let config: Config =
         serde_json::from_slice(json).map_err(|error| ConfigError::Json(error.to_string()))?;
+    check_config(json).map_err(ConfigError::Json)?;
     let diff_ids = config.rootfs.diff_ids;
     if diff_ids.len() != layers {
         return Err(ConfigError::DiffIds { diff_ids: diff_ids.len(), layers });

@@ -44,6 +44,45 @@ fn a_document_that_is_both_a_manifest_and_an_index_is_refused() {
 }
 
 #[test]
+fn a_key_that_tools_in_go_take_for_a_field_is_refused() {
+    let read = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).unwrap();
+    let with = |document: &serde_json::Value, at: &str, key: &str| {
+        let mut other = document.clone();
+        other.pointer_mut(at).unwrap()[key] = json!("other");
+        other.to_string().into_bytes()
+    };
+    let manifest = read(&manifest("application/vnd.oci.image.layer.v1.tar"));
+    for (at, key) in [
+        ("", "Layers"),
+        ("", "layer\u{17f}"),
+        ("", "CONFIG"),
+        ("/config", "Digest"),
+        ("/layers/0", "DIGEST"),
+        ("/layers/0", "mediatype"),
+    ] {
+        let error = parse_document(&with(&manifest, at, key)).unwrap_err().to_string();
+        assert!(error.contains(&format!("the key {key:?} is a field in another case")), "{error}");
+    }
+    let index = json!({ "manifests": [{ "digest": digest('1'), "size": 1, "platform": { "os": "linux" } }] });
+    for (at, key) in [("", "Manifests"), ("/manifests/0", "Size"), ("/manifests/0/platform", "OS")] {
+        assert!(parse_document(&with(&index, at, key)).is_err(), "{key}");
+    }
+    let config = json!({
+        "architecture": "amd64", "os": "linux", "rootfs": { "type": "layers", "diff_ids": [digest('1')] },
+        "history": [{ "created_by": "RUN one" }],
+        "config": { "Env": [], "Labels": { "name": "a", "Name": "b" } },
+    });
+    for (at, key) in
+        [("", "RootFS"), ("/rootfs", "Diff_IDs"), ("/history/0", "Empty_Layer"), ("/config", "labels")]
+    {
+        assert!(parse_config(&with(&config, at, key), 1).is_err(), "{key}");
+    }
+    // The keys of maps are no fields.
+    assert!(parse_config(config.to_string().as_bytes(), 1).is_ok());
+    assert!(parse_document(&with(&manifest, "/layers/0", "urls")).is_ok());
+}
+
+#[test]
 fn a_digest_that_could_be_a_path_is_refused() {
     for text in ["sha256:../../etc/passwd", "sha512:00", "sha256:", &digest('G'), &digest('A'), "md5:x"] {
         assert!(!is_digest(text), "{text}");
