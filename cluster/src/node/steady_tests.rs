@@ -94,14 +94,7 @@ async fn with_a_scraper_and_a_watch_of_pods_the_steady_reporter_sends_less_than_
     let (written, _) = watch::channel(WrittenNode::default());
     let (_stop, stopped) = watch::channel(false);
     let update = ManagedChannels { managed, written };
-    tasks.spawn(writer::write(
-        publisher,
-        Pods::new(reads, "n1"),
-        newest,
-        update,
-        cluster,
-        stopped,
-    ));
+    tasks.spawn(writer::write(publisher, Pods::new(reads, "n1"), newest, update, cluster, stopped));
     let authorizer = Authorizer::new(&client, "n1", metrics.clone());
     tasks.spawn(scrape(Pages::new(authorizer, metrics, NO_SENSOR.into())));
 

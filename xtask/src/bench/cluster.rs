@@ -41,7 +41,7 @@ const SENSOR_MEMORY: (&str, f64) = ("memory of the sensor with 10,000 managed fi
 const OTHERS: &str = "\
 A scraper adds at most 32 requests an hour, whatever its interval: 20 `create tokenreviews` and 12 `create
 subjectaccessreviews`. A policy that names pods adds 13 `watch pods`, and the comparisons of config and OS image with the
-cluster add 8 reads. With all of these a node stays below two requests a minute: a test counts the requests of six hours at a
+cluster add 6 reads. With all of these a node stays below two requests a minute: a test counts the requests of six hours at a
 played API server.
 ";
 
