@@ -43,6 +43,7 @@ fn every_other_scenario_runs_on_one_kernel_before_a_merge_and_on_all_it_can_with
             "manage",
             "units",
             "soft-reboot-pod",
+            "vectors-host-root",
             "ostree-failures",
             "demo-image",
         ];
