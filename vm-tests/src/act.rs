@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::guest::pod as containers;
-use crate::scenarios::{burst, flood, pod};
+use crate::scenarios::{burst, flood, kube_apparmor, pod};
 use crate::vectors::{Does, REFUSED, all, content};
 
 /// Performs a vector in this process: `act ID PATH`. Returns the exit status.
@@ -37,6 +37,14 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
     }
     if id == pod::REPORTER {
         pod::ask_as(path)?;
+        return Ok(0);
+    }
+    if id == kube_apparmor::CONFINED {
+        kube_apparmor::confine(path)?;
+        return Ok(0);
+    }
+    if id == kube_apparmor::ATTEMPTS {
+        kube_apparmor::attempt(path);
         return Ok(0);
     }
     let vector = all().find(|vector| vector.id == id).with_context(|| format!("no vector {id}"))?;

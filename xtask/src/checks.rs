@@ -3,7 +3,7 @@
 //! In: the working tree. Out: success only if every part passed. A part that fails does not stop the others, so that one run
 //! shows all failures. Two lanes of parts run beside each other, because a compiler, a linker or a test seldom uses two
 //! processors. Virtual machines start when both lanes have ended: a guest without its share of the processors would miss its
-//! time limits.
+//! time limits. The tests with a control plane run beside them. They wait for seven tenths of their time.
 
 use std::process::Command;
 
@@ -33,13 +33,16 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     }
     let profile = if full { Profile::Release } else { Profile::Merge };
     std::thread::scope(|scope| {
-        scope.spawn(|| workspace(&parts, quick, profile));
+        scope.spawn(|| workspace(&parts, quick));
         others(&parts, quick, profile);
     });
     if !quick {
         let full = full || !kernels.is_empty();
         let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
-        parts.run("virtual machines", || selection.run());
+        std::thread::scope(|scope| {
+            scope.spawn(|| with_other_programs(&parts, profile));
+            parts.run("virtual machines", || selection.run());
+        });
     }
     if profile == Profile::Release {
         parts.run("virtual machine with the older kubelet", older_kubelet);
@@ -48,7 +51,7 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
 }
 
 /// The lane of what is built by the development profile.
-fn workspace(parts: &TestParts, quick: bool, profile: Profile) {
+fn workspace(parts: &TestParts, quick: bool) {
     // A test resolves every field and hook against each kernel's BTF. Without the BTF it would pass untested.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     for (name, arguments) in [
@@ -61,10 +64,10 @@ fn workspace(parts: &TestParts, quick: bool, profile: Profile) {
         parts.run(name, || show(cargo().args(arguments).envs(environment).current_dir(dist::root())));
     }
     parts.run("generated files", || reference::generate(true, &[FAULTS]));
-    if quick {
-        return;
-    }
-    // The other lane has begun to build the programs, so on an empty cache this waits for them.
+}
+
+/// The tests that run programs of other projects.
+fn with_other_programs(parts: &TestParts, profile: Profile) {
     parts.run("control plane", || control_plane(kube::NEWEST));
     parts.run("layers and packages, against umoci and rpm", || unpacked::test(FAULTS));
     if profile == Profile::Release {

@@ -46,6 +46,9 @@ const SMALL: [&str; 2] = ["-zpack-relative-relocs", "--icf=all"];
 /// emulated guest needs the reverse.
 const DEV_LEVEL: &str = "CARGO_PROFILE_DEV_OPT_LEVEL";
 
+/// The packages of the product's programs.
+const PACKAGES: [&str; 2] = ["sensor-user", "holdfast-cluster"];
+
 /// Which cargo profile user space is built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
@@ -189,6 +192,8 @@ pub(crate) fn build_static(
 ) -> Result<PathBuf> {
     say("build", bin);
     let (name, folder) = profile.names();
+    // For a merge both programs have the same features of their libraries, so that none is compiled twice.
+    let packages = if profile == Profile::Merge { PACKAGES.as_slice() } else { &[package] };
     let target = target_dir().join("static");
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(SMALL.map(|option| format!("-Clink-arg=-Wl,{option}")));
@@ -197,7 +202,8 @@ pub(crate) fn build_static(
     show(
         cargo()
             .envs(level)
-            .args(["build", "--package", package, "--bin", bin, "--profile", name, "--target", HOST_TARGET])
+            .args(["build", "--bin", bin, "--profile", name, "--target", HOST_TARGET])
+            .args(packages.iter().flat_map(|package| ["--package", package]))
             .args(quiet())
             .current_dir(root())
             .env("CARGO_TARGET_DIR", &target)

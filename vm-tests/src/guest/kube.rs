@@ -184,6 +184,11 @@ pub fn deploy(context: &mut Context, from: &str) -> Result<String> {
 pub fn deploy_kustomization(context: &mut Context, kustomization: &str) -> Result<String> {
     apply(kustomization)?;
     context.note("the manifests are applied");
+    ready()
+}
+
+/// Waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
+pub fn ready() -> Result<String> {
     let ready = wait::until("the DaemonSet's pod to be ready", LIMIT, || {
         let pods = daemonset_pods()?;
         let ready = pods["items"]

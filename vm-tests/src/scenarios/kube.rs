@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{kube_alerts, kube_people, kube_policy, kube_remove};
+use super::{kube_alerts, kube_apparmor, kube_people, kube_policy, kube_remove};
 use crate::guest::kube::{self, NODE, kubectl};
 use crate::guest::service::{CONFIG_NAME, CONFIGS, as_alice, prepare};
 use crate::guest::{Context, capabilities, image, run, wait};
@@ -47,6 +47,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("pod_is_ready", Ok(pod.clone()));
     context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
     context.check("sensor_runs_under_its_apparmor_profile", profile());
+    context.check("that_profile_lets_it_read_all_and_write_only_its_own", kube_apparmor::profile_holds());
     context.check("sensor_keeps_three_capabilities_and_the_reporter_none", capabilities());
     context.check("the_quota_of_the_priority_counts_the_pod", quota());
     let report = state("InSync")?;
@@ -119,6 +120,9 @@ pub(super) fn people(context: &mut Context) -> Result<()> {
     restore("time.debug.example")?;
     context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
     context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
+    let message = kube_apparmor::default_profile(&manifests);
+    context.check("under_the_runtimes_apparmor_profile_the_sensor_ends_with_an_error_that_names_it", message);
+    context.check("the_profile_of_the_sensor_lets_it_work_again", still_reports());
     kube_remove::deny_rule(context, FILE);
     kube_remove::removed(context, FILE);
     Ok(())

@@ -40,6 +40,7 @@ mod hanging;
 mod image;
 mod kube;
 mod kube_alerts;
+pub(crate) mod kube_apparmor;
 mod kube_people;
 mod kube_policy;
 mod kube_remove;

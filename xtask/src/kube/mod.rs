@@ -22,6 +22,8 @@ mod manage_tests;
 #[cfg(test)]
 mod node_config_tests;
 #[cfg(test)]
+mod openshift_tests;
+#[cfg(test)]
 mod os_image_tests;
 #[cfg(test)]
 mod plugin_tests;
