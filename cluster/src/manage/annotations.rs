@@ -23,7 +23,8 @@ pub(super) const POST_CONFIG_ACTION: &str = "machineconfiguration.openshift.io/p
 pub(super) const TOPOLOGY: &str = "machineconfiguration.openshift.io/controlPlaneTopology";
 /// What the apply that is under way does. Ours.
 pub(super) const PLAN: &str = "holdfast.dev/plan";
-/// Set if the node was cordoned before we asked for a drain. Such a cordon is not ours to end.
+/// Set if the node was cordoned before we asked for a drain. Such a cordon is not ours to end. The value is [`OVER`] when the update that needed
+/// the drain has ended, because the request for the drain then stays.
 pub(super) const CORDONED_BEFORE: &str = "holdfast.dev/cordoned-before";
 
 /// The annotations that we write in mode `manage`. The admission policy of that mode has the same list.
@@ -32,6 +33,9 @@ pub const OURS: [&str; 7] =
 
 /// The value of [`POST_CONFIG_ACTION`].
 pub(super) const REBOOTING: &str = "Rebooting";
+
+/// A value of [`CORDONED_BEFORE`]: the requested drain proves nothing for another update.
+pub(super) const OVER: &str = "over";
 
 /// The value of [`TOPOLOGY`] in a cluster of one node. Its workloads have no other node to go to.
 pub(super) const SINGLE_NODE: &str = "SingleReplica";
@@ -46,10 +50,21 @@ pub(super) mod state {
 
 /// How a request for a drain begins.
 pub(super) const DRAIN: &str = "drain-";
+/// How a request to end a cordon begins.
+const UNCORDON: &str = "uncordon-";
+/// How every second request for the drain of one config ends. The name of no config has this character.
+const AGAIN: &str = "+again";
 
-/// The request to drain the node for a config.
-pub(super) fn drain(config: &str) -> String {
-    format!("{DRAIN}{config}")
+/// A request to drain the node for a config that the drain controller has not carried out yet. The controller compares whole requests, so one that
+/// it has carried out for an earlier update drains nothing.
+pub(super) fn drain(config: &str, applied: Option<&String>) -> String {
+    let request = format!("{DRAIN}{config}");
+    if applied == Some(&request) { request + AGAIN } else { request }
+}
+
+/// Whether this is a request to drain the node for this config.
+pub(super) fn is_drain_for(request: &str, config: &str) -> bool {
+    request.strip_prefix(DRAIN).is_some_and(|found| found.strip_suffix(AGAIN).unwrap_or(found) == config)
 }
 
 /// Whether a drain was requested and is not done.
@@ -60,5 +75,14 @@ pub(super) fn waits_for_drain(annotations: &BTreeMap<String, String>) -> bool {
 
 /// The request to end the cordon of a drain.
 pub(super) fn uncordon(config: &str) -> String {
-    format!("uncordon-{config}")
+    format!("{UNCORDON}{config}")
+}
+
+/// Whether a cordon of the node is that of our own drain: the drain was requested, or its end is not done yet.
+pub(super) fn is_cordoned_by_us(annotations: &BTreeMap<String, String>) -> bool {
+    let requested = annotations.get(DESIRED_DRAIN);
+    let is_ended = requested == annotations.get(LAST_APPLIED_DRAIN);
+    !annotations.contains_key(CORDONED_BEFORE)
+        && requested
+            .is_some_and(|request| request.starts_with(DRAIN) || (request.starts_with(UNCORDON) && !is_ended))
 }

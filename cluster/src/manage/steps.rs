@@ -4,8 +4,9 @@
 //! the cluster is to see, and what to do once it sees them. It is pure, and the same situation always has the same step.
 
 use super::annotations::{
-    CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, DRAIN, LAST_APPLIED_DRAIN, OURS, PLAN,
-    POST_CONFIG_ACTION, REASON, REBOOTING, SINGLE_NODE, STATE, TOPOLOGY, drain, state, uncordon,
+    CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, DRAIN, LAST_APPLIED_DRAIN, OURS, OVER,
+    PLAN, POST_CONFIG_ACTION, REASON, REBOOTING, SINGLE_NODE, STATE, TOPOLOGY, drain, is_cordoned_by_us,
+    is_drain_for, state, uncordon,
 };
 use super::plan::{Planned, PlannedOutcome, annotation};
 use crate::api::ReportedPlan;
@@ -140,9 +141,11 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     if !plan.drain || now.annotations.get(TOPOLOGY).is_some_and(|topology| topology == SINGLE_NODE) {
         return wanted.then(apply);
     }
-    let requested = now.annotations.get(DESIRED_DRAIN);
-    if requested == Some(&drain(desired)) {
-        let is_drained = now.annotations.get(LAST_APPLIED_DRAIN) == requested;
+    let applied = now.annotations.get(LAST_APPLIED_DRAIN);
+    let is_over = now.annotations.get(CORDONED_BEFORE).is_some_and(|value| value == OVER);
+    let requested = now.annotations.get(DESIRED_DRAIN).filter(|_| !is_over);
+    if requested.is_some_and(|request| is_drain_for(request, desired)) {
+        let is_drained = applied == requested;
         if !is_drained && now.is_drain_overdue {
             return wanted.failed_drain(now.node).then(Then::Wait);
         }
@@ -160,11 +163,10 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     if !is_published {
         return wanted.then(Then::Wait);
     }
-    let is_cordoned_by_us = requested.is_some_and(|requested| requested.starts_with(DRAIN))
-        && !now.annotations.contains_key(CORDONED_BEFORE);
+    let request = drain(desired, applied);
     match now.is_cordoned {
-        _ if is_cordoned_by_us => wanted.drain(desired, false).then(Then::Wait),
-        Some(cordoned) => wanted.drain(desired, cordoned).then(Then::Wait),
+        _ if is_cordoned_by_us(now.annotations) => wanted.drain(desired, request, false).then(Then::Wait),
+        Some(cordoned) => wanted.drain(desired, request, cordoned).then(Then::Wait),
         None => wanted.then(Then::LookAtCordon),
     }
 }
@@ -233,8 +235,8 @@ impl Wanted {
         self
     }
 
-    fn drain(mut self, desired: &str, is_cordoned: bool) -> Self {
-        self.set(DESIRED_DRAIN, drain(desired));
+    fn drain(mut self, desired: &str, request: String, is_cordoned: bool) -> Self {
+        self.set(DESIRED_DRAIN, request);
         self.annotations.remove(CORDONED_BEFORE);
         if is_cordoned {
             self.set(CORDONED_BEFORE, "true");
@@ -325,7 +327,9 @@ impl Wanted {
         // Without a request of ours for a drain, a cordon is not ours.
         let has_drained =
             self.annotations.get(DESIRED_DRAIN).is_some_and(|request| request.starts_with(DRAIN));
-        if has_drained && !self.annotations.contains_key(CORDONED_BEFORE) {
+        if has_drained && self.annotations.contains_key(CORDONED_BEFORE) {
+            self.set(CORDONED_BEFORE, OVER);
+        } else if has_drained {
             self.set(DESIRED_DRAIN, uncordon(desired));
             self = self.tell("Uncordon", "the node may get workloads again");
         }

@@ -1,3 +1,5 @@
+mod drains;
+
 use super::annotations::{
     CORDONED_BEFORE, CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, PLAN, POST_CONFIG_ACTION, REASON, STATE,
 };
@@ -189,38 +191,6 @@ fn a_finished_apply_is_done_without_a_request_to_end_a_cordon_that_is_not_ours()
 }
 
 #[test]
-fn a_drain_is_requested_after_the_plan_is_published_and_the_order_waits_for_it() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    assert_eq!(node.settle(), (vec![], Then::LookAtCordon));
-    assert!(node.published.is_some() && !node.annotations.contains_key(DESIRED_DRAIN));
-    node.is_cordoned = Some(false);
-    assert_eq!(node.settle(), (vec!["Cordon", "Drain"], Then::Wait));
-    assert!(node.has(DESIRED_DRAIN, "drain-b"));
-    node.set(LAST_APPLIED_DRAIN, "drain-a");
-    assert_eq!(node.settle(), (vec![], Then::Wait), "another drain is not this one");
-    node.set(LAST_APPLIED_DRAIN, "drain-b");
-    assert_eq!(node.settle(), (vec![], apply("b")));
-    node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
-    assert_eq!(node.settle(), (vec!["NodeDone", "Uncordon"], Then::Wait));
-    assert!(node.has(DESIRED_DRAIN, "uncordon-b") && node.has(STATE, "Done"));
-}
-
-#[test]
-fn a_drain_that_takes_too_long_degrades_the_node_and_a_late_one_goes_on() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
-    node.is_drain_overdue = true;
-    assert_eq!(node.settle(), (vec!["FailedToDrain"], Then::Wait));
-    assert!(node.has(STATE, "Degraded") && node.annotations[REASON].starts_with("failed to drain node: n1 "));
-    assert!(node.has(DESIRED_DRAIN, "drain-b"), "the request stays");
-    node.set(LAST_APPLIED_DRAIN, "drain-b");
-    assert_eq!(node.settle(), (vec![], apply("b")));
-}
-
-#[test]
 fn a_refusal_of_the_next_attempt_is_shown_in_the_place_of_the_last_failure() {
     let mut node = Played::new("b");
     (node.progress, node.may_attempt) = (Some(progress(ApplyPhase::Failed, Some("b"), "a")), false);
@@ -229,59 +199,6 @@ fn a_refusal_of_the_next_attempt_is_shown_in_the_place_of_the_last_failure() {
     node.planned_as("b", PlannedOutcome::Refused("machineconfig \"b\" not found".to_owned()));
     node.settle();
     assert!(node.has(STATE, "Degraded") && node.has(REASON, "machineconfig \"b\" not found"));
-}
-
-#[test]
-fn a_cordon_of_before_the_drain_is_left_alone() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(true);
-    node.settle();
-    assert!(node.has(DESIRED_DRAIN, "drain-b") && node.has(CORDONED_BEFORE, "true"));
-    node.set(LAST_APPLIED_DRAIN, "drain-b");
-    node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
-    node.settle();
-    assert!(node.has(STATE, "Done") && node.has(DESIRED_DRAIN, "drain-b"));
-    // The next drain asks anew.
-    node.set(DESIRED_CONFIG, "c");
-    node.plan("c", true);
-    node.is_cordoned = Some(false);
-    node.settle();
-    assert!(node.has(DESIRED_DRAIN, "drain-c") && !node.annotations.contains_key(CORDONED_BEFORE));
-}
-
-#[test]
-fn a_config_that_is_given_up_during_its_drain_ends_our_cordon() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
-    node.set(DESIRED_CONFIG, "a");
-    assert_eq!(node.settle(), (vec!["Uncordon"], Then::Wait));
-    assert!(node.has(DESIRED_DRAIN, "uncordon-a") && node.has(STATE, "Done"));
-}
-
-#[test]
-fn another_config_during_our_drain_keeps_the_cordon_ours() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
-    node.set(DESIRED_CONFIG, "c");
-    node.plan("c", true);
-    // The cordon is that of our own drain.
-    node.is_cordoned = Some(true);
-    node.settle();
-    assert!(node.has(DESIRED_DRAIN, "drain-c") && !node.annotations.contains_key(CORDONED_BEFORE));
-}
-
-#[test]
-fn a_cluster_of_one_node_is_never_drained() {
-    let mut node = Played::new("b");
-    node.set("machineconfiguration.openshift.io/controlPlaneTopology", "SingleReplica");
-    node.plan("b", true);
-    assert_eq!(node.settle(), (vec![], apply("b")));
-    assert!(!node.annotations.contains_key(DESIRED_DRAIN));
 }
 
 #[test]
@@ -334,23 +251,6 @@ fn drift_in_preflight_degrades_the_node_with_the_operators_text_and_is_tried_aga
     node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
     assert_eq!(node.settle(), (vec!["NodeDone"], Then::Wait));
     assert!(node.has(STATE, "Done") && node.has(REASON, ""));
-}
-
-#[test]
-fn a_drifted_node_is_not_drained_for_nothing_unless_the_force_file_asks() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.drift = NodeDrift::Drifted(TEXT.to_owned());
-    assert_eq!(node.settle(), (vec!["PreflightConfigDriftCheckFailed"], Then::Plan));
-    assert!(node.has(STATE, "Degraded") && !node.annotations.contains_key(DESIRED_DRAIN));
-    // Each further plan is after a pause.
-    node.may_attempt = false;
-    assert_eq!(node.settle(), (vec![], Then::Wait));
-    let plan = ReportedPlan { config: "b".to_owned(), drain: true, ..ReportedPlan::default() };
-    node.planned_as("b", PlannedOutcome::Plan { id: "id-b".to_owned(), plan, is_forced: true });
-    node.settle();
-    assert!(node.has(DESIRED_DRAIN, "drain-b"));
 }
 
 #[test]
