@@ -5,6 +5,7 @@ use super::config::differing;
 use super::os_image::sentence;
 use crate::api::{ConfigState, Drift, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::text::fit;
+use jiff::Timestamp;
 use sensor_model::record::ThingKind;
 use std::collections::BTreeSet;
 
@@ -27,7 +28,12 @@ pub struct NodeEvent {
 /// The Event that leads from the report of the last Event to this one; `None` if this one adds no drift and ends none.
 pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Option<NodeEvent> {
     let known: BTreeSet<_> = last.map(|last| last.drifts.iter().map(key).collect()).unwrap_or_default();
-    let new: Vec<Drift> = now.drifts.iter().filter(|drift| !known.contains(&key(drift))).cloned().collect();
+    // A report lists the newest drifts, so one that is listed when a newer one ends was counted before.
+    let unlisted = last.filter(|last| last.more > 0).and_then(|last| last.drifts.iter().map(since).min());
+    let is_new = |drift: &&Drift| {
+        !known.contains(&key(drift)) && unlisted.is_none_or(|unlisted| since(drift) > unlisted)
+    };
+    let new: Vec<Drift> = now.drifts.iter().filter(is_new).cloned().collect();
     let had = last.map_or(0, |last| last.count);
     if !new.is_empty() && now.state == DriftState::Drifted {
         let number = i64::try_from(new.len()).unwrap_or(i64::MAX);
@@ -86,6 +92,10 @@ pub fn rewriting_event(rewriting: &ReportedRewriting) -> NodeEvent {
         action: "Verify",
         note: fit(&note, NOTE_BYTES),
     }
+}
+
+fn since(drift: &Drift) -> Option<Timestamp> {
+    drift.since.as_ref()?.parse().ok()
 }
 
 /// What makes a drift another one: a thing that drifts again has another time.

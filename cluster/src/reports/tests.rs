@@ -1,5 +1,6 @@
 use super::*;
 use crate::api::{DriftReportStatus, DriftState};
+use jiff::Timestamp;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::SourceKind,
@@ -359,6 +360,30 @@ fn an_event_is_about_what_the_last_one_did_not_name() {
     assert_eq!(event(None, &none), None);
     let again = status_of(&status(VerdictKind::Drifted, vec![at("/etc/a", 9)]), None);
     assert!(event(Some(&one), &again).is_some(), "it drifted again after it had recovered");
+}
+
+#[test]
+fn a_drift_that_comes_and_goes_among_more_than_the_report_lists_repeats_no_event_of_others() {
+    let at = |number: u32| {
+        let since = Timestamp::from_second(1_700_000_000 + i64::from(number)).unwrap();
+        thing(&format!("/etc/{number}"), &since.to_string(), None)
+    };
+    let mut last = None;
+    let mut notes = Vec::new();
+    for round in 0..6 {
+        let mut drifted: Vec<_> = (0..150).map(at).collect();
+        if round % 2 == 0 {
+            // It drifts anew, at a later time.
+            drifted.push(at(1000 + round));
+        }
+        let report = status_of(&status(VerdictKind::Drifted, drifted), None);
+        notes.extend(event(last.as_ref(), &report).map(|event| event.note));
+        last = Some(report);
+    }
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    for (note, name) in notes.iter().skip(1).zip(["/etc/1002", "/etc/1004"]) {
+        assert!(note.starts_with("1 managed thing drifted (151 in all): ") && note.contains(name), "{note}");
+    }
 }
 
 #[test]
