@@ -39,13 +39,15 @@ impl Evaluated {
     }
 }
 
-/// Whether any policy names pods, so that the pods of the node have to be known.
-pub(super) fn names_pods<'a>(policies: impl IntoIterator<Item = &'a DriftPolicy>) -> bool {
-    let mut rules = policies.into_iter().flat_map(|policy| &policy.spec.rules);
-    rules.any(|rule| {
-        let ActorNames { pods, service_accounts, .. } = &rule.allowed_actors;
-        !pods.is_empty() || !service_accounts.is_empty()
-    })
+/// Whether a policy that selects the node names pods, so that the pods of the node have to be known.
+pub(super) fn names_pods<'a>(policies: impl IntoIterator<Item = &'a DriftPolicy>, node: &NodeFacts) -> bool {
+    let names = |policy: &DriftPolicy| {
+        policy.spec.rules.iter().any(|rule| {
+            let ActorNames { pods, service_accounts, .. } = &rule.allowed_actors;
+            !pods.is_empty() || !service_accounts.is_empty()
+        })
+    };
+    policies.into_iter().any(|policy| names(policy) && node.is_selected(&policy.spec).unwrap_or_default())
 }
 
 /// The policies for one node.
@@ -55,7 +57,7 @@ pub(super) fn evaluate<'a>(
     pods: &NodePods,
 ) -> Evaluated {
     let mut evaluated = Evaluated::default();
-    let mut files: Vec<(usize, DriftPolicyFile)> = Vec::new();
+    let (mut files, mut numbers): (Vec<DriftPolicyFile>, Vec<usize>) = Default::default();
     let mut handed = Vec::new();
     for policy in policies {
         let number = evaluated.reported.len();
@@ -65,7 +67,8 @@ pub(super) fn evaluate<'a>(
                 let object = object(policy, pods);
                 let file = DriftPolicyFile::of_item(&object).map_err(|error| error.to_string());
                 file.map(|file| {
-                    files.push((number, file));
+                    files.push(file);
+                    numbers.push(number);
                     handed.push(object);
                 })
             }
@@ -80,7 +83,7 @@ pub(super) fn evaluate<'a>(
             message: refused.err().map(|message| fit(&message, MESSAGE_BYTES)),
         });
     }
-    note_conflicts(&files, &mut evaluated.reported);
+    note_conflicts(&files, &numbers, &mut evaluated.reported);
     let is_usable = evaluated.reported.iter().all(|policy| policy.state == PolicyState::Waiting);
     evaluated.handed = is_usable.then_some(ClusterPolicies { policies: handed });
     if evaluated.reported.len() > CLUSTER_POLICIES {
@@ -92,18 +95,12 @@ pub(super) fn evaluate<'a>(
     evaluated
 }
 
-/// Notes both sides of each conflict: neither is more right than the other.
-fn note_conflicts(files: &[(usize, DriftPolicyFile)], reported: &mut [ReportedPolicy]) {
-    for (number, (_, one)) in files.iter().enumerate() {
-        for (_, other) in &files[number + 1..] {
-            for pair in [[one, other], [other, one]] {
-                let Err(error) = MergedPolicy::merge(&pair.map(Clone::clone)) else { continue };
-                let named = files.iter().find(|(_, file)| file.name == pair[1].name);
-                let Some(policy) = named.and_then(|(number, _)| reported.get_mut(*number)) else { continue };
-                policy.state = PolicyState::Conflict;
-                policy.message.get_or_insert_with(|| fit(&error.to_string(), MESSAGE_BYTES));
-            }
-        }
+/// Notes both sides of each conflict: neither is more right than the other. `numbers` has the place of each file among the reported policies.
+fn note_conflicts(files: &[DriftPolicyFile], numbers: &[usize], reported: &mut [ReportedPolicy]) {
+    for (file, error) in MergedPolicy::contradictions(files) {
+        let Some(policy) = numbers.get(file).and_then(|number| reported.get_mut(*number)) else { continue };
+        policy.state = PolicyState::Conflict;
+        policy.message = Some(fit(&error.to_string(), MESSAGE_BYTES));
     }
 }
 

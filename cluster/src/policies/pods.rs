@@ -93,6 +93,12 @@ impl NodePods {
         }
     }
 
+    /// Nothing watches the pods any more: they are not known before the next list.
+    pub(super) fn unwatched(&mut self) {
+        self.is_known = false;
+        self.listed = None;
+    }
+
     /// The pods are known.
     pub(super) const fn is_known(&self) -> bool {
         self.is_known
@@ -152,6 +158,9 @@ mod tests {
         assert_eq!(pods.allowed(&actors(&["team/agent-*"], &[])), ["u-1"]);
         assert_eq!(pods.allowed(&actors(&[], &["team/default"])), ["u-2"]);
         assert!(pods.allowed(&actors(&["other/agent-*"], &["other/default"])).is_empty());
+        pods.unwatched();
+        assert!(!pods.is_known(), "what nothing watches grows old");
+        assert!(pods.take(Event::InitDone) && pods.is_known());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The task that follows the policies of the cluster.
 //!
-//! In: watches on `DriftPolicies` and, if one names pods, on the pods of the node; the newest metadata of the Node. Out: the policies for the
-//! sensor whenever they change, and which of them it has taken. Before the first whole list nothing is handed in: the sensor keeps
-//! the policies that it has.
+//! In: watches on `DriftPolicies` and, if one that selects the node names pods, on the pods of the node; the newest metadata of the Node.
+//! Out: the policies for the sensor whenever they change, and which of them it has taken. Before the first whole list nothing is handed in:
+//! the sensor keeps the policies that it has.
 
 use super::evaluate::{Evaluated, evaluate, names_pods};
 use super::node::NodeFacts;
@@ -144,10 +144,12 @@ impl PolicyFollower {
         false
     }
 
-    /// The watch on the pods, which runs only while a policy names pods.
+    /// The watch on the pods, which runs only while a policy that selects the node names pods.
     fn pods_wanted(&mut self, present: Option<PodEvents>) -> Option<PodEvents> {
         // The first read of the Node finds out in whose name the pods can be read.
-        if self.facts.is_none() || !names_pods(self.policies.values()) {
+        let facts = self.facts.as_ref()?;
+        if !names_pods(self.policies.values(), facts) {
+            self.pods.unwatched();
             return None;
         }
         present.or_else(|| {
@@ -162,7 +164,7 @@ impl PolicyFollower {
     async fn hand_in(&mut self) -> Duration {
         let Some(facts) = self.facts.clone() else { return AGAIN };
         let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
-        if names_pods(self.policies.values()) && !self.pods.is_known() {
+        if names_pods(self.policies.values(), &facts) && !self.pods.is_known() {
             self.waits_for_pods += 1;
             // A list takes a moment after each start.
             if self.waits_for_pods >= SHOWN_WAIT {

@@ -85,8 +85,12 @@ fn pods_become_uids_and_other_policies_need_no_pods() {
         "pods",
         &json!({"rules": [{"path": "/etc/a", "action": "deny", "allowedActors": {"serviceAccounts": ["team/agent"]}}]}),
     );
-    assert!(names_pods([&by_account]));
-    assert!(!names_pods([&policy("none", &json!({"rules": [rule("/etc/a", "deny")]}))]));
+    let names_pods = |policy: &DriftPolicy| names_pods([policy], &NodeFacts::default());
+    assert!(names_pods(&by_account));
+    assert!(!names_pods(&policy("none", &json!({"rules": [rule("/etc/a", "deny")]}))));
+    let mut elsewhere = by_account.clone();
+    elsewhere.spec.pools = vec!["infra".to_owned()];
+    assert!(!names_pods(&elsewhere), "the policy of other nodes is none of this node's business");
     let mut pods = NodePods::default();
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": "x", "uid": "u-1"},

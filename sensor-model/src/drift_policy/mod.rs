@@ -16,6 +16,7 @@
 //! A rule with `closed` decides about undeclared names in a directory, and a rule with `image` about what the host's image has and no
 //! config declares. The other rules decide about declared things. A path may have one rule of each kind.
 
+mod contradictions;
 mod error;
 mod limits;
 mod matching;
