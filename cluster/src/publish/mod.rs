@@ -8,6 +8,8 @@
 mod attempts;
 mod error;
 mod event_budget;
+mod event_queue;
+mod events;
 mod kept_log;
 #[cfg(test)]
 mod log_tests;
@@ -29,19 +31,18 @@ pub use objects::FIELD_MANAGER;
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;
 
-use crate::api::{ConfigState, DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reads::Reads;
-use crate::reports::{
-    Condition, ConditionStatus, NodeFinding, SensorState, conditions, config_event, event, with_config,
-};
+use crate::reports::{Condition, ConditionStatus, NodeFinding, SensorState, conditions};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
+use event_queue::{EventQueue, UncertainEvent};
 use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node, events::v1::Event};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kept_log::KeptLog;
-use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -85,8 +86,8 @@ pub struct Publisher {
     last_report: Option<DriftReportStatus>,
     /// Whether the report of an earlier reporter is known, or cannot be. Before, an Event could repeat one of that reporter.
     is_last_known: bool,
-    /// An Event whose creation got no answer, and the report that it led to.
-    uncertain: Option<(Box<Event>, DriftReportStatus)>,
+    /// An Event whose creation got no answer.
+    uncertain: Option<UncertainEvent>,
     /// Status of each condition, and since when.
     since: BTreeMap<&'static str, (ConditionStatus, Timestamp)>,
     node: WriteAttempts<()>,
@@ -94,9 +95,10 @@ pub struct Publisher {
     conditions: WriteAttempts<[Condition; 2]>,
     event: WriteAttempts<()>,
     event_budget: EventBudget,
+    queue: EventQueue,
     lease: WriteAttempts<()>,
     annotations: WriteAttempts<AnnotationWrite>,
-    /// The annotations whose Event was sent last.
+    /// The annotations whose Events were queued last.
     announced: Option<BTreeMap<&'static str, String>>,
     /// The plan of the report, of an earlier reporter until mode `manage` has decided about it.
     plan: Option<ReportedPlan>,
@@ -139,6 +141,7 @@ impl Publisher {
             conditions: WriteAttempts::new(REFRESH),
             event: WriteAttempts::new(Duration::ZERO),
             event_budget: EventBudget::new(),
+            queue: EventQueue::new(),
             lease: WriteAttempts::new(objects::LEASE_RENEWAL),
             annotations: WriteAttempts::new(REFRESH),
             announced: None,
@@ -217,6 +220,8 @@ impl Publisher {
             again = again.min(self.write_taint(&finding.status).await);
             again = again.min(self.write_event(&uid, &finding.status).await);
         }
+        // After the Event of a drift, which is the more important one.
+        again = again.min(self.send_queued().await);
         again.min(self.renew_lease(&uid).await)
     }
 
@@ -253,18 +258,11 @@ impl Publisher {
         }
         // The Events are first: after a failure in between they are repeated, not lost.
         if self.announced.as_ref() != Some(&write.annotations) {
-            for event in &write.events {
-                if self.event_budget.later().is_some() {
-                    break;
-                }
-                // The annotations have the reason, too, so a refused Event does not delay them.
-                let event = objects::event(&self.place, uid, event, Timestamp::now());
-                if let Err(error) = self.send_event(&event).await {
-                    tracing::debug!(%error, "the Event of an update was not created");
-                }
-                self.announced = Some(write.annotations.clone());
-            }
+            self.queue_events(uid, &write.events);
+            self.announced = Some(write.annotations.clone());
         }
+        // The annotations have the reason, too, so an Event that has to wait does not delay them.
+        self.send_queued().await;
         let answer = self.apply_annotations(write).await;
         if let Ok(node) = &answer {
             self.written.node = Some(NodeMetadata::of(&node.metadata));
@@ -288,14 +286,6 @@ impl Publisher {
         }
         let removal = Patch::Merge(json!({"metadata": {"annotations": left}}));
         limited(OBJECT, self.nodes.patch_metadata(name, &without_apply(), &removal)).await
-    }
-
-    async fn send_event(&mut self, event: &Event) -> Result<(), PublishError> {
-        let result = limited("Event", self.events.create(&PostParams::default(), event)).await;
-        self.metrics.wrote(WrittenObject::Event, PublishError::write_result(&result));
-        result?;
-        self.event_budget.spend();
-        Ok(())
     }
 
     async fn write_conditions(&mut self, uid: &str, wanted: [Condition; 2]) -> Instant {
@@ -371,85 +361,8 @@ impl Publisher {
         self.conditions.forget();
         self.annotations.forget();
         self.lease.forget();
+        self.queue = EventQueue::new();
         Instant::now()
-    }
-
-    async fn write_event(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
-        let idle = Instant::now() + REFRESH;
-        if !self.is_last_known {
-            // The next attempt to write the report is soon.
-            return idle;
-        }
-        if let Err(again) = self.look_for_uncertain().await {
-            return again;
-        }
-        let last = self.reported.as_ref();
-        let of_config = config_event(last, status).map(|event| (event, with_config(last, status)));
-        let is_of_config = of_config.is_some();
-        let next = of_config.or_else(|| Some((event(last, status)?, status.clone())));
-        let Some((event, led_to)) = next else {
-            // Such a state ends no drift, so it must not hide the recovery.
-            if matches!(status.state, DriftState::Updating | DriftState::Unknown) {
-                self.note_config(status);
-            } else {
-                self.reported = Some(status.clone());
-            }
-            return idle;
-        };
-        if let Some(later) = self.event.later(&()).or_else(|| self.event_budget.later()) {
-            return later;
-        }
-        let event = objects::event(&self.place, uid, &event, Timestamp::now());
-        let result = self.send_event(&event).await;
-        let is_created = result.is_ok();
-        if is_created {
-            self.reported = Some(led_to);
-        } else if result.as_ref().is_err_and(PublishError::may_have_happened) {
-            self.uncertain = Some((Box::new(event), led_to));
-        }
-        let again = self.event.done((), result);
-        self.event.forget();
-        match (is_created, is_of_config) {
-            // There may be a drift that this Event does not name.
-            (true, true) => Instant::now(),
-            (true, false) => idle,
-            (false, _) => again,
-        }
-    }
-
-    /// Notes that the config of the cluster is expected again, so that the next change of its copy has an Event, too.
-    fn note_config(&mut self, status: &DriftReportStatus) {
-        let is_known = status.config.as_ref().is_some_and(|config| {
-            !matches!(config.state, ConfigState::Unknown | ConfigState::Updating | ConfigState::Differs)
-        });
-        if let Some(reported) = self.reported.as_mut().filter(|_| is_known) {
-            reported.config.clone_from(&status.config);
-        }
-    }
-
-    /// Asks whether the Event whose creation got no answer exists: creating it without effect is a conflict then. Gives the time of the
-    /// next attempt if there is no answer again.
-    async fn look_for_uncertain(&mut self) -> Result<(), Instant> {
-        let Some((event, led_to)) = &self.uncertain else { return Ok(()) };
-        if let Some(later) = self.event.later(&()) {
-            return Err(later);
-        }
-        let without_effect = PostParams { dry_run: true, ..PostParams::default() };
-        match limited("Event", self.events.create(&without_effect, event)).await {
-            Err(error) if error.is_conflict() => {
-                self.reported = Some(led_to.clone());
-                self.event_budget.spend();
-            }
-            Err(error) if error.is_temporary() => {
-                let again = self.event.done((), Err(error));
-                self.event.forget();
-                return Err(again);
-            }
-            // The Event does not exist, or the API server refuses the question. The caller creates it.
-            Ok(_) | Err(_) => {}
-        }
-        self.uncertain = None;
-        Ok(())
     }
 
     async fn renew_lease(&mut self, uid: &str) -> Instant {

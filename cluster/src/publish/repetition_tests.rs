@@ -3,7 +3,9 @@
 use super::tests::{EVENTS, NODE, REPORT, finding, good, publisher};
 use super::*;
 use crate::played_server::{PlayedAnswer, PlayedRequest};
+use crate::reports::NodeEvent;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +26,16 @@ fn notes(asked: &[PlayedRequest]) -> Vec<&str> {
     asked
         .iter()
         .filter(|asked| asked.method == "POST" && !asked.uri.contains("dryRun=All"))
+        .filter_map(|asked| asked.body["note"].as_str())
+        .collect()
+}
+
+/// The notes of the Events that requests create, those left out that have the name of one before.
+fn created(asked: &[PlayedRequest]) -> Vec<&str> {
+    let mut names = BTreeSet::new();
+    let posts = asked.iter().filter(|asked| asked.method == "POST" && !asked.uri.contains("dryRun=All"));
+    posts
+        .filter(|asked| names.insert(asked.body["metadata"]["name"].as_str()))
         .filter_map(|asked| asked.body["note"].as_str())
         .collect()
 }
@@ -53,21 +65,53 @@ async fn an_event_that_was_created_without_an_answer_is_not_created_again() {
     settle(&mut publisher, &finding(&["/etc/a"])).await;
     settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
     let asked = log.take();
-    let notes = notes(&asked);
+    let notes = created(&asked);
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].contains("/etc/a"), "{notes:?}");
     assert!(notes[1].contains("/etc/b") && !notes[1].contains("/etc/a"), "{notes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_was_not_created_and_got_no_answer_is_created_with_the_state_of_then() {
+async fn an_event_that_was_not_created_and_got_no_answer_is_created_under_the_same_name() {
     let (mut publisher, log) = publisher(forgetful(false));
     publisher.round(Some(&finding(&["/etc/a"])), None).await;
     settle(&mut publisher, &finding(&["/etc/b", "/etc/a"])).await;
     let asked = log.take();
-    let notes = notes(&asked);
+    // A late creation by the first request is a conflict then.
+    let notes = created(&asked);
     assert_eq!(notes.len(), 2, "{notes:?}");
-    assert!(notes[1].contains("/etc/b") && notes[1].contains("/etc/a"), "{notes:?}");
+    assert!(notes[0].contains("/etc/a"), "{notes:?}");
+    assert!(notes[1].contains("/etc/b") && !notes[1].contains("/etc/a"), "{notes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_during_an_event_without_an_answer_is_reported_if_the_event_comes_to_exist_late() {
+    for is_late in [true, false] {
+        let mut looks = 0;
+        let (mut publisher, log) = publisher(move |asked| {
+            if asked.line() != format!("POST {EVENTS}") {
+                return good(asked);
+            }
+            if asked.uri.contains("dryRun=All") {
+                looks += 1;
+                return if is_late && looks > 2 { PlayedAnswer::Code(409) } else { PlayedAnswer::Echo };
+            }
+            if asked.body["reason"] == "ConfigDriftDetected"
+                && asked.body["note"].as_str().unwrap().contains("/etc/a")
+            {
+                return PlayedAnswer::Never;
+            }
+            PlayedAnswer::Echo
+        });
+        publisher.round(Some(&finding(&["/etc/a"])), None).await;
+        log.take();
+        settle(&mut publisher, &finding(&[])).await;
+        let asked = log.take();
+        assert_eq!(notes(&asked).len(), usize::from(is_late), "{asked:?}");
+        settle(&mut publisher, &finding(&["/etc/b"])).await;
+        let asked = log.take();
+        assert!(notes(&asked)[0].contains("/etc/b"), "{asked:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +127,7 @@ async fn a_cluster_that_refuses_requests_without_effect_gets_events_all_the_same
         if asked.uri.contains("dryRun=All") { PlayedAnswer::Code(400) } else { PlayedAnswer::Echo }
     });
     settle(&mut publisher, &finding(&["/etc/a"])).await;
-    assert_eq!(notes(&log.take()).len(), 2);
+    assert_eq!(created(&log.take()).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,4 +232,47 @@ async fn a_wrong_clock_changes_neither_what_is_written_nor_when() {
     let past = requests_at("1971-01-01T00:00:00Z").await;
     assert!(past.len() > 9, "{past:?}");
     assert_eq!(past, requests_at("2099-01-01T00:00:00Z").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_updates_above_the_budget_or_without_an_answer_are_created_later_and_once() {
+    let mut answers = vec![
+        // Created without an answer.
+        ("1", PlayedAnswer::Code(503)),
+        ("1", PlayedAnswer::Code(409)),
+        // Not created at first.
+        ("2", PlayedAnswer::Code(429)),
+    ];
+    let (mut publisher, log) = publisher(move |asked| {
+        if asked.line() != format!("POST {EVENTS}") {
+            return good(asked);
+        }
+        let next = answers.iter().position(|(note, _)| asked.body["note"] == *note);
+        next.map_or(PlayedAnswer::Echo, |next| answers.remove(next).1)
+    });
+    let event = |note: String| NodeEvent { is_warning: false, reason: "Drain", action: "Update", note };
+    let expected: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+    for (number, notes) in (0..).zip(expected.chunks(2)) {
+        let managed = ManagedNode {
+            plan: None,
+            annotations: Some(AnnotationWrite {
+                annotations: BTreeMap::from([(STATE, number.to_string())]),
+                removed: Vec::new(),
+                based_on: number,
+                events: notes.iter().cloned().map(event).collect(),
+            }),
+        };
+        publisher.round(Some(&finding(&[])), Some(&managed)).await;
+    }
+    // The Node has the annotations now.
+    let drift = finding(&["/etc/a"]);
+    let end = Instant::now() + Duration::from_mins(10);
+    while Instant::now() < end {
+        let next = publisher.round(Some(&drift), Some(&ManagedNode::default())).await;
+        tokio::time::sleep_until(next).await;
+    }
+    let asked = log.take();
+    let (drifts, updates): (Vec<&str>, Vec<&str>) =
+        created(&asked).into_iter().partition(|note| note.contains("/etc/a"));
+    assert_eq!((drifts.len(), updates), (1, expected.iter().map(String::as_str).collect()));
 }
