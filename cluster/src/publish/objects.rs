@@ -24,8 +24,10 @@ pub(super) const LEASE_RENEWAL: Duration = Duration::from_mins(2);
 /// Seconds after which a Lease that was not renewed proves that the reporter is dead: two renewals and a half.
 const LEASE_SECONDS: u64 = LEASE_RENEWAL.as_secs() * 5 / 2;
 
-/// Longest part of an Event's name that is the node's.
+/// Longest name of a node that is whole in the name of an Event.
 const EVENT_NAME_LENGTH: usize = 200;
+/// What stands for the rest of a longer one. Without it the part before could end with a character that no name may end with.
+const REST: &str = "x";
 /// Characters of a hash in an Event's name.
 const HASH_LENGTH: usize = 32;
 /// Longest name of a reporting instance that the API server accepts.
@@ -106,10 +108,9 @@ pub(super) fn lease(place: &ReporterPlace, uid: &str, now: Timestamp) -> Value {
 
 /// An Event about the Node.
 pub(super) fn event(place: &ReporterPlace, uid: &str, event: &NodeEvent, now: Timestamp) -> Event {
-    let name: String = place.node.chars().take(EVENT_NAME_LENGTH).collect();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{:x}", name.trim_end_matches(['.', '-']), now.as_nanosecond())),
+            name: Some(event_name(&place.node, &format!("{:x}", now.as_nanosecond()))),
             namespace: Some(EVENT_NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
@@ -134,12 +135,41 @@ pub(super) fn event(place: &ReporterPlace, uid: &str, event: &NodeEvent, now: Ti
 /// The name of the Event of a log that was written anew and no longer has the entry with this hash. An API server that has the Event
 /// refuses another one of this name.
 pub(super) fn name_of_rewriting(place: &ReporterPlace, hash: &str) -> String {
-    let name: String = place.node.chars().take(EVENT_NAME_LENGTH).collect();
     let hash: String = hash.chars().filter(char::is_ascii_hexdigit).take(HASH_LENGTH).collect();
-    format!("{}.log-{}", name.trim_end_matches(['.', '-']), hash.to_ascii_lowercase())
+    event_name(&place.node, &format!("log-{}", hash.to_ascii_lowercase()))
+}
+
+/// The name of an Event of a node. The admission policy lets the reporter of another node create none of this name: what is before the last dot is
+/// the node's name. `last` has no dot.
+fn event_name(node: &str, last: &str) -> String {
+    match node.get(..EVENT_NAME_LENGTH) {
+        Some(begin) if begin.len() < node.len() => format!("{begin}{REST}.{last}"),
+        _ => format!("{node}.{last}"),
+    }
 }
 
 /// What is removed with the Node.
 fn owner(place: &ReporterPlace, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": uid})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_before_the_last_dot_of_an_events_name_is_the_nodes_name() {
+        for node in ["n1", "n1.log-1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
+            assert_eq!(event_name(node, "1a2b").rsplit_once('.'), Some((node, "1a2b")));
+        }
+        let hash = "0".repeat(64);
+        // The longest name of a node, cut at each kind of character.
+        for begin in ["a".repeat(200), format!("{}-", "a".repeat(199)), format!("{}.", "a".repeat(199))] {
+            let node = format!("{begin}{}", "b".repeat(53));
+            let place = ReporterPlace { node, namespace: String::new(), holder: String::new() };
+            let name = name_of_rewriting(&place, &hash);
+            assert_eq!(name, format!("{begin}x.log-{}", "0".repeat(32)));
+            assert!(name.len() <= 253, "{name}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 use super::assets::{IMPERSONATION, is_tested_before};
 use super::control_plane::ClientPlace;
-use super::installed::NAMESPACE;
+use super::installed::{self, NAMESPACE};
 use super::reporter_tests::{Cluster, LIMIT, PlayedSensor, refused};
 use crate::dist;
 use crate::run::output;
@@ -206,6 +206,50 @@ fn no_write_in_the_name_of_the_node(cluster: &Cluster, n1: &Path) {
         refused(cluster.kubectl_as(n1, &arguments), "(Forbidden)")
             .with_context(|| format!("{verb} {path}"))
             .unwrap();
+    }
+}
+
+/// A token of a reporter creates Events under names of its own node, and under none of a node whose name begins or ends as its own.
+pub(super) fn only_events_of_the_own_name(cluster: &Cluster, n1: &Path) {
+    let long = format!("{}-{}", "n".repeat(199), "m".repeat(20));
+    let long_begin = format!("{}-x", "n".repeat(199));
+    for name in ["n1.log-1", &long] {
+        cluster.create(&installed::node(name));
+    }
+    let dotted = cluster.until_reporter_config("n1.log-1");
+    let longest = cluster.until_reporter_config(&long);
+    for (config, node, name, is_allowed) in [
+        (n1, "n1", "n1.18c3f00dcafe", true),
+        (n1, "n1", "n1.log-00ff", true),
+        (n1, "n1", "n1.log-1.18c3f00dcafe", false),
+        (n1, "n1", "n1.log-1.log-00ff", false),
+        (n1, "n1", "n2.log-00ff", false),
+        (n1, "n1", "n11.log-00ff", false),
+        (n1, "n1", "n1", false),
+        (&dotted, "n1.log-1", "n1.log-1.log-00ff", true),
+        (&dotted, "n1.log-1", "n1.log-00fe", false),
+        (&dotted, "n1.log-1", "n1.log-1", false),
+        (&longest, &long, &format!("{long_begin}.log-00ff"), true),
+        (&longest, &long, &format!("{long}.log-00ff"), false),
+        (n1, "n1", &format!("{long_begin}.log-00ff"), false),
+    ] {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": { "name": name, "namespace": "default" },
+            "regarding": { "apiVersion": "v1", "kind": "Node", "name": node },
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reason": "X", "action": "X", "note": "x", "type": "Normal",
+            "reportingController": "holdfast.dev/reporter", "reportingInstance": "test",
+        });
+        let event = cluster.file("event.json", &event.to_string());
+        let create = ["create", "--validate=false", "-f", event.to_str().unwrap()];
+        let answer = cluster.kubectl_as(config, &create);
+        let answer = if is_allowed {
+            answer.map(drop)
+        } else {
+            refused(answer, &format!("the name of an Event of the reporter of {node} is "))
+        };
+        answer.with_context(|| format!("{node} creates {name}")).unwrap();
     }
 }
 
