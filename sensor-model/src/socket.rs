@@ -254,7 +254,7 @@ pub struct ApplyProgress {
     /// It failed, and the node has the old config again.
     pub rolled_back: bool,
     /// The name of the `MachineConfig` that the node has. `None` before the first apply on a node that the Machine Config Operator's daemon did
-    /// not manage.
+    /// not manage, and while the sensor cannot read its own record.
     pub current: Option<String>,
     /// The Machine Config Operator's daemon runs on the node, so the sensor applies nothing and writes nothing back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -138,17 +138,25 @@ impl NodeOrders {
         }
     }
 
-    /// The name of the config that the node has. `known` has the one of the newest generation.
+    /// The name of the config that the node has. `known` has the one of the newest generation. Before the first apply by Holdfast it is the one
+    /// that the Machine Config Operator's daemon stored. Without an answer of the store it is not known: the stored config may be another one,
+    /// and the reporter would call the node `Done` by it.
     fn current(&self, known: &mut Option<(u64, Option<String>)>) -> Option<String> {
-        let Ok(Some((id, manifests))) = Store::current_in(&self.state) else {
-            return files::name_in(&self.root.join(OPERATOR_CONFIG));
+        let (id, manifests) = match Store::current_in(&self.state) {
+            Ok(Some(current)) => current,
+            Ok(None) => return files::name_in(&self.root.join(OPERATOR_CONFIG)),
+            Err(error) => {
+                tracing::debug!(%error, "the config that the node has is not known");
+                return None;
+            }
         };
         if known.as_ref().is_none_or(|(read, _)| *read != id) {
-            let kept = generation((id, manifests).into()).ok();
-            let name = kept.and_then(|kept| match &kept.rendered.sources[..] {
+            // A generation that cannot be read now may be readable at the next question.
+            let kept = generation((id, manifests).into()).ok()?;
+            let name = match &kept.rendered.sources[..] {
                 [source] => Some(source.machine_config.to_string()),
                 _ => None,
-            });
+            };
             *known = Some((id, name));
         }
         known.as_ref().and_then(|(_, name)| name.clone())
@@ -375,6 +383,22 @@ mod tests {
         });
         assert_eq!((progress.phase, progress.message.as_deref()), (ApplyPhase::Failed, Some("reason")));
         assert_eq!(orders.directory.starts(&boot), 0);
+    }
+
+    #[test]
+    fn the_config_of_the_node_is_that_of_the_operator_only_if_holdfast_has_applied_none() {
+        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let orders = NodeOrders::new(root.path(), state.path());
+        let stored = root.path().join(OPERATOR_CONFIG);
+        std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
+        std::fs::write(&stored, r#"{"metadata": {"name": "rendered-a"}}"#).unwrap();
+        let current = || orders.newest_if(&mut None, |_| false).current;
+        assert_eq!(current().as_deref(), Some("rendered-a"));
+        let store = Store::open(state.path()).unwrap();
+        assert_eq!(current().as_deref(), Some("rendered-a"));
+        // Something else than Holdfast has written the link.
+        std::os::unix::fs::symlink("elsewhere", store.path().join("current")).unwrap();
+        assert_eq!(current(), None);
     }
 
     #[tokio::test]
