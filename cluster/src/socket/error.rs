@@ -85,6 +85,16 @@ pub enum SensorError {
 }
 
 impl SensorError {
+    /// The sensor would refuse this body, because it has more than so many bytes.
+    pub(super) fn too_large(request: &str, what: &str, body: &[u8], limit: usize) -> Self {
+        let error = format!(
+            "{what}: {} bytes as JSON, but the sensor takes at most {limit} bytes: remove some",
+            body.len()
+        );
+        let reason = SocketErrorReason::TooLarge;
+        Self::Refused { request: request.to_owned(), error: SocketError { reason, error, oldest: None } }
+    }
+
     /// Whether the sensor runs and has no current status: it has just started, or its loop hangs.
     pub fn is_not_ready(&self) -> bool {
         matches!(self, Self::Refused { error, .. } if error.reason == SocketErrorReason::NotReady)

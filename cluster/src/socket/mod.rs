@@ -128,6 +128,10 @@ impl SensorSocket {
     /// Why they are not in force.
     pub async fn put_policies(&mut self, policies: &ClusterPolicies) -> Result<TakenPolicies, SensorError> {
         let body = sent(contract::POLICIES, policies)?;
+        if body.len() > contract::POLICIES_BYTES {
+            let what = format!("the {} policies that select this node", policies.policies.len());
+            return Err(SensorError::too_large(contract::POLICIES, &what, &body, contract::POLICIES_BYTES));
+        }
         let asked = Asked { method: Method::PUT, body, ..Asked::get(contract::POLICIES, SMALL_BYTES) };
         let taken: TakenPolicies = parsed(contract::POLICIES, self.ask(asked).await?.body())?;
         if taken.schema != contract::TAKEN_POLICIES_SCHEMA {
@@ -142,6 +146,10 @@ impl SensorSocket {
     /// Why there is no plan.
     pub async fn put_config(&mut self, config: &DesiredConfig) -> Result<PlannedConfig, SensorError> {
         let body = sent(contract::CONFIG, config)?;
+        if body.len() > contract::CONFIG_BYTES {
+            let what = "the MachineConfig with the node disruption policy";
+            return Err(SensorError::too_large(contract::CONFIG, what, &body, contract::CONFIG_BYTES));
+        }
         let asked = Asked {
             method: Method::PUT,
             body,

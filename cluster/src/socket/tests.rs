@@ -197,3 +197,21 @@ async fn a_config_is_planned_and_ordered_by_its_id_and_its_progress_is_followed(
     assert!(asked[1].starts_with("post /v1/apply "), "{asked:?}");
     assert!(asked[4].contains("if-none-match: \"5\"") && asked[4].contains("prefer: wait=9"), "{asked:?}");
 }
+
+#[tokio::test]
+async fn what_the_sensor_would_refuse_for_its_size_is_not_sent_and_the_reason_has_both_sizes() {
+    // Nothing listens there.
+    let mut socket = SensorSocket::new("/nonexistent/reporter.sock");
+    let large = |bytes: usize| serde_json::json!({"a": "x".repeat(bytes)});
+    let policies = ClusterPolicies { policies: vec![large(contract::POLICIES_BYTES)] };
+    let config = DesiredConfig { machine_config: large(contract::CONFIG_BYTES), node_disruption: None };
+    let errors = [
+        (socket.put_policies(&policies).await.unwrap_err(), contract::POLICIES_BYTES),
+        (socket.put_config(&config).await.unwrap_err(), contract::CONFIG_BYTES),
+    ];
+    for (error, limit) in errors {
+        let SensorError::Refused { error, .. } = error else { panic!("{error:?}") };
+        assert_eq!(error.reason, SocketErrorReason::TooLarge);
+        assert!(error.error.contains(&format!("at most {limit} bytes")), "{}", error.error);
+    }
+}

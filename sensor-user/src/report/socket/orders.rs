@@ -25,6 +25,9 @@ use tokio::time::timeout;
 /// Most bytes of an order.
 const ORDER_BYTES: usize = 1 << 10;
 
+/// Most bytes of a body that are read and thrown away.
+const UNUSED_BYTES: usize = 4 * CONFIG_BYTES;
+
 /// Longest time until a peer has sent a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
 
@@ -115,7 +118,36 @@ pub(super) async fn answer(
     orders: ReporterOrders,
     working: &Working,
     request: &Parts,
-    content: Incoming,
+    mut content: Incoming,
+    stop: watch::Receiver<bool>,
+) -> Answer {
+    let answer = answer_to(orders, working, request, &mut content, stop).await;
+    // A peer that cannot send the rest of a body takes the connection for broken, and never reads why it was refused.
+    throw_away(content).await;
+    answer
+}
+
+/// Reads the rest of a body that nothing needs, up to a limit.
+async fn throw_away(mut content: Incoming) {
+    let all = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = content.frame().await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > UNUSED_BYTES {
+                return;
+            }
+        }
+    };
+    if timeout(BODY_TIMEOUT, all).await.is_err() {
+        tracing::debug!("the rest of a body of the reporter did not come in time");
+    }
+}
+
+async fn answer_to(
+    orders: ReporterOrders,
+    working: &Working,
+    request: &Parts,
+    content: &mut Incoming,
     stop: watch::Receiver<bool>,
 ) -> Answer {
     if request.uri.path() == POLICIES {
@@ -148,7 +180,7 @@ async fn policies(
     orders: Option<Arc<dyn PolicyOrders>>,
     working: &Working,
     request: &Parts,
-    content: Incoming,
+    content: &mut Incoming,
 ) -> Answer {
     let Some(orders) = orders else {
         let error = "the daemon's mode takes no policies: start it with `--mode observe` or `--mode manage`";
@@ -171,11 +203,11 @@ fn only(allowed: &'static str) -> Answer {
 }
 
 /// The whole body, if it is not too large and comes in time.
-async fn read(content: Incoming, limit: usize) -> Result<Bytes, Answer> {
+async fn read(content: &mut Incoming, limit: usize) -> Result<Bytes, Answer> {
     match timeout(BODY_TIMEOUT, Limited::new(content, limit).collect()).await {
         Ok(Ok(read)) => Ok(read.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(refused(SocketErrorReason::TooLarge, format!("the body may have {limit} bytes")))
+            Err(refused(SocketErrorReason::TooLarge, format!("the body has more than {limit} bytes")))
         }
         Ok(Err(_)) => Err(refused(SocketErrorReason::InvalidRequest, "the body ended early".to_owned())),
         Err(_) => Err(refused(SocketErrorReason::InvalidRequest, "the body did not come in time".to_owned())),

@@ -124,6 +124,21 @@ async fn a_body_that_is_too_large_or_no_order_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
+async fn a_peer_that_sends_far_too_much_or_what_the_mode_does_not_take_reads_why_it_is_refused() {
+    let much = " ".repeat(8 << 20);
+    let got = put_policies(&managed(), &much).await;
+    assert_eq!((got.code, got.reason()), (413, SocketErrorReason::TooLarge));
+    let got = put(&managed(), &much).await;
+    assert_eq!((got.code, got.reason()), (413, SocketErrorReason::TooLarge));
+    for got in [put(&Served::new(), &much).await, put_policies(&Served::new(), &much).await] {
+        assert_eq!((got.code, got.reason()), (403, SocketErrorReason::NotManaged));
+    }
+    let got =
+        managed().send("DELETE /v1/policies", &format!("content-length: {}\r\n", much.len()), &much).await;
+    assert_eq!(got.code, 405);
+}
+
+#[tokio::test]
 async fn progress_that_is_known_is_waited_for_until_it_changes() {
     let served = managed();
     let idle = served.get("/v1/apply").await;
