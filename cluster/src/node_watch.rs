@@ -1,8 +1,12 @@
 //! The watch on the own Node.
 //!
-//! In: the API server. Out: the Node's uid, its labels and the annotations that lead an update, whenever they change. It reads the Node's metadata once, and then
-//! watches this Node alone from that version on. A watch that ends is resumed at the last version, and the Node is read again only
-//! if the API server no longer has that version. There is a pause between two watches, which grows while they end early.
+//! In: the API server. Out: the Node's uid, its labels and the annotations that lead an update, whenever they change. It reads the Node's
+//! metadata once, and then watches this Node alone from that version on. A watch that ends is resumed at the last version. There is a
+//! pause between two watches, which grows while they end early.
+//!
+//! An API server whose etcd was restored from a backup accepts a watch from a version that it does not have yet, and sends nothing until it has
+//! that version again, which may take days. So after a watch that broke the Node is read again, at this version or a later one, and
+//! the API server refuses that if it has only earlier ones.
 
 use crate::backoff::Backoff;
 use crate::publish::{NodeMetadata, PublishError, limited};
@@ -18,6 +22,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 const WATCH_SECONDS: u32 = 290;
 /// A watch that is older gets no answer any more.
 const LONGEST_WATCH: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+/// A watch that lived this long was ended by the API server because of its age, and not by an outage.
+const WHOLE: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 10);
 /// A watch that lived this long did not end early.
 const LONG: Duration = Duration::from_secs(10);
 /// First pause between two watches.
@@ -30,14 +36,18 @@ const OTHER_VERSIONS: [u16; 2] = [410, 504];
 
 /// Hands on each change of the Node's metadata. Ends when nothing takes it any more.
 pub(crate) async fn follow(reads: Reads, name: String, newest: watch::Sender<Option<NodeMetadata>>) {
-    let mut watched = WatchedNode { reads, name, newest, version: None, begun_at: None };
+    let mut watched = WatchedNode { reads, name, newest, version: None, is_doubtful: true, begun_at: None };
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut is_failing = false;
     while !watched.newest.is_closed() {
         let end = watched.watch().await;
-        if watched.begun_at.take().is_some_and(|begun_at| begun_at.elapsed() >= LONG) {
+        let lived = watched.begun_at.take().map(|begun_at| begun_at.elapsed());
+        if lived.is_some_and(|lived| lived >= LONG) {
             backoff.reset();
             is_failing = false;
+        }
+        if end.is_err() || lived.is_none_or(|lived| lived < WHOLE) {
+            watched.is_doubtful = true;
         }
         match end {
             Ok(()) => {}
@@ -70,21 +80,26 @@ struct WatchedNode {
     name: String,
     newest: watch::Sender<Option<NodeMetadata>>,
     version: Option<String>,
+    /// The API server may not have that version: there was none yet, or it may have been restored to an earlier one since the last watch.
+    is_doubtful: bool,
     /// When the API server accepted the present watch.
     begun_at: Option<Instant>,
 }
 
 impl WatchedNode {
-    /// Reads the Node if no version is known, and watches it until the watch ends.
+    /// Reads the Node if it is doubtful whether a watch can go on from the last version, and watches it until the watch ends.
     async fn watch(&mut self) -> Result<(), PublishError> {
-        let name = &self.name;
-        let version = if let Some(version) = &self.version {
-            version.clone()
-        } else {
-            let node = limited("Node", self.reads.node_metadata(name)).await?;
+        if self.is_doubtful || self.version.is_none() {
+            let read = self.reads.node_metadata(&self.name, self.version.as_deref());
+            let node = limited("Node", read).await?;
+            let known = self.version.clone();
             self.take(&node);
-            self.version.clone().unwrap_or_default()
-        };
+            // A bookmark may have had a later version than the Node itself.
+            let versions = [self.version.take(), known].into_iter().flatten();
+            self.version = versions.max_by_key(|version| version.parse::<u64>().ok());
+            self.is_doubtful = false;
+        }
+        let version = self.version.clone().unwrap_or_default();
         let here = WatchParams {
             field_selector: Some(format!("metadata.name={}", self.name)),
             timeout: Some(WATCH_SECONDS),
@@ -122,7 +137,11 @@ impl WatchedNode {
         let node = NodeMetadata::of(&node.metadata);
         self.newest.send_if_modified(|known| {
             let is_other = known.as_ref().is_none_or(|known| {
-                known.annotations != node.annotations || known.labels != node.labels || known.uid != node.uid
+                known.annotations != node.annotations
+                    || known.labels != node.labels
+                    || known.uid != node.uid
+                    // A backup was restored.
+                    || known.resource_version > node.resource_version
             });
             *known = Some(node);
             is_other
@@ -135,6 +154,7 @@ mod tests {
     use super::*;
     use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
     use serde_json::{Value, json};
+    use tokio::time::timeout;
 
     const CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
 
@@ -151,12 +171,15 @@ mod tests {
     fn following(
         mut watch: impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static,
     ) -> (watch::Receiver<Option<NodeMetadata>>, PlayedLog) {
-        let (client, log) =
-            played(
-                move |asked| {
-                    if is_watch(asked) { watch(asked) } else { PlayedAnswer::Json(node("7", "a")) }
-                },
-            );
+        let (client, log) = played(move |asked| {
+            if is_watch(asked) {
+                watch(asked)
+            } else if asked.uri.contains("resourceVersion=8") {
+                PlayedAnswer::Json(node("8", "b"))
+            } else {
+                PlayedAnswer::Json(node("7", "a"))
+            }
+        });
         let (newest, seen) = watch::channel(None);
         tokio::spawn(follow(Reads::with(client.clone(), client), "n1".to_owned(), newest));
         (seen, log)
@@ -177,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_is_resumed_at_the_last_version_and_the_node_is_read_once() {
+    async fn a_watch_is_resumed_at_the_last_version_after_a_read_of_no_earlier_one() {
         let (mut seen, log) = following(|asked| {
             if asked.uri.contains("resourceVersion=7") {
                 PlayedAnswer::Json(json!({"type": "MODIFIED", "object": node("8", "b")}))
@@ -195,7 +218,11 @@ mod tests {
         sleep(Duration::from_secs(5)).await;
         let asked = log.take();
         let last = &asked[asked.len() - 1];
-        assert_eq!(asked.len(), 3, "{asked:?}");
+        assert_eq!(asked.len(), 4, "{asked:?}");
+        assert!(
+            asked[2].line().ends_with("/nodes/n1") && asked[2].uri.contains("resourceVersion=8"),
+            "{asked:?}"
+        );
         assert!(last.uri.contains("resourceVersion=8"), "{last:?}");
         assert!(last.uri.contains("fieldSelector=metadata.name%3Dn1"), "{last:?}");
     }
@@ -205,7 +232,7 @@ mod tests {
         let (_seen, log) =
             following(|_| PlayedAnswer::Json(json!({"type": "ADDED", "object": node("7", "a")})));
         let (reads, watches) = requests(&log).await;
-        assert_eq!(reads, 1);
+        assert_eq!(reads, watches);
         assert!((60..=90).contains(&watches), "{watches} watches in half an hour");
     }
 
@@ -220,13 +247,55 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_fails_is_asked_less_and_less_and_never_for_the_node_again() {
+    async fn a_server_that_fails_is_asked_less_and_less_and_for_no_earlier_version() {
         for answer in [gone(500), PlayedAnswer::Code(401), PlayedAnswer::Code(429), PlayedAnswer::Never] {
             let (_seen, log) = following(move |_| answer.clone());
-            let (reads, watches) = requests(&log).await;
-            assert_eq!(reads, 1);
-            assert!((30..=90).contains(&watches), "{watches} watches in half an hour");
+            sleep(Duration::from_mins(30)).await;
+            let asked = log.take();
+            assert!((60..=180).contains(&asked.len()), "{} requests in half an hour", asked.len());
+            let newest = asked.iter().filter(|asked| !asked.uri.contains("resourceVersion=7")).count();
+            assert_eq!(newest, 1, "only the first read asks for any version: {asked:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_ends_each_watch_at_its_age_is_not_asked_for_the_node_again() {
+        let (_seen, log) = following(|_| PlayedAnswer::Watch);
+        let (reads, watches) = requests(&log).await;
+        assert_eq!(reads, 1);
+        assert!((6..=7).contains(&watches), "{watches} watches in half an hour");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_the_node_of_a_restored_server_is_read_although_its_version_is_earlier() {
+        let mut is_up = true;
+        let (client, log) = played(move |asked| {
+            let is_of_before = asked.uri.contains("resourceVersion=7");
+            if is_of_before && is_watch(asked) && is_up {
+                is_up = false;
+                return PlayedAnswer::Code(503);
+            }
+            // A server without the version accepts the watch, and sends nothing.
+            if is_watch(asked) {
+                return PlayedAnswer::Watch;
+            }
+            match (is_of_before, is_up) {
+                (true, _) => PlayedAnswer::Code(504),
+                (false, true) => PlayedAnswer::Json(node("7", "b")),
+                (false, false) => PlayedAnswer::Json(node("3", "a")),
+            }
+        });
+        let (newest, mut seen) = watch::channel(None);
+        tokio::spawn(follow(Reads::with(client.clone(), client), "n1".to_owned(), newest));
+        let is_restored =
+            |node: &Option<NodeMetadata>| node.as_ref().is_some_and(|node| node.annotations[CONFIG] == "a");
+        timeout(Duration::from_mins(5), seen.wait_for(is_restored))
+            .await
+            .expect("the watch is silent")
+            .unwrap();
+        sleep(Duration::from_mins(30)).await;
+        let reads = log.take().iter().filter(|asked| !is_watch(asked)).count();
+        assert_eq!(reads, 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@
 
 use crate::client::{ClientError, client};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
+use kube::api::{Api, ApiResource, DynamicObject, GetParams, PartialObjectMeta};
 use kube::{Client, Config};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,12 +132,17 @@ impl Reads {
         self.read(|client| async move { Api::all(client).get(name).await }).await
     }
 
-    /// The metadata of the Node of this name.
+    /// The metadata of the Node of this name, not older than this version if there is one.
     ///
     /// # Errors
-    /// Why there is no answer.
-    pub async fn node_metadata(&self, name: &str) -> kube::Result<PartialObjectMeta<Node>> {
-        self.read(|client| async move { Api::<Node>::all(client).get_metadata(name).await }).await
+    /// Why there is no answer. The status code is 504 if the API server has only earlier versions.
+    pub async fn node_metadata(
+        &self,
+        name: &str,
+        version: Option<&str>,
+    ) -> kube::Result<PartialObjectMeta<Node>> {
+        let asked = &GetParams { resource_version: version.map(str::to_owned) };
+        self.read(|client| async move { Api::<Node>::all(client).get_metadata_with(name, asked).await }).await
     }
 
     /// Sends a read, and sends it once more in the other name if it was refused. If both are refused, the first refusal is the answer.

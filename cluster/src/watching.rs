@@ -4,12 +4,16 @@
 //! again only if the API server no longer has that version, or if another client may be allowed to read them: after an outage thousands
 //! of nodes would otherwise list at the same time.
 //!
+//! An API server whose etcd was restored from a backup accepts a watch from a version that it does not have yet, and sends nothing until it has
+//! that version again, which may take days. So before a watch that follows a broken one, a list without objects asks whether the server
+//! has the version.
+//!
 //! The watcher of the client library is not used: it begins the next watch at once when one ends without an error, so each node would ask
 //! a server that ends each watch at once hundreds of times a second. Here only a watch that lived for a while ends the pauses.
 
 use crate::backoff::Backoff;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::api::{Api, ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -26,11 +30,16 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const WATCH_SECONDS: u32 = 290;
 /// A watch that is older gets no answer any more.
 const LONGEST_WATCH: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+/// A watch that lived this long was ended by the API server because of its age, and not by an outage.
+const WHOLE: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 10);
 /// A watch that lived this long did not end early.
 const LONG: Duration = Duration::from_secs(10);
 /// Objects in one answer to a list, and the longest time of such an answer.
 const PAGE: u32 = 500;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The field that no object has, for lists without objects.
+const NO_NAME: &str = "metadata.name=holdfast-none";
 
 /// Status codes after which a watch does not go on from its last version: the client may not read, the version is too old, or it is
 /// newer than all that the API server has, as after a restored backup.
@@ -53,6 +62,8 @@ struct Watching<K: Resource + 'static> {
     listed: VecDeque<Event<K>>,
     backoff: Backoff,
     is_failing: bool,
+    /// The API server may have been restored to an earlier version since the last watch.
+    is_doubtful: bool,
 }
 
 /// The events of these objects, for ever. After a failure that no watch can go on from, `api` gives the client anew, which may be
@@ -75,6 +86,7 @@ where
         listed: VecDeque::new(),
         backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
         is_failing: false,
+        is_doubtful: false,
     };
     stream::unfold(watching, |mut watching| async move {
         let event = watching.next().await;
@@ -98,11 +110,13 @@ where
                 Ok(None) => continue,
                 Err(failed) => failed,
             };
-            if let Some((_, begun_at, _)) = self.watch.take()
-                && begun_at.elapsed() >= LONG
-            {
+            let lived = self.watch.take().map(|(_, begun_at, _)| begun_at.elapsed());
+            if lived.is_some_and(|lived| lived >= LONG) {
                 self.backoff.reset();
                 self.is_failing = false;
+            }
+            if failed.is_some() || lived.is_none_or(|lived| lived < WHOLE) {
+                self.is_doubtful = true;
             }
             if let Some(error) = failed {
                 self.note(&error);
@@ -120,6 +134,11 @@ where
             self.list().await?;
             return Ok(None);
         };
+        if self.watch.is_none() && self.is_doubtful {
+            let known = has_version(api, self.fields.as_deref(), version);
+            timeout(PAGE_TIMEOUT, known).await.map_err(|_| None)??;
+            self.is_doubtful = false;
+        }
         let Some((events, _, end)) = &mut self.watch else {
             let end = Instant::now() + LONGEST_WATCH;
             let fields = self.fields.clone();
@@ -166,6 +185,7 @@ where
         };
         listed.push_back(Event::InitDone);
         (self.listed, self.place) = (listed, Some((api, version)));
+        self.is_doubtful = false;
         Ok(())
     }
 
@@ -177,6 +197,19 @@ where
             tracing::warn!(error, what, "A watch failed; trying again.");
         }
     }
+}
+
+/// Asks whether the API server has this version. Its answer is an error with the code 504 if it has only earlier ones.
+async fn has_version<K>(api: &Api<K>, fields: Option<&str>, version: &str) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let none = match fields {
+        None => NO_NAME.to_owned(),
+        Some(fields) => format!("{fields},{NO_NAME}"),
+    };
+    let asked = ListParams::default().fields(&none).at(version).matching(VersionMatch::NotOlderThan);
+    api.list_metadata(&asked).await.map(drop)
 }
 
 #[cfg(test)]
@@ -214,6 +247,12 @@ mod tests {
         json!({"kind": "Status", "code": code, "reason": "X", "message": "x"})
     }
 
+    /// Whether a request only asks for a version.
+    fn asks_for_version(asked: &PlayedRequest) -> bool {
+        asked.uri.contains("fieldSelector=metadata.name%3Dholdfast-none")
+            && asked.uri.contains("resourceVersionMatch=NotOlderThan")
+    }
+
     /// Lists and watches of a server that gives these answers to the first watches, and none to those after them.
     async fn requests(answers: Vec<PlayedAnswer>) -> (usize, Vec<PlayedRequest>) {
         let mut answers = answers.into_iter();
@@ -229,7 +268,7 @@ mod tests {
         assert!(timeout(Duration::from_mins(5), all).await.is_err(), "it never ends");
         let (watches, lists): (Vec<_>, Vec<_>) =
             log.take().into_iter().partition(|asked| asked.uri.contains("watch=true"));
-        (lists.len(), watches)
+        (lists.iter().filter(|asked| !asks_for_version(asked)).count(), watches)
     }
 
     #[tokio::test(start_paused = true)]
@@ -280,8 +319,36 @@ mod tests {
         assert!(timeout(Duration::from_mins(30), all).await.is_err(), "it never ends");
         let (watches, lists): (Vec<_>, Vec<_>) =
             log.take().into_iter().partition(|asked| asked.uri.contains("watch=true"));
-        assert_eq!(lists.len(), 1);
+        assert_eq!(lists.iter().filter(|asked| !asks_for_version(asked)).count(), 1);
         assert!((30..=45).contains(&watches.len()), "{} watches in half an hour", watches.len());
+        assert!(lists.len() <= watches.len() + 1, "{} questions for the version", lists.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_the_objects_of_a_restored_server_are_listed_once_and_those_of_the_same_one_are_not()
+     {
+        for is_restored in [true, false] {
+            let mut watches = 0;
+            let (client, log) = played(move |asked| {
+                if asked.uri.contains("watch=true") {
+                    watches += 1;
+                    // A server without the version accepts the watch, and sends nothing.
+                    if watches == 2 { PlayedAnswer::Code(503) } else { PlayedAnswer::Watch }
+                } else if asks_for_version(asked) && is_restored && watches == 2 {
+                    watches += 1;
+                    PlayedAnswer::Status(status(504))
+                } else {
+                    PlayedAnswer::Json(list())
+                }
+            });
+            let mut events = watched(move || Api::<Node>::all(client.clone()), None, "nodes");
+            let all = async { while events.next().await.is_some() {} };
+            assert!(timeout(Duration::from_hours(2), all).await.is_err(), "it never ends");
+            let (questions, others): (Vec<_>, Vec<_>) = log.take().into_iter().partition(asks_for_version);
+            assert_eq!(questions.len(), 1, "a watch that ends at its age is not followed by a question");
+            let lists = others.iter().filter(|asked| !asked.uri.contains("watch=true")).count();
+            assert_eq!(lists, 1 + usize::from(is_restored));
+        }
     }
 
     #[tokio::test(start_paused = true)]

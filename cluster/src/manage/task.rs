@@ -61,6 +61,10 @@ pub struct Manager {
     drain_since: Option<Instant>,
     /// The Machine Config Operator's daemon runs on the node.
     is_left_alone: bool,
+    /// The version of the Node that the watch had last.
+    watched: u64,
+    /// The version in the answer to a write of before etcd was restored to an earlier version, or the Node was made anew.
+    outdated: Option<u64>,
 }
 
 impl Manager {
@@ -86,6 +90,8 @@ impl Manager {
             not_before: None,
             drain_since: None,
             is_left_alone: false,
+            watched: 0,
+            outdated: None,
         }
     }
 
@@ -119,6 +125,7 @@ impl Manager {
 
     /// Takes in what changed.
     fn look(&mut self) {
+        self.note_version();
         let desired = self.node().and_then(|node| node.annotations.get(annotations::DESIRED_CONFIG).cloned());
         if desired != self.desired {
             self.desired = desired;
@@ -165,12 +172,24 @@ impl Manager {
         self.planned.as_ref().map(|planned| &planned.outcome)
     }
 
+    /// Notes whether the version of the Node went back. Then the answers to the writes of before have later versions, and are outdated.
+    fn note_version(&mut self) {
+        let watched = self.channels.node.borrow().as_ref().map_or(0, |node| node.resource_version);
+        if watched < self.watched {
+            self.outdated = self.channels.written.borrow().node.as_ref().map(|node| node.resource_version);
+        }
+        self.watched = watched;
+    }
+
     /// The newest Node of the watch and of the answers to our own writes.
     fn node(&self) -> Option<NodeMetadata> {
         let watched = self.channels.node.borrow().clone();
         let written = self.channels.written.borrow().node.clone();
         match (watched, written) {
-            (Some(watched), Some(written)) if written.resource_version > watched.resource_version => {
+            (Some(watched), Some(written))
+                if written.resource_version > watched.resource_version
+                    && self.outdated != Some(written.resource_version) =>
+            {
                 Some(written)
             }
             (watched, _) => watched,
@@ -181,6 +200,7 @@ impl Manager {
     fn show(&mut self) -> Then {
         self.channels.written.mark_unchanged();
         self.channels.node.mark_unchanged();
+        self.note_version();
         let Some(node) = self.node() else { return Then::Wait };
         let published = self.channels.written.borrow().plan.clone();
         let progress = self.channels.progress.borrow().clone();
@@ -353,5 +373,45 @@ fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
             DriftState::Updating | DriftState::Unknown => NodeDrift::Unknown,
         },
         _ => NodeDrift::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::played_server::{PlayedAnswer, played};
+
+    fn node(resource_version: u64) -> NodeMetadata {
+        NodeMetadata { resource_version, ..NodeMetadata::default() }
+    }
+
+    #[tokio::test]
+    async fn after_a_restored_backup_the_answers_to_writes_of_before_are_not_the_newest_node() {
+        let (client, _log) = played(|_| PlayedAnswer::Code(404));
+        let (watched, node_seen) = watch::channel(Some(node(7)));
+        let (written, written_seen) = watch::channel(WrittenNode { node: Some(node(9)), plan: None });
+        let channels = ManageChannels {
+            node: node_seen,
+            progress: watch::channel(None).1,
+            findings: watch::channel(None).1,
+            written: written_seen,
+            managed: watch::channel(None).0,
+        };
+        let reads = Reads::with(client.clone(), client.clone());
+        let mut manager =
+            Manager::new(&client, reads, "n1".to_owned(), SensorSocket::new("/nowhere"), channels);
+        let mut newest = || {
+            manager.look();
+            manager.show();
+            manager.node().unwrap().resource_version
+        };
+        assert_eq!(newest(), 9);
+        watched.send_replace(Some(node(3)));
+        assert_eq!(newest(), 3);
+        assert_eq!(newest(), 3);
+        written.send_replace(WrittenNode { node: Some(node(4)), plan: None });
+        assert_eq!(newest(), 4, "a write of after the restore");
+        watched.send_replace(Some(node(5)));
+        assert_eq!(newest(), 5);
     }
 }

@@ -357,6 +357,27 @@ impl ControlPlane {
         self.start_apiserver()
     }
 
+    /// Stops API server and etcd, keeps a copy of etcd's data, and starts them again.
+    pub(crate) fn back_up(&mut self) -> Result<()> {
+        self.with_data_of("etcd", "backup")
+    }
+
+    /// Stops API server and etcd, and starts them with the data of [`Self::back_up`]. The versions of objects begin there again.
+    pub(crate) fn restore(&mut self) -> Result<()> {
+        self.with_data_of("backup", "etcd")
+    }
+
+    /// Replaces one folder by a copy of another while API server and etcd are stopped.
+    fn with_data_of(&mut self, from: &str, to: &str) -> Result<()> {
+        self.kill_apiserver();
+        self.etcd = None;
+        let (from, to) = (self.path(from), self.path(to));
+        crate::cache::remove_tree(&to)?;
+        output(Command::new("cp").arg("-a").arg(from).arg(to))?;
+        self.start_etcd()?;
+        self.start_apiserver()
+    }
+
     /// Fails with the end of its log if a part has ended that nobody killed.
     pub(crate) fn check(&self) -> Result<()> {
         let parts = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler];

@@ -33,6 +33,8 @@ mod process;
 #[cfg(test)]
 mod reporter_tests;
 #[cfg(test)]
+mod restore_tests;
+#[cfg(test)]
 mod rights_tests;
 pub(crate) mod tar;
 
