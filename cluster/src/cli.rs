@@ -275,7 +275,7 @@ pub fn run(command: Command) -> anyhow::Result<u8> {
         Command::Image(ImageCommand::Pull(pull)) => runtime.block_on(pull.run())?,
         Command::Kubectl(arguments) => {
             let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());
-            let mut screen = Screen::new(&mut out, &mut notes);
+            let mut screen = Screen::new(&mut out, &mut notes).on_terminal(std::io::stdout().is_terminal());
             return Ok(runtime.block_on(plugin::run_command(arguments, &mut screen))?);
         }
     }
@@ -289,8 +289,8 @@ pub fn run(command: Command) -> anyhow::Result<u8> {
 pub fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut out, mut notes) = (std::io::stdout().lock(), std::io::stderr().lock());
-    let answer: Result<u8, PluginError> =
-        runtime.block_on(plugin::run(plugin, &mut Screen::new(&mut out, &mut notes)));
+    let mut screen = Screen::new(&mut out, &mut notes).on_terminal(std::io::stdout().is_terminal());
+    let answer: Result<u8, PluginError> = runtime.block_on(plugin::run(plugin, &mut screen));
     Ok(answer?)
 }
 

@@ -3,6 +3,7 @@
 use clap::Parser as _;
 use holdfast_cluster::cli::{Cli, Command, run, run_plugin};
 use holdfast_cluster::plugin::{FAILED, PROGRAM, Plugin};
+use holdfast_cluster::text::fit;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,6 +11,9 @@ use tracing_subscriber::EnvFilter;
 
 /// What is logged by default. The client's errors are ours to report, with the object that was not written.
 const LOGGED: &str = "info,kube_client=off";
+
+/// Longest error of `kubectl holdfast`, in bytes.
+const ERROR_BYTES: usize = 8 << 10;
 
 fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
@@ -35,13 +39,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of `kubectl holdfast`, after its error.
+/// The exit code of `kubectl holdfast`, after its error. Parts of an error may be a node's own words.
 fn answered(answer: anyhow::Result<u8>) -> ExitCode {
     answer.map_or_else(
         |error| {
-            eprintln!("error: {error:#}");
+            // Whoever reads the answer has enough of it, such as `head`.
+            if !error.chain().any(is_closed) {
+                eprintln!("error: {}", fit(&format!("{error:#}"), ERROR_BYTES));
+            }
             FAILED.into()
         },
         ExitCode::from,
     )
+}
+
+/// Whether nobody reads the output any more.
+fn is_closed(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

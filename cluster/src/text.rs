@@ -2,6 +2,8 @@
 //!
 //! In: a text of any length, with names that users chose. Out: the text without hidden characters, and no longer than a limit.
 
+use std::fmt::Write as _;
+
 /// The end of a text that was cut.
 const CUT: char = '…';
 
@@ -36,10 +38,43 @@ pub fn count(number: i64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Control characters, and those that change the direction or the width of a text.
+/// A JSON text whose hidden characters are escaped, so that it has the same meaning. A terminal obeys some of those that JSON allows as they
+/// are, such as U+009B.
+pub fn visible_json(json: &str) -> String {
+    let mut visible = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !is_hidden(character) {
+            visible.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(visible, "\\u{unit:04x}");
+        }
+    }
+    visible
+}
+
+/// Whether a text has hidden characters besides the ends of lines.
+pub fn has_hidden(text: &str) -> bool {
+    text.chars().any(|character| character != '\n' && is_hidden(character))
+}
+
+/// Control characters, and those that change the direction or the width of a text, or that nobody sees.
 fn is_hidden(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 /// The bytes of a text without control characters in JSON.
@@ -72,5 +107,16 @@ mod tests {
     #[test]
     fn hidden_characters_are_escaped() {
         assert_eq!(fit("/etc/\x1b[2Jx\n\u{202e}y", 99), "/etc/\\u{1b}[2Jx\\u{a}\\u{202e}y");
+        for hidden in ['\u{9b}', '\u{7f}', '\u{2028}', '\u{feff}', '\u{e0041}', '\u{61c}', '\u{2063}'] {
+            assert!(!fit(&format!("a{hidden}b"), 99).contains(hidden), "{hidden:?}");
+        }
+    }
+
+    #[test]
+    fn a_visible_json_has_the_same_meaning_and_no_hidden_character() {
+        let value = serde_json::json!({"a\u{9b}": ["\u{7f}[2J\u{202e}\u{e0041}", "ü\n\\u009b", "\u{1b}"]});
+        let visible = visible_json(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(!has_hidden(&visible), "{visible}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&visible).unwrap(), value);
     }
 }

@@ -103,3 +103,12 @@ impl Access {
         Ok(header)
     }
 }
+
+#[cfg(test)]
+impl Access {
+    /// With this client.
+    pub(super) fn with(client: Client) -> Self {
+        let config = Config::new(hyper::Uri::from_static("http://127.0.0.1"));
+        Self { client, namespace: "holdfast-system".to_owned(), config, service_account: None }
+    }
+}

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The status code about a user without the right.
 const FORBIDDEN: u16 = 403;
 /// The status code about an object, or a kind, that does not exist.
-const NOT_FOUND: u16 = 404;
+pub(super) const NOT_FOUND: u16 = 404;
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
@@ -69,12 +69,18 @@ pub enum PluginError {
     #[error("cannot get the token of the config of kubectl: {0}")]
     Token(String),
     /// The forwarded connection failed.
-    #[error("node {node}: the connection to the reporter failed: {reason}")]
+    #[error(
+        "node {node}: the connection to the reporter failed: {reason}; see `kubectl -n {namespace} logs {pod} -c reporter`"
+    )]
     Tunnel {
         /// The node.
         node: String,
         /// Why.
         reason: String,
+        /// The namespace.
+        namespace: String,
+        /// The reporter's pod.
+        pod: String,
     },
     /// The reporter or the sensor refuses.
     #[error("node {node}: {}", error.error)]

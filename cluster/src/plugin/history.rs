@@ -5,16 +5,23 @@
 use super::access::Access;
 use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
-use super::node_log::{Entry, NodeLog, SEARCHED};
+use super::node_log::{Entry, LogPages, NodeLog, WINDOW};
 use super::output::{OutputFormat, Screen};
 use crate::reports::{PodNames, actor_text};
 use sensor_model::chain::LogEntry;
-use sensor_model::status::{DriftedThing, NodeStatus};
+use sensor_model::status::{DriftedThing, NodeStatus, OpenGap};
+use sensor_model::verdict::VerdictKind;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 /// Time that one request waits for the next entry.
 const WAIT: Duration = Duration::from_mins(1);
+/// What is noted about a search that ended early.
+const NOT_WHOLE: &str =
+    "note: only the newest 50,000 entries were searched; `holdfast who` on the node searches all";
+/// Shortest time between two requests that give nothing.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `log`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +42,7 @@ pub(super) struct Who {
     /// The node.
     node: String,
     /// The path on the node.
+    #[arg(value_parser = absolute)]
     path: String,
     /// Number of changes, the newest first.
     #[arg(long = "lines", default_value_t = 10, value_name = "NUMBER")]
@@ -47,39 +55,91 @@ pub(super) struct Explain {
     /// The node.
     node: String,
     /// The path on the node.
+    #[arg(value_parser = absolute)]
     path: String,
+}
+
+/// A path in the form in which the log has it. Another one would be found nowhere.
+fn absolute(text: &str) -> Result<String, String> {
+    if !text.starts_with('/') {
+        return Err("must be an absolute path on the node".to_owned());
+    }
+    let names: Vec<&str> = text.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    if names.contains(&"..") {
+        return Err("must not have the part ..".to_owned());
+    }
+    Ok(format!("/{}", names.join("/")))
 }
 
 impl Log {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
-        let mut log = NodeLog::of(access, &self.node, screen).await?;
-        let mut newest = log.newest().await?;
-        let mut entries = log.range(newest.saturating_sub(self.lines.saturating_sub(1)), newest).await?;
+        let log = NodeLog::of(access, &self.node, screen).await?;
+        self.show(log, screen).await
+    }
+
+    /// Shows the newest entries, and those that follow.
+    pub(super) async fn show<P: LogPages>(
+        &self,
+        mut log: NodeLog<P>,
+        screen: &mut Screen<'_>,
+    ) -> Result<u8, PluginError> {
+        let newest = log.newest().await?;
+        // The last entry that was read. The next one has to follow it.
+        let mut last = None;
         if self.lines == 0 {
-            entries.clear();
+            last = log.range(newest, newest).await?.pop();
+        }
+        let mut next = newest.saturating_sub(self.lines).saturating_add(1);
+        while next <= newest {
+            let end = next.saturating_add(WINDOW - 1).min(newest);
+            let entries = log.range(next, end).await?;
+            show_all(&log, &mut last, entries, screen)?;
+            next = end.saturating_add(1);
+            if end == u64::MAX {
+                break;
+            }
         }
         loop {
-            for entry in &entries {
-                show(entry, log.names(), screen)?;
-            }
             screen.bytes(&[])?;
             if !self.follow {
                 return Ok(IN_SYNC);
             }
-            newest = entries.last().map_or(newest, |entry| entry.entry.seq);
-            let before = entries.pop();
-            entries = log.from(newest + 1, WAIT).await?;
-            let whole: Vec<Entry> = before.into_iter().chain(entries).collect();
-            log.check(&whole)?;
-            entries = whole.into_iter().filter(|entry| entry.entry.seq > newest).collect();
+            let next = last.as_ref().map_or(newest, |last: &Entry| last.entry.seq).saturating_add(1);
+            let asked = Instant::now();
+            let (begin, entries) = log.from(next, WAIT).await?;
+            if begin > next {
+                screen.note(&format!("note: rotation removed the entries from {next} to {}", begin - 1))?;
+                last = None;
+            }
+            if entries.is_empty() && asked.elapsed() < PAUSE {
+                sleep(PAUSE).await;
+            }
+            show_all(&log, &mut last, entries, screen)?;
         }
     }
+}
+
+/// Shows entries that follow the last one that was read.
+fn show_all<P: LogPages>(
+    log: &NodeLog<P>,
+    last: &mut Option<Entry>,
+    entries: Vec<Entry>,
+    screen: &mut Screen<'_>,
+) -> Result<(), PluginError> {
+    let known = usize::from(last.is_some());
+    let mut whole: Vec<Entry> = last.take().into_iter().chain(entries).collect();
+    log.check(&whole)?;
+    for entry in &whole[known..] {
+        show(entry, log.names(), screen)?;
+    }
+    *last = whole.pop();
+    Ok(())
 }
 
 /// Prints an entry: for programs the very line of the log.
 fn show(entry: &Entry, names: &PodNames, screen: &mut Screen<'_>) -> Result<(), PluginError> {
     match screen.format() {
-        OutputFormat::Json => screen.bytes(format!("{}\n", entry.line).as_bytes()),
+        OutputFormat::Json => screen.log_line(&entry.line),
         OutputFormat::Yaml => screen.object(&value(entry)).map(drop).and_then(|()| screen.bytes(b"---\n")),
         OutputFormat::Table => text(&entry.entry, names, screen),
     }
@@ -133,9 +193,7 @@ impl Who {
             }
         }
         if !is_whole {
-            screen.note(&format!(
-                "only the newest {SEARCHED} entries were searched; `holdfast who` on the node searches all"
-            ))?;
+            screen.note(NOT_WHOLE)?;
         }
         Ok(IN_SYNC)
     }
@@ -144,16 +202,31 @@ impl Who {
 impl Explain {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
         let mut log = NodeLog::of(access, &self.node, screen).await?;
+        self.explain(&mut log, screen).await
+    }
+
+    /// The answer of this log.
+    pub(super) async fn explain<P: LogPages>(
+        &self,
+        log: &mut NodeLog<P>,
+        screen: &mut Screen<'_>,
+    ) -> Result<u8, PluginError> {
         let status: NodeStatus = log.status().await?;
         let things: Vec<&DriftedThing> =
             status.drifted.iter().filter(|thing| thing.path == self.path).collect();
-        let (changes, _) = log.changes(&self.path, 1).await?;
+        let doubt = if things.is_empty() { doubt(&status, &self.path) } else { None };
+        let (changes, is_whole) = log.changes(&self.path, 1).await?;
         let answer = json!({
             "schema": "holdfast.kubectl-explain/v1", "node": self.node, "path": self.path,
-            "things": things, "lastChange": changes.first().map(value),
+            "things": things, "unknown": doubt, "lastChange": changes.first().map(value),
         });
         if !screen.object(&answer)? {
-            explained(&self.path, &things, log.names(), screen)?;
+            match &doubt {
+                Some(doubt) => {
+                    screen.line(&format!("it is not known whether {} differs: {doubt}", self.path))?;
+                }
+                None => explained(&self.path, &things, log.names(), screen)?,
+            }
             match changes.first() {
                 Some(change) => {
                     screen.line("last change:")?;
@@ -162,8 +235,28 @@ impl Explain {
                 None => screen.line("no change is in the log")?,
             }
         }
-        Ok(if things.is_empty() { IN_SYNC } else { DIFFERS })
+        if !is_whole {
+            screen.note(NOT_WHOLE)?;
+        }
+        Ok(if things.is_empty() && doubt.is_none() { IN_SYNC } else { DIFFERS })
     }
+}
+
+/// Why a path may differ that the status does not name; `None` if it does not.
+fn doubt(status: &NodeStatus, path: &str) -> Option<String> {
+    let is_about =
+        |gap: &&OpenGap| gap.until.is_none() && gap.path.as_ref().is_none_or(|about| about == path);
+    if let Some(gap) = status.gaps.iter().find(is_about) {
+        return Some(format!("changes may be missing since {}: {}", time(&gap.since), gap.reason));
+    }
+    if status.left_out.drifted > 0 {
+        return Some(format!("{} things that differ have no room in the status", status.left_out.drifted));
+    }
+    let has_gap = status.gaps.iter().any(|gap| gap.until.is_none());
+    if status.left_out.gaps > 0 || (status.verdict == VerdictKind::Unknown && !has_gap) {
+        return Some("the node has not verified everything".to_owned());
+    }
+    None
 }
 
 /// Prints how a path differs.

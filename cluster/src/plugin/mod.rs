@@ -8,9 +8,13 @@ mod access;
 mod error;
 mod exit;
 mod history;
+#[cfg(test)]
+mod hostile_tests;
 mod node_log;
 mod output;
 mod report;
+#[cfg(test)]
+mod stale_tests;
 mod status;
 #[cfg(test)]
 mod tests;

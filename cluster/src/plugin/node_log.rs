@@ -12,14 +12,18 @@ use super::tunnel::{NodeAnswer, NodePages};
 use crate::api::{DriftReportStatus, ReportedLogEntry};
 use crate::reports::{KeptEntry, PodNames, Rewriting, kept_entry, names_in, sequence_of};
 use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
-use sensor_model::socket::{FROM, LOG, LogCheckpoint, RECORDS, STATUS, SocketErrorReason};
+use sensor_model::socket::{FROM, LOG, LogCheckpoint, RECORDS, RECORDS_BYTES, STATUS, SocketErrorReason};
 use sensor_model::status::NodeStatus;
 use std::time::Duration;
 
-/// Entries that are read at once when a search goes back in the log.
-const WINDOW: u64 = 500;
-/// Most entries through which a search goes back.
-pub(super) const SEARCHED: u64 = 50_000;
+/// Entries that are read at once.
+pub(super) const WINDOW: u64 = 500;
+/// Longest line of an entry. The daemon writes much shorter ones. With it a window of a hostile node's entries has a limit, too.
+const ENTRY_BYTES: usize = RECORDS_BYTES;
+/// How often one read may find that rotation has removed its first entry meanwhile.
+const ROTATIONS: usize = 3;
+/// Most entries through which a search goes back. A note of `history` has the number.
+const SEARCHED: u64 = 50_000;
 /// Who knew an entry that the log does not have any more.
 const REPORT: &str = "the DriftReport keeps";
 const ANSWER: &str = "an earlier answer had";
@@ -135,44 +139,76 @@ impl<P: LogPages> NodeLog<P> {
         Ok(newest.sequence)
     }
 
-    /// The entries from one number to another, in their order. Those that rotation removed are left out.
+    /// The entries from one number to another, in their order. Those that rotation removed are left out. The caller knows that the log has the
+    /// last one.
     pub(super) async fn range(&mut self, first: u64, last: u64) -> Result<Vec<Entry>, PluginError> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut next = first.max(1);
         while next <= last {
-            let added = self.from(next, Duration::ZERO).await?;
-            let Some(newest) = added.last().map(|added| added.entry.seq) else { break };
+            let (begin, added) = self.from(next, Duration::ZERO).await?;
+            let Some(newest) = added.last().map(|added| added.entry.seq) else {
+                if begin > last {
+                    break;
+                }
+                let reason = format!("it has no entry {begin}, although the newest one is {last}");
+                return Err(self.wrong(RECORDS, reason));
+            };
             entries.extend(added.into_iter().filter(|added| added.entry.seq <= last));
-            next = newest + 1;
+            next = newest.saturating_add(1);
+            if newest == u64::MAX {
+                break;
+            }
         }
         self.check(&entries)?;
         Ok(entries)
     }
 
-    /// The entries that one answer has, from a number on or from the oldest one. The caller knows the entry before the number.
-    pub(super) async fn from(&mut self, first: u64, wait: Duration) -> Result<Vec<Entry>, PluginError> {
-        let mut first = first;
-        loop {
-            let error = match self.pages.get(&format!("{RECORDS}?{FROM}={first}"), wait).await? {
-                Ok(body) => return read(&self.node, first, &body),
+    /// The entries that one answer has, from a number on or from the oldest one, and the number at which they begin. The caller knows the
+    /// entry before the number.
+    pub(super) async fn from(
+        &mut self,
+        first: u64,
+        wait: Duration,
+    ) -> Result<(u64, Vec<Entry>), PluginError> {
+        let mut begin = first;
+        for _ in 0..=ROTATIONS {
+            let error = match self.pages.get(&format!("{RECORDS}?{FROM}={begin}"), wait).await? {
+                Ok(body) => {
+                    let entries = read(&self.node, begin, &body)?;
+                    // A node that gives the same entries again and again would keep the command busy for ever.
+                    if let Some(other) =
+                        entries.first().map(|entry| entry.entry.seq).filter(|seq| *seq != begin)
+                    {
+                        return Err(
+                            self.wrong(RECORDS, format!("it begins with entry {other} and not with {begin}"))
+                        );
+                    }
+                    return Ok((begin, entries));
+                }
                 Err(error) => error,
             };
             match error.oldest {
-                Some(oldest) if error.reason == SocketErrorReason::Gone && oldest > first => {
-                    first = oldest;
+                Some(oldest) if error.reason == SocketErrorReason::Gone && oldest > begin => {
+                    begin = oldest;
                 }
                 Some(_) if error.reason == SocketErrorReason::Gone => {
                     let newest = self.newest().await?;
                     return Err(PluginError::Rewritten {
                         node: self.node.clone(),
                         known: ANSWER,
-                        sequence: first.saturating_sub(1),
+                        sequence: begin.saturating_sub(1),
                         found: Rewriting::Ends { newest },
                     });
                 }
                 _ => return Err(PluginError::Refused { node: self.node.clone(), error }),
             }
         }
+        Err(self.wrong(RECORDS, format!("entry {begin} is gone, as those before it")))
+    }
+
+    /// An answer that no honest node gives.
+    fn wrong(&self, request: &str, reason: String) -> PluginError {
+        PluginError::Answer { node: self.node.clone(), request: request.to_owned(), reason }
     }
 
     /// Checks that the entries are a part of one chain, and that it is the chain which the report knows.
@@ -232,7 +268,11 @@ pub(super) fn read(node: &str, first: u64, body: &[u8]) -> Result<Vec<Entry>, Pl
     let wrong = |seq, fault| PluginError::Unsound { node: node.to_owned(), seq, fault };
     let mut entries = Vec::new();
     for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let seq = first + u64::try_from(entries.len()).unwrap_or_default();
+        let seq = first.saturating_add(u64::try_from(entries.len()).unwrap_or_default());
+        if line.len() > ENTRY_BYTES {
+            let reason = format!("entry {seq} has more than {ENTRY_BYTES} bytes, which no entry has");
+            return Err(PluginError::Answer { node: node.to_owned(), request: RECORDS.to_owned(), reason });
+        }
         let entry = chain::open(line).map_err(|fault| wrong(seq, fault))?;
         entries.push(Entry { line: String::from_utf8_lossy(line).into_owned(), entry });
     }

@@ -1,12 +1,16 @@
 //! What the commands print: tables for people, JSON or YAML for programs.
 
 use super::error::PluginError;
-use crate::text::fit;
+use crate::text::{fit, has_hidden, visible_json};
 use serde::Serialize;
 use std::io::Write;
 
 /// Longest text in a cell of a table, in bytes.
 const CELL_BYTES: usize = 1024;
+/// Longest line, in bytes: an entry of the log has at most as many.
+const LINE_BYTES: usize = 16 << 10;
+/// Widest column. A longer cell moves the rest of its own row alone, so that one node cannot spoil the table of all.
+const COLUMN: usize = 72;
 /// Spaces between two columns.
 const BETWEEN: usize = 3;
 
@@ -35,6 +39,7 @@ pub struct Screen<'a> {
     out: &'a mut dyn Write,
     notes: &'a mut dyn Write,
     format: OutputFormat,
+    is_terminal: bool,
 }
 
 impl std::fmt::Debug for Screen<'_> {
@@ -46,7 +51,13 @@ impl std::fmt::Debug for Screen<'_> {
 impl<'a> Screen<'a> {
     /// Answers go to `out`, notes for people to `notes`.
     pub fn new(out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
-        Self { out, notes, format: OutputFormat::default() }
+        Self { out, notes, format: OutputFormat::default(), is_terminal: false }
+    }
+
+    /// The same, where a terminal shows the answers.
+    #[must_use]
+    pub fn on_terminal(self, is_terminal: bool) -> Self {
+        Self { is_terminal, ..self }
     }
 
     pub(super) fn set_format(&mut self, format: OutputFormat) {
@@ -57,21 +68,37 @@ impl<'a> Screen<'a> {
         self.format
     }
 
-    /// Writes an answer for programs. Gives whether the format is one of theirs.
+    /// Writes an answer for programs, without hidden characters. Gives whether the format is one of theirs.
     pub(super) fn object(&mut self, value: &impl Serialize) -> Result<bool, PluginError> {
         let wrong = |error: &dyn std::fmt::Display| PluginError::Format(error.to_string());
+        let json = || {
+            let json = serde_json::to_string_pretty(value).map_err(|error| wrong(&error))?;
+            Ok::<_, PluginError>(visible_json(&json) + "\n")
+        };
         let text = match self.format {
             OutputFormat::Table => return Ok(false),
-            OutputFormat::Json => serde_json::to_string_pretty(value).map_err(|error| wrong(&error))? + "\n",
-            OutputFormat::Yaml => serde_saphyr::to_string(value).map_err(|error| wrong(&error))?,
+            OutputFormat::Json => json()?,
+            OutputFormat::Yaml => {
+                let yaml = serde_saphyr::to_string(value).map_err(|error| wrong(&error))?;
+                // JSON is YAML, and has an escape for each character.
+                if has_hidden(&yaml) { json()? } else { yaml }
+            }
         };
         self.out.write_all(text.as_bytes())?;
         Ok(true)
     }
 
-    /// Writes a line. Its hidden characters become escapes.
+    /// Writes a line. Its hidden characters become escapes, and a line that no honest node has is cut.
     pub(super) fn line(&mut self, text: &str) -> Result<(), PluginError> {
-        Ok(writeln!(self.out, "{}", fit(text, usize::MAX))?)
+        Ok(writeln!(self.out, "{}", fit(text, LINE_BYTES))?)
+    }
+
+    /// Writes a line of the log as it is. On a terminal its hidden characters become escapes, which have the same meaning in JSON.
+    pub(super) fn log_line(&mut self, line: &str) -> Result<(), PluginError> {
+        if self.is_terminal {
+            return Ok(writeln!(self.out, "{}", visible_json(line))?);
+        }
+        Ok(writeln!(self.out, "{line}")?)
     }
 
     /// Writes bytes as they are.
@@ -82,7 +109,7 @@ impl<'a> Screen<'a> {
 
     /// Writes a line beside the answer.
     pub(super) fn note(&mut self, text: &str) -> Result<(), PluginError> {
-        Ok(writeln!(self.notes, "{}", fit(text, usize::MAX))?)
+        Ok(writeln!(self.notes, "{}", fit(text, LINE_BYTES))?)
     }
 
     /// Writes rows below their headings, in columns.
@@ -95,13 +122,14 @@ impl<'a> Screen<'a> {
         let rows: Vec<[String; N]> =
             std::iter::once(headings.map(str::to_owned)).chain(rows.iter().map(clean)).collect();
         let widths: [usize; N] = std::array::from_fn(|column| {
-            rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+            let widths = rows.iter().map(|row| row[column].chars().count());
+            widths.filter(|width| *width <= COLUMN).max().unwrap_or_default()
         });
         for row in &rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(widths) {
                 line.push_str(cell);
-                let missing = width - cell.chars().count() + BETWEEN;
+                let missing = width.saturating_sub(cell.chars().count()) + BETWEEN;
                 line.extend(std::iter::repeat_n(' ', missing));
             }
             writeln!(self.out, "{}", line.trim_end())?;

@@ -4,8 +4,8 @@ use super::access::Access;
 use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
-use super::status::INSTALL;
-use crate::api::{DriftReport, DriftReportStatus, ReportedPlan, ReportedRewriting};
+use super::status::{INSTALL, is_stale};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedRewriting};
 use crate::reports::{by, config_sentence};
 use crate::text::count;
 use jiff::Timestamp;
@@ -43,11 +43,14 @@ pub(super) async fn status_of(access: &Access, node: &str) -> Result<DriftReport
 impl PlanOfNode {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
         let status = status_of(access, &self.node).await?;
-        let answer = json!({"schema": "holdfast.kubectl-plan/v1", "node": self.node, "plan": status.plan});
+        let stale = is_stale(access, &self.node, screen).await?;
+        let answer = json!({
+            "schema": "holdfast.kubectl-plan/v1", "node": self.node, "stale": stale, "plan": status.plan,
+        });
         if !screen.object(&answer)? {
             plan(&self.node, status.plan.as_ref(), screen)?;
         }
-        Ok(if status.plan.is_some() { DIFFERS } else { IN_SYNC })
+        Ok(if status.plan.is_some() || stale { DIFFERS } else { IN_SYNC })
     }
 }
 
@@ -58,7 +61,8 @@ pub(super) fn plan(
     screen: &mut Screen<'_>,
 ) -> Result<(), PluginError> {
     let Some(plan) = plan else {
-        return screen.line(&format!("node {node} has the desired config; nothing is planned"));
+        // A node in the mode `observe` has no plan, whatever its config is.
+        return screen.line(&format!("node {node}: Holdfast applies nothing at present"));
     };
     screen.line(&format!("node {node} gets the MachineConfig {}", plan.config))?;
     for (number, action) in plan.actions.iter().enumerate() {
@@ -75,9 +79,12 @@ pub(super) fn plan(
 impl Diff {
     pub(super) async fn run(&self, access: &Access, screen: &mut Screen<'_>) -> Result<u8, PluginError> {
         let status = status_of(access, &self.node).await?;
+        let stale = is_stale(access, &self.node, screen).await?;
         let answer = json!({
             "schema": "holdfast.kubectl-diff/v1",
             "node": self.node,
+            "stale": stale,
+            "observedAt": status.observed_at,
             "state": status.state,
             "count": status.count,
             "drifts": status.drifts,
@@ -90,8 +97,8 @@ impl Diff {
         if !screen.object(&answer)? {
             diff(&self.node, &status, Timestamp::now(), screen)?;
         }
-        let is_whole = status.count == 0 && status.state == crate::api::DriftState::InSync;
-        Ok(if is_whole { IN_SYNC } else { DIFFERS })
+        let is_in_sync = status.count == 0 && status.state == DriftState::InSync && !stale;
+        Ok(if is_in_sync { IN_SYNC } else { DIFFERS })
     }
 }
 
@@ -106,7 +113,10 @@ pub(super) fn diff(
         time.and_then(|time| time.parse().ok()).map(|time| age(time, now)).unwrap_or_default()
     };
     if status.drifts.is_empty() {
-        screen.line(&format!("node {node}: {:?}, nothing differs", status.state))?;
+        screen.line(&match status.state {
+            DriftState::InSync if status.count == 0 => format!("node {node}: InSync, nothing differs"),
+            state => format!("node {node}: {state:?}, and the report names nothing that differs"),
+        })?;
     } else {
         let rows: Vec<[String; 6]> = status
             .drifts

@@ -4,7 +4,7 @@
 //! believed.
 
 use super::access::Access;
-use super::error::PluginError;
+use super::error::{NOT_FOUND, PluginError};
 use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
 use crate::api::{DriftReport, DriftState, ReportedConfig};
@@ -84,7 +84,15 @@ pub(super) async fn run(access: &Access, screen: &mut Screen<'_>) -> Result<u8, 
     if !screen.object(&StatusAnswer { schema: SCHEMA, nodes: &rows })? {
         table(&rows, Timestamp::now(), screen)?;
     }
-    let is_in_sync = rows.iter().all(|row| row.state == NodeState::InSync);
+    if rows.is_empty() {
+        screen.note("No node has a DriftReport, so the state of no node is known.")?;
+    } else if leases.items.is_empty() {
+        screen.note(&format!(
+            "The namespace {} has no Lease of a reporter; if Holdfast's pods are in another one, name it by -n.",
+            access.namespace
+        ))?;
+    }
+    let is_in_sync = !rows.is_empty() && rows.iter().all(|row| row.state == NodeState::InSync);
     Ok(if is_in_sync { IN_SYNC } else { DIFFERS })
 }
 
@@ -104,10 +112,7 @@ pub(super) fn rows(
         .into_iter()
         .map(|node| {
             let status = reports.get(&node).and_then(|report| report.status.as_ref());
-            let lease = leases.get(&node).and_then(|lease| lease.spec.as_ref());
-            let seen = lease.and_then(|lease| lease.renew_time.as_ref()).map(|time| time.0);
-            let limit = lease.and_then(|lease| lease.lease_duration_seconds).unwrap_or(SILENT_SECONDS);
-            let is_silent = seen.is_none_or(|seen| now.duration_since(seen).as_secs() > limit.into());
+            let (seen, is_silent) = silence(leases.get(&node).copied(), now);
             let state = match status.map(|status| status.state) {
                 None => NodeState::NoReport,
                 Some(_) if is_silent => NodeState::Stale,
@@ -132,6 +137,39 @@ pub(super) fn rows(
             }
         })
         .collect()
+}
+
+/// When the reporter with this Lease was alive for certain, and whether it is silent.
+fn silence(lease: Option<&Lease>, now: Timestamp) -> (Option<Timestamp>, bool) {
+    let lease = lease.and_then(|lease| lease.spec.as_ref());
+    let seen = lease.and_then(|lease| lease.renew_time.as_ref()).map(|time| time.0);
+    let limit = lease.and_then(|lease| lease.lease_duration_seconds).unwrap_or(SILENT_SECONDS);
+    (seen, seen.is_none_or(|seen| now.duration_since(seen).as_secs() > limit.into()))
+}
+
+/// Whether the reporter of a node is silent, so that its report may be out of date. Notes it.
+pub(super) async fn is_stale(
+    access: &Access,
+    node: &str,
+    screen: &mut Screen<'_>,
+) -> Result<bool, PluginError> {
+    let leases: Api<Lease> = Api::namespaced(access.client.clone(), &access.namespace);
+    let found = match leases.get(node).await {
+        Ok(lease) => Some(lease),
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => None,
+        Err(error) => return Err(PluginError::request("the Lease of the reporter", INSTALL, error)),
+    };
+    let now = Timestamp::now();
+    let (seen, is_silent) = silence(found.as_ref(), now);
+    if is_silent {
+        let since = seen.map_or_else(
+            || format!("has no Lease in the namespace {}", access.namespace),
+            |seen| format!("has been silent for {}", age(seen, now)),
+        );
+        screen
+            .note(&format!("note: the reporter of node {node} {since}, so its report may be out of date"))?;
+    }
+    Ok(is_silent)
 }
 
 /// Prints the rows.

@@ -30,7 +30,10 @@ fn now() -> Timestamp {
 }
 
 /// What a command prints, in a format.
-fn printed(format: OutputFormat, act: impl FnOnce(&mut Screen<'_>) -> Result<(), PluginError>) -> String {
+pub(super) fn printed(
+    format: OutputFormat,
+    act: impl FnOnce(&mut Screen<'_>) -> Result<(), PluginError>,
+) -> String {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let mut screen = Screen::new(&mut out, &mut notes);
     screen.set_format(format);
@@ -43,7 +46,7 @@ fn list<T: serde::de::DeserializeOwned + Clone>(items: &Value) -> ObjectList<T> 
         .unwrap()
 }
 
-fn report(node: &str, state: DriftState, path: Option<&str>) -> DriftReport {
+pub(super) fn report(node: &str, state: DriftState, path: Option<&str>) -> DriftReport {
     let mut report = DriftReport::new(node, DriftReportSpec {});
     report.status = Some(DriftReportStatus {
         state,
@@ -58,7 +61,7 @@ fn report(node: &str, state: DriftState, path: Option<&str>) -> DriftReport {
     report
 }
 
-fn lease(node: &str, renewed: &str) -> Value {
+pub(super) fn lease(node: &str, renewed: &str) -> Value {
     json!({"metadata": {"name": node}, "spec": {"renewTime": renewed, "leaseDurationSeconds": 300}})
 }
 
@@ -130,7 +133,7 @@ workloads leave the node, no reboot
 ";
     assert_eq!(shown, expected);
     let shown = printed(OutputFormat::Table, |screen| plan("n1", None, screen));
-    assert_eq!(shown, "node n1 has the desired config; nothing is planned\n");
+    assert_eq!(shown, "node n1: Holdfast applies nothing at present\n");
 }
 
 #[test]
@@ -360,7 +363,16 @@ fn options_stand_before_or_after_the_command_and_a_missing_argument_is_an_error(
     ] {
         Plugin::try_parse_from(line.split(' ')).unwrap();
     }
-    for line in ["holdfast", "holdfast who n1", "holdfast plan", "holdfast status -o xml"] {
-        Plugin::try_parse_from(line.split(' ')).unwrap_err();
+    for line in [
+        "holdfast",
+        "holdfast who n1",
+        "holdfast plan",
+        "holdfast status -o xml",
+        // No entry of the log has such a path, so the answer would be that nobody changed it.
+        "holdfast who n1 etc/x",
+        "holdfast explain n1 /etc/../x",
+    ] {
+        let error = Plugin::try_parse_from(line.split(' ')).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
     }
 }

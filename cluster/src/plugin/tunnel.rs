@@ -14,7 +14,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{ListParams, Portforwarder};
 use kube::{Api, ResourceExt as _};
 use sensor_model::socket::{PREFER, RECORDS_BYTES, STATUS_BYTES, SocketError, prefer_wait};
@@ -59,8 +59,9 @@ impl<'a> NodePages<'a> {
         let here = ListParams::default().labels(PODS).fields(&format!("spec.nodeName={node}"));
         let found = pods.list(&here).await;
         let found = found.map_err(|error| PluginError::request("the pods of Holdfast", INSTALL, error))?;
-        let pod = found.iter().find(|pod| is_running_reporter(pod)).ok_or_else(|| {
-            PluginError::NoReporter { node: node.to_owned(), namespace: access.namespace.clone() }
+        let pod = reporter_of(found.items).ok_or_else(|| PluginError::NoReporter {
+            node: node.to_owned(),
+            namespace: access.namespace.clone(),
         })?;
         let authorization = access.authorization().await?;
         Ok(Self { access, node, pod: pod.name_any(), authorization, connection: None })
@@ -68,10 +69,8 @@ impl<'a> NodePages<'a> {
 
     /// The answer to a request, which the reporter may delay by `wait` until there is news.
     pub(super) async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError> {
-        let failed = |reason: &dyn std::fmt::Display| PluginError::Tunnel {
-            node: self.node.to_owned(),
-            reason: reason.to_string(),
-        };
+        let opened = self.connection.take().filter(|open| !open.sender.is_closed());
+        let failed = |reason: &dyn std::fmt::Display| self.failed(reason);
         let request = Request::get(target)
             .header(HOST, NAME)
             .header(AUTHORIZATION, self.authorization.clone())
@@ -79,9 +78,9 @@ impl<'a> NodePages<'a> {
             .body(Full::default())
             .map_err(|error| failed(&error))?;
         // The reporter ends connections after ten minutes.
-        let mut connection = match self.connection.take().filter(|open| !open.sender.is_closed()) {
+        let mut connection = match opened {
             Some(open) => open,
-            None => timeout(TIMEOUT, self.connect()).await.map_err(|error| failed(&error))??,
+            None => timeout(TIMEOUT, self.connect()).await.map_err(|_| failed(&silence(TIMEOUT)))??,
         };
         let answer = async {
             let response = connection.sender.send_request(request).await.map_err(|error| failed(&error))?;
@@ -89,23 +88,32 @@ impl<'a> NodePages<'a> {
             let body = Limited::new(body, ANSWER_BYTES).collect().await;
             Ok::<_, PluginError>((head.status, body.map_err(|error| failed(&error))?.to_bytes()))
         };
-        let (status, body) = timeout(wait + TIMEOUT, answer).await.map_err(|error| failed(&error))??;
+        let time = wait + TIMEOUT;
+        let (status, body) = timeout(time, answer).await.map_err(|_| failed(&silence(time)))??;
+        let answer = if status == StatusCode::OK {
+            Ok(Ok(body))
+        } else {
+            // Errors of the reporter itself have reasons that the sensor does not have.
+            match serde_json::from_slice::<SocketError>(&body) {
+                Ok(error) => Ok(Err(error)),
+                Err(_) => Err(failed(&refusal(status, &body))),
+            }
+        };
         self.connection = Some(connection);
-        if status == StatusCode::OK {
-            return Ok(Ok(body));
-        }
-        // Errors of the reporter itself have reasons that the sensor does not have.
-        match serde_json::from_slice::<SocketError>(&body) {
-            Ok(error) => Ok(Err(error)),
-            Err(_) => Err(failed(&refusal(status, &body))),
+        answer
+    }
+
+    fn failed(&self, reason: &dyn std::fmt::Display) -> PluginError {
+        PluginError::Tunnel {
+            node: self.node.to_owned(),
+            reason: reason.to_string(),
+            namespace: self.access.namespace.clone(),
+            pod: self.pod.clone(),
         }
     }
 
     async fn connect(&self) -> Result<Connection, PluginError> {
-        let failed = |reason: &dyn std::fmt::Display| PluginError::Tunnel {
-            node: self.node.to_owned(),
-            reason: reason.to_string(),
-        };
+        let failed = |reason: &dyn std::fmt::Display| self.failed(reason);
         let pods: Api<Pod> = Api::namespaced(self.access.client.clone(), &self.access.namespace);
         let object = format!("pods/portforward of {}/{}", self.access.namespace, self.pod);
         let mut forwarded = pods.portforward(&self.pod, &[SECURE_PORT]).await.map_err(|error| {
@@ -124,13 +132,27 @@ impl<'a> NodePages<'a> {
     }
 }
 
+/// The pod whose reporter answers for the node. During an update of the `DaemonSet` there may be two: the one that is ready is asked, and of
+/// those the newer one.
+pub(super) fn reporter_of(pods: Vec<Pod>) -> Option<Pod> {
+    let is_ready = |pod: &Pod| reporter_status(pod).is_some_and(|status| status.ready);
+    let running = pods.into_iter().filter(is_running_reporter);
+    running.max_by_key(|pod| (is_ready(pod), pod.creation_timestamp().map(|time| time.0)))
+}
+
+fn reporter_status(pod: &Pod) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == REPORTER)
+}
+
 fn is_running_reporter(pod: &Pod) -> bool {
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let mut statuses = statuses.into_iter().flatten();
-    let is_running = statuses.any(|status| {
-        status.name == REPORTER && status.state.as_ref().is_some_and(|state| state.running.is_some())
-    });
-    is_running && pod.metadata.deletion_timestamp.is_none()
+    let state = reporter_status(pod).and_then(|status| status.state.as_ref());
+    state.is_some_and(|state| state.running.is_some()) && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Why there is no answer after a time.
+fn silence(time: Duration) -> String {
+    format!("no answer in {} seconds", time.as_secs())
 }
 
 /// What a refusal of the reporter says.

@@ -142,7 +142,7 @@ fn kubectl_holdfast_shows_nodes_to_those_who_have_the_right_and_names_the_role_t
     let diff = plugin(&cluster, folder.path(), &reader, &["diff", "n1"]);
     assert!(diff.code == 1 && diff.out.contains("99-worker"), "{}{}", diff.out, diff.err);
     let plan = plugin(&cluster, folder.path(), &reader, &["plan", "n1"]);
-    assert!(plan.code == 0 && plan.out.contains("nothing is planned"), "{}{}", plan.out, plan.err);
+    assert!(plan.code == 0 && plan.out.contains("applies nothing at present"), "{}{}", plan.out, plan.err);
     let missing = plugin(&cluster, folder.path(), &reader, &["diff", "n2"]);
     assert!(missing.code == 3 && missing.err.contains("DriftReport n2 does not exist"), "{}", missing.err);
     let silent = plugin(&cluster, folder.path(), &reader, &["who", "n1", "/etc/chrony.conf"]);
