@@ -46,6 +46,8 @@ use tokio::runtime::Runtime;
 /// The traits of this room, as other rooms implement them.
 pub struct Services {
     /// Takes what the loop reports.
+    /// Removes or limits what a daemon in another mode left. It runs once no other daemon does.
+    pub settle_mode: Box<dyn FnOnce()>,
     pub reports: Box<dyn Reports>,
     /// Reads and recovers applies on this host.
     pub applies: Box<dyn Applies>,
@@ -87,12 +89,13 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
     let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::of_watched());
+    let Services { settle_mode, mut reports, applies, mut write_back, mut revert_orders } = services;
+    settle_mode();
     let observer = Arc::new(observer);
     // The processes that read the configs have fewer capabilities than this one has now.
     options.inputs.root_image = observer.root_image_handle();
     options.inputs.device_tables = observer.device_tables();
     let runtime = self::runtime()?;
-    let Services { mut reports, applies, mut write_back, mut revert_orders } = services;
     let apply_tracker = ApplyTracker::new(applies);
     let (holdfast_writers, mut signals) = runtime.block_on(async {
         let signals = Signals::new().map_err(|source| AgentError::io("receive signals", source))?;

@@ -76,7 +76,9 @@ pub use host_apply::{ApplyConfigs, HostApply, HostApplyError, HostApplyOptions, 
 pub use host_run::{HostRunEnd, NO_DRAIN};
 pub use interrupts::Interrupts;
 pub use operator::OperatorDaemon;
-pub use orders::{NodeOrders, NodePolicies, NodeReverts, RevertHost, plan_order, run_order, run_reverts};
+pub use orders::{
+    ModeFiles, NodeOrders, NodePolicies, NodeReverts, RevertHost, plan_order, run_order, run_reverts,
+};
 pub use os_update::foreseen;
 pub use plan_contents::{ChangedContent, ContentDigest, ContentSides, HiddenBecause, PlanContents};
 pub use preview::{PlanError, PlanReport, Preview, PreviewRequest, preview};

@@ -3,7 +3,9 @@
 use super::exit::BadInput;
 use crate::agent::ordered_reverts::RevertOrders;
 use crate::agent::{AgentOptions, Enrolment, Services, enrol, run};
-use crate::apply::{NodeOrders, NodePolicies, NodeReverts, RevertHost, agent_view::AgentView, waits_or_none};
+use crate::apply::{
+    ModeFiles, NodeOrders, NodePolicies, NodeReverts, RevertHost, agent_view::AgentView, waits_or_none,
+};
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
 use crate::desired::{DaemonInputs, NamedSources};
@@ -165,6 +167,8 @@ impl AgentCommand {
             configs: (mode == Mode::Manage)
                 .then(|| Arc::new(NodeOrders::new(&inputs.root, &inputs.state)) as Arc<dyn ConfigOrders>),
         };
+        let mode_files =
+            ModeFiles::new(&inputs, with_cluster_policies.then_some(limits), mode == Mode::Manage);
         let own = [Some(self.log.clone()), Some(self.run.clone()), std::env::current_exe().ok()];
         let own: Vec<PathBuf> = own.into_iter().flatten().collect();
         let revert_orders = (mode == Mode::Manage).then(|| {
@@ -201,6 +205,7 @@ impl AgentCommand {
             return Ok(super::exit::IN_SYNC);
         }
         let services = Services {
+            settle_mode: Box::new(move || mode_files.settle()),
             reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(metrics()?))),
             applies: Box::new(AgentView::new(&options.inputs.root, &options.inputs.state)),
             write_back: Box::new(Reverter::new(&options.inputs.root, &options.inputs.state, own)),

@@ -66,18 +66,35 @@ fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
     let arguments = |state: &str, run: &str| {
         let more = ["--config", &at("config"), "--host-root", &at("root"), "--log", &at("log"), "--no-pins"];
         let own = ["--state", &at(state), "--run", &at(run), "--listen", "none"];
-        ["agent", "--standalone"].iter().chain(&more).chain(&own).map(ToString::to_string).collect::<Vec<_>>()
+        more.iter().chain(&own).map(ToString::to_string).collect::<Vec<_>>()
     };
     let directory = world.at("state");
     std::fs::create_dir_all(directory.join("apply")).unwrap();
     let socket = UnixListener::bind(directory.join("apply/daemon.sock")).unwrap();
     let lock = File::create(directory.join("agent.lock")).unwrap();
     let _lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).unwrap();
-    for (state, run) in [("state", "run"), ("other", "state")] {
-        let arguments = arguments(state, run);
+    // What the first one has from a cluster belongs to another mode than that of the second.
+    let rule = r#"{"path": "/etc/x", "action": "deny"}"#;
+    let policies = format!(
+        r#"{{"kind": "DriftPolicyList", "apiVersion": "holdfast.dev/v1alpha1", "items": [{{"apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "DriftPolicy", "metadata": {{"name": "one"}}, "spec": {{"rules": [{rule}]}}}}]}}"#
+    );
+    let left = [("state/cluster-policies.json", &*policies), ("state/order/ordered/name.json", "{}")];
+    for (path, text) in left {
+        world.write(path, text);
+    }
+    let modes = [&["--standalone"][..], &["--mode", "observe"]];
+    let each = modes.into_iter().flat_map(|mode| [(mode, "state", "run"), (mode, "other", "state")]);
+    for (mode, state, run) in each {
+        let mut all = vec!["agent".to_owned()];
+        all.extend(mode.iter().map(ToString::to_string));
+        let arguments = [all, arguments(state, run)].concat();
         let result = world.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let holder = format!("process {}", std::process::id());
         assert!(result.code == 3 && result.err.contains(&holder), "{}", result.golden());
+    }
+    for (path, text) in left {
+        assert_eq!(fs::read_to_string(world.at(path)).unwrap(), text, "{path}");
     }
     UnixStream::connect(directory.join("apply/daemon.sock")).expect("the first daemon's socket is there");
     drop(socket);

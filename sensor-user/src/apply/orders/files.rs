@@ -28,6 +28,20 @@ const DISRUPTION: &str = "disruption.yaml";
 /// The file with an [`OrderName`].
 const NAME: &str = "name.json";
 
+/// What orders leave: the configs with their names, and the files beside them.
+const ORDERS: [&str; 10] = [
+    "ordered/name.json",
+    "ordered",
+    "planned",
+    "new",
+    "end.json",
+    "end.json.new",
+    "line",
+    "line.new",
+    "starts.json",
+    "starts.json.new",
+];
+
 /// Which config it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OrderName {
@@ -163,6 +177,16 @@ impl OrderDirectory {
         self.rename("planned", "ordered")?;
         // They belong to the order before. An end that a crash leaves here is that of the same config, or of no order.
         ["end.json", "line", "starts.json"].iter().try_for_each(|name| remove(&self.path.join(name)))
+    }
+
+    /// Whether there is a config, or what belongs to an order.
+    pub(super) fn has_orders(&self) -> bool {
+        ORDERS.iter().any(|name| self.path.join(name).symlink_metadata().is_ok())
+    }
+
+    /// Removes all configs and what belongs to orders. The newest order comes first: what a crash leaves is no order.
+    pub(super) fn remove_orders(&self) -> io::Result<()> {
+        ORDERS.iter().try_for_each(|name| remove(&self.path.join(name)))
     }
 
     /// The config that is applied, or was applied last.

@@ -9,6 +9,7 @@
 
 mod boot;
 mod files;
+mod mode_files;
 mod policies;
 mod revert_files;
 mod revert_run;
@@ -16,6 +17,7 @@ mod reverts;
 mod run;
 mod unit;
 
+pub use mode_files::ModeFiles;
 pub use policies::NodePolicies;
 pub use revert_run::{RevertHost, run_reverts};
 pub use reverts::NodeReverts;

@@ -6,15 +6,14 @@
 
 use super::{files, refusal};
 use crate::{
-    bounded,
     desired::{Inputs, cluster_policies, drift_policies, read},
     report::socket::PolicyOrders,
 };
 use sensor_model::{
     drift_policy::{ActionLimits, DriftPolicyFile},
     socket::{
-        CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES, SocketError, SocketErrorReason,
-        TAKEN_POLICIES_SCHEMA, TakenPolicies,
+        CLUSTER_POLICIES, ClusterPolicies, SocketError, SocketErrorReason, TAKEN_POLICIES_SCHEMA,
+        TakenPolicies,
     },
 };
 use std::{
@@ -35,30 +34,14 @@ pub struct NodePolicies {
 }
 
 impl NodePolicies {
-    /// For the node with these inputs. The policies that it has already get the limits.
+    /// For the node with these inputs. It changes nothing yet: [`super::ModeFiles`] limits the policies that the node has already.
     pub fn new(inputs: &Inputs, limits: ActionLimits) -> Self {
-        let new = Self {
+        Self {
             file: cluster_policies(&inputs.state),
             of_node: inputs.policies.clone(),
             limits,
             working: Mutex::new(()),
-        };
-        if let Err(error) = new.limit_kept() {
-            tracing::error!(%error, path = %new.file.display(), "Cannot read the policies of the cluster that this node has: the next ones replace them.");
         }
-        new
-    }
-
-    /// A daemon in another mode may have taken them.
-    fn limit_kept(&self) -> io::Result<()> {
-        let kept = match bounded::read(&self.file, 2 * POLICIES_BYTES as u64) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            kept => kept?,
-        };
-        let list: serde_json::Value = serde_json::from_slice(&kept)?;
-        let items = list["items"].as_array().cloned().unwrap_or_default();
-        let (list, limited) = self.limits.list(&items);
-        if limited.is_empty() { Ok(()) } else { files::replace(&self.file, &serde_json::to_vec(&list)?) }
     }
 
     /// Whether the policies can be used, alone and with those of the node.
@@ -113,6 +96,7 @@ impl PolicyOrders for NodePolicies {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ModeFiles;
     use super::*;
     use crate::desired::{DaemonInputs, NamedSources};
     use sensor_model::drift_policy::DriftAction;
@@ -200,6 +184,8 @@ mod tests {
             .unwrap();
         assert_eq!(action(&inputs, "/etc/b"), DriftAction::Deny);
         let observing = NodePolicies::new(&inputs, ActionLimits::OBSERVE);
+        assert_eq!(action(&inputs, "/etc/b"), DriftAction::Deny, "the daemon that took it may still run");
+        ModeFiles::new(&inputs, Some(ActionLimits::OBSERVE), false).settle();
         assert_eq!(action(&inputs, "/etc/b"), DriftAction::Degrade);
         let taken = take(&observing, &[policy("one", 1, "/etc/b", "ignore")]).unwrap();
         assert_eq!((&*taken.limited[0].policy, taken.limited[0].rules), ("one", 1));
