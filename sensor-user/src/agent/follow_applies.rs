@@ -10,7 +10,7 @@ use super::holdfast_writers::{WriterRefusal, WriterUpdate};
 use super::reports::{AgentReport, BackendName};
 use super::run_end::RunEnd;
 use super::state::Agent;
-use super::writer_protocol::{self, DaemonAnswer, WriterAnnouncement};
+use super::writer_protocol::{DaemonAnswer, WriterAnnouncement};
 use crate::clock::rfc3339;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
 use crate::kernel::hooks::When;
@@ -130,10 +130,8 @@ impl Agent {
     }
 
     /// Whether the daemon expects all things of these digests.
-    fn expects(&self, digests: &[String]) -> bool {
-        let expectations = self.verdicts.desired.expectations.iter();
-        let ours: HashSet<String> = expectations.map(writer_protocol::digest).collect();
-        digests.iter().all(|digest| ours.contains(digest))
+    fn expects(&mut self, digests: &[String]) -> bool {
+        self.expected_digests.have_all(&self.verdicts.desired.expectations, digests)
     }
 
     /// Watches the things that only the new config declares, and the other paths of the journal.

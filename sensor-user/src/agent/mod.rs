@@ -46,7 +46,7 @@
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
 //! - executions: `executions`, `unknown_executions`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
-//! - applies: `writer_protocol`, `overwritten`
+//! - applies: `writer_protocol`, `expected_digests`, `overwritten`
 //! - verification: `kernel_programs`, `foreign`, `workers`
 
 mod actors;
@@ -68,6 +68,7 @@ mod enrolment;
 mod episode;
 mod error;
 mod executions;
+mod expected_digests;
 mod follow_applies;
 mod foreign;
 mod glob_names;

@@ -12,6 +12,7 @@ use super::changes::Changes;
 use super::denials::DenialRecorder;
 use super::deny_rules::DenyRules;
 use super::error::AgentError;
+use super::expected_digests::ExpectedDigests;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::intake::Intake;
@@ -45,9 +46,9 @@ use tokio::runtime::Runtime;
 
 /// The traits of this room, as other rooms implement them.
 pub struct Services {
-    /// Takes what the loop reports.
     /// Removes or limits what a daemon in another mode left. It runs once no other daemon does.
     pub settle_mode: Box<dyn FnOnce()>,
+    /// Takes what the loop reports.
     pub reports: Box<dyn Reports>,
     /// Reads and recovers applies on this host.
     pub applies: Box<dyn Applies>,
@@ -88,9 +89,9 @@ pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentErr
     }
     // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
-    let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::of_watched());
     let Services { settle_mode, mut reports, applies, mut write_back, mut revert_orders } = services;
     settle_mode();
+    let observer = Observer::guarded(&options.inputs.root)?.with_sealed(SealedContents::of_watched());
     let observer = Arc::new(observer);
     // The processes that read the configs have fewer capabilities than this one has now.
     options.inputs.root_image = observer.root_image_handle();
@@ -357,6 +358,7 @@ impl AgentRun {
             denials: DenialRecorder::new(rules, budgets, kernel_counts),
             verdicts: Verdicts::new(Arc::clone(clock), environment.boot_id.clone(), desired, reports),
             holdfast_writers,
+            expected_digests: ExpectedDigests::default(),
             apply_tracker,
             write_back,
             revert_orders,

@@ -6,6 +6,7 @@
 use super::apply_tracker::ApplyTracker;
 use super::blindness::Blindness;
 use super::denials::DenialRecorder;
+use super::expected_digests::ExpectedDigests;
 use super::glob_names::GlobNames;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
@@ -38,6 +39,8 @@ pub(super) struct Agent {
     pub(super) verdicts: Verdicts,
     /// Other processes of Holdfast that write managed paths.
     pub(super) holdfast_writers: HoldfastWriters,
+    /// The digests of what this run expects.
+    pub(super) expected_digests: ExpectedDigests,
     /// The applies of configs on this host.
     pub(super) apply_tracker: ApplyTracker,
     /// The process that makes the index of the booted commit.
