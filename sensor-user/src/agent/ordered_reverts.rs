@@ -41,8 +41,9 @@ pub trait RevertOrders {
     /// Whether an order is under way, so that the next one has to wait.
     fn is_under_way(&self) -> bool;
 
-    /// Orders these things to be written back.
-    fn begin(&mut self, things: Vec<OrderedRevert>);
+    /// Orders these things to be written back. `last_usable`: the daemon uses the last usable configs and policies, because those that
+    /// its options name cannot be used.
+    fn begin(&mut self, things: Vec<OrderedRevert>, last_usable: bool);
 
     /// The results of the order that is under way, each time once, when it is over.
     fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<Vec<RevertResult>>;

@@ -66,7 +66,7 @@ impl Agent {
             self.record_attempt(Some(thing), attempt, &result);
         }
         if let Some(orders) = self.revert_orders.as_mut().filter(|_| !ordered.is_empty()) {
-            orders.begin(ordered);
+            orders.begin(ordered, self.options.inputs.is_replaced());
         }
     }
 

@@ -22,13 +22,7 @@ pub fn start(
     inputs.restore();
     let is_applied = inputs.source.generation().is_some();
     let kept = last_usable::directory(&inputs.state);
-    let fallback = match last_usable::configs(&kept) {
-        Some(_) if is_applied => Some(inputs.source.clone()),
-        Some(files) if !files.is_empty() => {
-            Some(StateSource::MachineConfigs(MachineConfigs::LastUsable(files)))
-        }
-        _ => None,
-    };
+    let fallback = last_usable_source(inputs);
     let refused = match reader_process::load(inputs, host) {
         Ok(desired) if desired.nothing && !inputs.allow_empty && !is_applied && fallback.is_some() => {
             DesiredError::DeclaresNothing
@@ -37,9 +31,7 @@ pub fn start(
         Err(error) => error,
     };
     let Some(fallback) = fallback else { return Err(refused) };
-    let source = std::mem::replace(&mut inputs.source, fallback);
-    let policies = std::mem::replace(&mut inputs.policies, last_usable::policies(&kept));
-    inputs.replaced = Some((source, policies));
+    replace(inputs, fallback);
     match reader_process::load(inputs, host) {
         Ok(desired) => {
             tracing::error!(
@@ -54,4 +46,30 @@ pub fn start(
             Err(refused)
         }
     }
+}
+
+impl Inputs {
+    /// Names the last usable files in place of the named source and policies, for a process of a daemon that uses them. Gives whether
+    /// there are any.
+    pub fn use_last_usable(&mut self) -> bool {
+        self.restore();
+        let fallback = last_usable_source(self);
+        fallback.map(|fallback| replace(self, fallback)).is_some()
+    }
+}
+
+/// The source that replaces the named one. The store of applies keeps applied configs itself.
+fn last_usable_source(inputs: &Inputs) -> Option<StateSource> {
+    match last_usable::configs(&last_usable::directory(&inputs.state))? {
+        _ if inputs.source.generation().is_some() => Some(inputs.source.clone()),
+        files if !files.is_empty() => Some(StateSource::MachineConfigs(MachineConfigs::LastUsable(files))),
+        _ => None,
+    }
+}
+
+fn replace(inputs: &mut Inputs, fallback: StateSource) {
+    let policies = last_usable::policies(&last_usable::directory(&inputs.state));
+    let source = std::mem::replace(&mut inputs.source, fallback);
+    let policies = std::mem::replace(&mut inputs.policies, policies);
+    inputs.replaced = Some((source, policies));
 }

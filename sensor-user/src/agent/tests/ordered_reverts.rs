@@ -13,6 +13,8 @@ struct Process {
     /// The orders so far.
     orders: Vec<Vec<OrderedRevert>>,
     is_under_way: bool,
+    /// Whether the newest order is to use the last usable configs.
+    last_usable: bool,
     recovered: usize,
     over: Option<Vec<RevertResult>>,
 }
@@ -29,11 +31,12 @@ impl RevertOrders for PlayedReverts {
         self.0.borrow().is_under_way
     }
 
-    fn begin(&mut self, things: Vec<OrderedRevert>) {
+    fn begin(&mut self, things: Vec<OrderedRevert>, last_usable: bool) {
         let mut process = self.0.borrow_mut();
         assert!(!process.is_under_way, "two orders at once");
         process.is_under_way = true;
         process.orders.push(things);
+        process.last_usable = last_usable;
     }
 
     fn poll_over(&mut self, _: &mut Context<'_>) -> Poll<Vec<RevertResult>> {
@@ -105,6 +108,19 @@ async fn a_drifted_thing_is_ordered_with_its_actors_and_its_result_is_recorded()
     assert_eq!(record.operation.as_deref(), Some("revert"));
     assert!(record.before.is_some() && !record.detail.contains_key("error"), "{record:?}");
     assert_eq!(reverts.orders(), 1, "the thing is as declared");
+}
+
+#[tokio::test]
+async fn an_order_names_the_last_usable_configs_while_the_daemon_uses_them() {
+    for last_usable in [false, true] {
+        let (node, reverts) = node("revert");
+        let mut daemon = node.begin(None).await;
+        let inputs = &mut daemon.agent.options.inputs;
+        inputs.replaced = last_usable.then(|| (inputs.source.clone(), inputs.policies.clone()));
+        node.write("forbidden\n");
+        node.changed(&mut daemon, &file(), Some(mallory())).await;
+        assert_eq!((reverts.orders(), reverts.0.borrow().last_usable), (1, last_usable));
+    }
 }
 
 #[tokio::test]

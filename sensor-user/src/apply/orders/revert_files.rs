@@ -28,6 +28,9 @@ const BYTES: u64 = 64 << 20;
 pub(super) struct RevertRequest {
     /// The time of the order. The results have the same.
     pub(super) id: String,
+    /// The daemon uses the last usable configs and policies, so the process has to use them too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) last_usable: bool,
     /// The things.
     pub(super) things: Vec<OrderedRevert>,
 }

@@ -105,14 +105,14 @@ pub async fn run_reverts(host: &RevertHost) -> io::Result<bool> {
     let Some(request) = files.request()? else {
         return Err(io::Error::new(io::ErrorKind::NotFound, NO_REQUEST));
     };
-    let RevertRequest { id, things: ordered } = request;
+    let RevertRequest { id, last_usable, things: ordered } = request;
     let mut results = RevertedThings { id, things: Vec::new() };
     // After each thing, so that a process that is ended early leaves the results of what it wrote.
     let mut keep = |result: RevertedThing| {
         results.things.push(result);
         files.set_results(&results)
     };
-    if let Err(error) = revert(&ordered, host, &mut keep).await {
+    if let Err(error) = revert(&ordered, host, last_usable, &mut keep).await {
         tracing::error!(%error, "Cannot write back what drifted.");
         let left = ordered
             .iter()
@@ -129,6 +129,7 @@ pub async fn run_reverts(host: &RevertHost) -> io::Result<bool> {
 async fn revert(
     things: &[OrderedRevert],
     host: &RevertHost,
+    last_usable: bool,
     keep: &mut dyn FnMut(RevertedThing) -> io::Result<()>,
 ) -> Result<(), RevertRunError> {
     let (root, state) = (&host.sources.root, host.sources.state());
@@ -143,7 +144,7 @@ async fn revert(
     })?;
     // As in the daemon, a rule writes to no file system whose server may hang.
     let observer = Arc::new(Observer::guarded(root)?);
-    let whole = desired::load_with_config(&inputs(&host.sources)?, &*observer)?;
+    let whole = desired::load_with_config(&inputs(&host.sources, last_usable)?, &*observer)?;
     let mut due = Vec::new();
     for ordered in things {
         match under_revert(&whole.desired, &ordered.thing) {
@@ -184,7 +185,7 @@ async fn revert(
 }
 
 /// The inputs of a daemon with these options after its start.
-fn inputs(sources: &NamedSources) -> Result<Inputs, UnknownApplied> {
+fn inputs(sources: &NamedSources, last_usable: bool) -> Result<Inputs, UnknownApplied> {
     let options = DaemonInputs { allow_empty: true, with_cluster_policies: true };
     let mut inputs = sources.clone().daemon_inputs(options, waits_or_none);
     inputs.own_process = false;
@@ -192,6 +193,11 @@ fn inputs(sources: &NamedSources) -> Result<Inputs, UnknownApplied> {
     inputs.allow_no_config();
     if let Some(applied) = Store::applied_in(&inputs.state)? {
         inputs.use_applied(applied);
+    }
+    if last_usable && !inputs.use_last_usable() {
+        tracing::warn!(
+            "The daemon uses the last usable configs and policies, and the state directory has none."
+        );
     }
     Ok(inputs)
 }

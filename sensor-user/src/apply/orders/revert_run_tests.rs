@@ -70,15 +70,19 @@ impl Case {
         fs::read_to_string(self.at(path)).unwrap()
     }
 
-    /// Nothing here waits for the clock: the runtime's time passes at once where every task waits for it.
-    fn run(&self) -> io::Result<bool> {
-        let sources = NamedSources {
+    fn sources(&self) -> NamedSources {
+        NamedSources {
             root: self.0.path().to_owned(),
             state: Some(self.state()),
             configs: Vec::new(),
             policies: Vec::new(),
             allow_unknown: false,
-        };
+        }
+    }
+
+    /// Nothing here waits for the clock: the runtime's time passes at once where every task waits for it.
+    fn run(&self) -> io::Result<bool> {
+        let sources = self.sources();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run_reverts(&RevertHost { sources, own: Vec::new() }))
@@ -86,6 +90,11 @@ impl Case {
 
     /// Asks for these things, and gives the results in the order of the answer.
     fn revert(&self, things: &[Thing]) -> Vec<RevertedThing> {
+        self.revert_for(false, things)
+    }
+
+    /// The same for a daemon that uses the last usable configs, or not.
+    fn revert_for(&self, last_usable: bool, things: &[Thing]) -> Vec<RevertedThing> {
         let actors = vec![Actor { pid: 8, ..Actor::default() }];
         let things = things.iter().map(|thing| OrderedRevert {
             thing: thing.clone(),
@@ -93,7 +102,8 @@ impl Case {
             actors: actors.clone(),
         });
         let files = RevertFiles::new(&self.state());
-        files.set_request(&RevertRequest { id: "1".to_owned(), things: things.collect() }).unwrap();
+        let request = RevertRequest { id: "1".to_owned(), last_usable, things: things.collect() };
+        files.set_request(&request).unwrap();
         let is_done = self.run().unwrap();
         let RevertedThings { id, things } = files.results().unwrap().unwrap();
         assert_eq!((id.as_str(), is_done), ("1", things.iter().all(|thing| thing.error.is_none())));
@@ -212,6 +222,28 @@ fn the_config_that_was_applied_last_is_written_and_not_that_of_the_service() {
     store.set_current(1).unwrap();
     assert_eq!(case.revert(&[Thing::file("/etc/file")])[0].error, None);
     assert_eq!(case.read("etc/file"), "applied");
+}
+
+#[test]
+fn a_daemon_with_the_last_usable_configs_and_policies_gets_their_state_written_back() {
+    let case = Case::new(&revert_file());
+    let config = case.at("etc/holdfast/machine-configs/a.ign");
+    for broken in [config.clone(), case.at("etc/holdfast/policies/a.json")] {
+        let usable = case.read(broken.strip_prefix(case.0.path()).unwrap().to_str().unwrap());
+        // A daemon with usable files keeps them.
+        let observer = Observer::guarded(case.0.path()).unwrap();
+        let mut of_daemon = inputs(&case.sources(), false).unwrap();
+        of_daemon.keep = Some(case.state().join("last-config"));
+        desired::load(&of_daemon, &observer).unwrap();
+        fs::write(&broken, "{ a typo").unwrap();
+        fs::write(case.at("etc/file"), "drift").unwrap();
+        let named = case.revert(&[Thing::file("/etc/file")]).remove(0).error.unwrap();
+        assert!(named.contains(broken.file_name().unwrap().to_str().unwrap()), "{named}");
+        assert_eq!(case.read("etc/file"), "drift");
+        let kept = case.revert_for(true, &[Thing::file("/etc/file")]).remove(0);
+        assert_eq!((kept.error, case.read("etc/file")), (None, DECLARED.to_owned()), "{}", broken.display());
+        fs::write(&broken, usable).unwrap();
+    }
 }
 
 #[test]

@@ -134,9 +134,9 @@ impl RevertOrders for NodeReverts {
         self.under_way.is_some()
     }
 
-    fn begin(&mut self, things: Vec<OrderedRevert>) {
+    fn begin(&mut self, things: Vec<OrderedRevert>, last_usable: bool) {
         let id = SystemClock.now().as_nanosecond().to_string();
-        self.work(RevertRequest { id, things }, true);
+        self.work(RevertRequest { id, last_usable, things }, true);
     }
 
     fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<Vec<RevertResult>> {

@@ -46,7 +46,7 @@ async fn a_unit_that_cannot_be_started_gives_each_thing_the_reason_and_leaves_no
     let state = tempfile::tempdir().unwrap();
     let mut reverts = NodeReverts::new(host(played.root.path(), state.path()));
     assert!(!reverts.is_under_way());
-    reverts.begin(vec![ordered("/etc/a"), ordered("/etc/b")]);
+    reverts.begin(vec![ordered("/etc/a"), ordered("/etc/b")], false);
     assert!(reverts.is_under_way(), "the loop does not wait");
     let results = over(&mut reverts).await;
     assert!(!reverts.is_under_way());
@@ -67,7 +67,11 @@ async fn a_new_daemon_takes_the_results_of_the_order_of_an_earlier_one() {
     let played = PlayedHost::new(Plays::Well);
     let state = tempfile::tempdir().unwrap();
     let files = RevertFiles::new(state.path());
-    let request = RevertRequest { id: "1".to_owned(), things: vec![ordered("/etc/a"), ordered("/etc/b")] };
+    let request = RevertRequest {
+        id: "1".to_owned(),
+        last_usable: false,
+        things: vec![ordered("/etc/a"), ordered("/etc/b")],
+    };
     files.set_request(&request).unwrap();
     let mode = fs::metadata(state.path().join("order/revert.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -93,7 +97,7 @@ async fn a_new_daemon_takes_the_results_of_the_order_of_an_earlier_one() {
 fn malformed_files_are_errors_of_the_order_and_no_panic() {
     let state = tempfile::tempdir().unwrap();
     let unit = NodeReverts::new(host(state.path(), state.path())).unit;
-    let request = RevertRequest { id: "1".to_owned(), things: vec![ordered("/etc/a")] };
+    let request = RevertRequest { id: "1".to_owned(), last_usable: false, things: vec![ordered("/etc/a")] };
     for (results, reason) in [
         ("", "cannot read the results"),
         ("[]", "cannot read the results"),
