@@ -71,6 +71,27 @@ pub(in crate::apply) async fn is_active(root: &Path, name: &str) -> Result<bool,
         .build()
         .await?;
     let unit = super::jobs::unit_of(&manager, name).await?;
+    // A unit whose start waits in the queue, such as for the end of the boot, is inactive. The job is read first: it ends after the
+    // state has changed.
+    if unit.job().await?.0 != 0 {
+        return Ok(true);
+    }
     let state = unit.active_state().await?;
     Ok(!matches!(state.as_str(), "inactive" | "failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::actions::tests::played::{PlayedHost, Plays};
+
+    #[tokio::test]
+    async fn a_unit_whose_start_waits_in_the_queue_is_about_to_run() {
+        let host = PlayedHost::new(Plays::Booting);
+        for look in 0..5 {
+            assert!(is_active(host.root.path(), "there.service").await.unwrap(), "look {look}");
+        }
+        let host = PlayedHost::new(Plays::Well);
+        assert!(!is_active(host.root.path(), "there.service").await.unwrap());
+    }
 }
