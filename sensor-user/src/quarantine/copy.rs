@@ -92,8 +92,13 @@ impl<'a> Copy<'a> {
                 sys::symlink(&target, directory, name).map_err(failed("make the copy of a link"))?;
             }
             node => {
-                sys::make_node(directory, name, node, stat.st_rdev)
-                    .map_err(failed("make the copy of a node"))?;
+                sys::make_node(directory, name, node, stat.st_rdev).map_err(|errno| match errno {
+                    // The kernel has the same answer for each of the reasons that the message names.
+                    Errno::EPERM if matches!(node, SFlag::S_IFCHR | SFlag::S_IFBLK) => {
+                        QuarantineError::refused(path, QuarantineRefusal::DeviceNode)
+                    }
+                    errno => failed("make the copy of a node")(errno),
+                })?;
             }
         }
         self.finish(&original, &stat, to)

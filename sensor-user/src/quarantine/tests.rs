@@ -457,3 +457,41 @@ mod crash {
         assert!(calls > 100, "{calls}");
     }
 }
+
+#[test]
+fn a_device_node_that_cannot_be_copied_stays_and_the_error_names_the_capability() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // Capabilities belong to threads.
+    let without = || {
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::MKNOD);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let case = Case::new(false);
+        mkfifo(&case.closed("pipe"), Mode::S_IRUSR).unwrap();
+        assert!(case.take("pipe").unwrap().is_some(), "a pipe needs no capability");
+        fs::remove_dir_all(case.root.join("state/quarantine")).unwrap();
+        let case = Case::at(case.root.clone(), false);
+        make_device(&case.closed("null"));
+        assert!(case.refusal("null").contains("it lacks CAP_MKNOD"));
+        fs::remove_file(case.closed("null")).unwrap();
+        fs::create_dir_all(case.closed("tree/deep")).unwrap();
+        make_device(&case.closed("tree/deep/null"));
+        fs::write(case.closed("tree/file"), "kept").unwrap();
+        let error = case.refusal("tree");
+        assert!(error.starts_with("/etc/closed/tree: ") && error.contains("Nothing was moved"), "{error}");
+    };
+    std::thread::spawn(without).join().unwrap();
+}
+
+/// Makes a device node with the rights of the process, which this thread may have given up.
+fn make_device(path: &Path) {
+    let path = path.to_owned();
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    let given_up = sets;
+    sets.effective.insert(rustix::thread::CapabilitySet::MKNOD);
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 3)).unwrap();
+    rustix::thread::set_capabilities(None, given_up).unwrap();
+}
