@@ -55,6 +55,20 @@ pub enum HostNamespacesError {
         /// The error of the kernel.
         error: io::Error,
     },
+    /// The kernel refused, although the capabilities are there, and a profile of `AppArmor` confines the process.
+    #[error(
+        "cannot enter the host's {namespace} namespace: {error}; AppArmor confines this container by the profile `{profile}`: load \
+         `deploy/apparmor/holdfast-sensor` of this version on the node and name that profile in `securityContext.appArmorProfile`, or \
+         set `appArmorProfile: {{type: Unconfined}}` there"
+    )]
+    AppArmor {
+        /// The namespace.
+        namespace: &'static str,
+        /// The profile.
+        profile: String,
+        /// The error of the kernel.
+        error: io::Error,
+    },
     /// The kernel refused, although the capabilities are there.
     #[error(
         "cannot enter the host's {namespace} namespace: {error}; a security module may refuse it: see \
@@ -123,9 +137,27 @@ fn refused(namespace: &'static str, error: io::Error) -> HostNamespacesError {
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(needed, _)| !has.contains(*needed)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
-        return HostNamespacesError::Refused { namespace, error };
+        return match confining_profile() {
+            Some(profile) => HostNamespacesError::AppArmor { namespace, profile, error },
+            None => HostNamespacesError::Refused { namespace, error },
+        };
     }
     HostNamespacesError::Capabilities { namespace, missing: missing.join(", "), error }
+}
+
+/// The profile of `AppArmor` that refuses what this process may not do; `None` if there is none.
+fn confining_profile() -> Option<String> {
+    // Kernels with several such modules have a directory for each. In the file of all, another module may have its own label.
+    let files = ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"];
+    let text = files.iter().find_map(|file| bounded::read_text(file.as_ref(), PROC_BYTES).ok())?;
+    enforced_profile(&text).map(str::to_owned)
+}
+
+/// The name of the profile in the form of `AppArmor`, `NAME (MODE)`, if the mode refuses anything.
+fn enforced_profile(label: &str) -> Option<&str> {
+    let (name, mode) = label.trim_matches(['\0', '\n']).rsplit_once(" (")?;
+    // Profiles that are stacked may have modes of their own, which `mixed` stands for.
+    matches!(mode, "enforce)" | "kill)" | "mixed)").then_some(name)
 }
 
 /// Whether process 1 is the host's, by the text of `/proc/self/status` and the number of the own process-id namespace.
@@ -169,6 +201,20 @@ mod tests {
         // Tests run in threads.
         let error = enter().unwrap_err();
         assert!(matches!(error, HostNamespacesError::Threads(_) | HostNamespacesError::NoHostPid), "{error}");
+    }
+
+    #[test]
+    fn a_profile_of_app_armor_is_the_reason_only_if_it_refuses_and_a_label_of_selinux_is_none() {
+        assert_eq!(
+            enforced_profile("cri-containerd.apparmor.d (enforce)\n"),
+            Some("cri-containerd.apparmor.d")
+        );
+        assert_eq!(enforced_profile("my (own) profile (kill)\n"), Some("my (own) profile"));
+        for label in
+            ["unconfined\n", "holdfast-sensor (complain)\n", "system_u:system_r:container_t:s0:c1,c2\0", ""]
+        {
+            assert_eq!(enforced_profile(label), None, "{label}");
+        }
     }
 
     #[test]
