@@ -58,6 +58,8 @@ const UNIT: OrderUnit = OrderUnit {
 };
 /// Longest message.
 const MESSAGE_BYTES: usize = 2000;
+/// Longest name of a config: that of an object of the API.
+const NAME_BYTES: usize = 253;
 /// Longest time to plan. A config that takes longer would keep every other request waiting.
 const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 /// How old an answer about the Machine Config Operator's daemon may be.
@@ -254,6 +256,16 @@ impl ConfigOrders for NodeOrders {
             let error = "machine_config: metadata.name: is missing".to_owned();
             return Err(refusal(SocketErrorReason::Refused, error));
         };
+        // It is in each answer and in the daemon's log from now on.
+        if name.is_empty()
+            || name.len() > NAME_BYTES
+            || name.contains(|letter: char| !letter.is_ascii_graphic() || letter == '/')
+        {
+            let error = format!(
+                "machine_config: metadata.name: must be the name of an object of the API: at most {NAME_BYTES} letters, digits, `-` and `.`"
+            );
+            return Err(refusal(SocketErrorReason::Refused, error));
+        }
         let kept = |error: io::Error| {
             tracing::error!(%error, "Cannot keep a config for the reporter.");
             refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
@@ -371,6 +383,19 @@ mod tests {
         orders.directory.accept_new().unwrap();
         orders.directory.order_planned().unwrap();
         name
+    }
+
+    #[test]
+    fn a_config_whose_name_no_object_of_the_api_can_have_is_refused_and_not_kept() {
+        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let orders = NodeOrders::new(root.path(), state.path());
+        for name in ["", "a/b", "../a", "a\nb", "a\u{202e}b", &"a".repeat(254)] {
+            let config = serde_json::json!({ "machine_config": { "metadata": { "name": name } } });
+            let error = orders.plan(config.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.reason, SocketErrorReason::Refused, "{name:?}: {error:?}");
+            assert!(error.error.starts_with("machine_config: metadata.name: must be"), "{error:?}");
+            assert!(!state.path().join("order").exists(), "{name:?}");
+        }
     }
 
     #[test]
