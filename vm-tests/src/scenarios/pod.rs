@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 use super::pod_capabilities::each_is_needed;
@@ -59,6 +60,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("nothing_is_written_back", stays(&mut agent, &files[1]));
     context.check("the_reporter_is_answered", answered(&agent));
     context.check("others_are_refused", refused());
+    context.check("a_container_in_the_group_of_the_reporter_is_refused", in_stolen_group());
     context.check("a_second_daemon", second());
     agent.stop()?;
     for (name, result) in
@@ -78,6 +80,14 @@ fn sensor<'a>(arguments: &'a [&'a str]) -> Sensor<'a> {
 pub(crate) fn ask_as(spec: &Path) -> Result<()> {
     let spec: Value = serde_json::from_str(&fs::read_to_string(spec)?)?;
     let user = u32::try_from(spec["user"].as_u64().context("no user")?)?;
+    if spec["pids"] == true {
+        // The namespace of the children of this process.
+        unshare(CloneFlags::CLONE_NEWPID).context("cannot make a process-id namespace")?;
+        let mut spec = spec;
+        spec["pids"] = false.into();
+        println!("{}", request(&spec)?);
+        return Ok(());
+    }
     if let Some(group) = spec["group"].as_str() {
         enter_group(group)?;
     }
@@ -189,6 +199,19 @@ fn refused() -> Result<String> {
     for reason in ["pod", "container"] {
         let line = format!("holdfast_reporter_refused_total{{reason=\"{reason}\"}} 1");
         ensure!(metrics.contains(&line), "{metrics}");
+    }
+    Ok(String::new())
+}
+
+/// Root of a container to which the host's control groups are mounted moves itself to a group that is served.
+fn in_stolen_group() -> Result<String> {
+    let asked = |user: u32, group: &str, pids: bool| {
+        request(&json!({ "user": user, "group": group, "path": "/v1/status", "pids": pids }))
+    };
+    for (user, group) in [(USER, group(OWN, "reporter")), (0, "/sys/fs/cgroup/root".to_owned())] {
+        let answer = asked(user, &group, true)?;
+        ensure!(answer.trim().is_empty(), "{answer}");
+        ensure!(asked(user, &group, false)?.contains(" 200 "), "{group}");
     }
     Ok(String::new())
 }

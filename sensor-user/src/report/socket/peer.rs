@@ -11,10 +11,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sensor_model::cgroup::Placement;
 use sensor_model::socket::CONNECTIONS;
 use std::fmt::Debug;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use tokio::net::UnixStream;
+
+/// The link in a process's directory of procfs that leads to its process-id namespace.
+const PROCESS_IDS: &str = "ns/pid";
 
 /// Most bytes of a file of procfs that is read here.
 const PROC_BYTES: u64 = 64 << 10;
@@ -28,6 +33,9 @@ pub(super) enum PeerRefusal {
     /// It is a root that does not belong to the host.
     #[error("it is root in a container that does not belong to the sensor's pod")]
     Container,
+    /// It is in a container, whatever its control group says.
+    #[error("it is in a container: its process-id namespace is not that of the sensor")]
+    Namespace,
     /// It is in another pod, or in none.
     #[error("it is not in the sensor's pod")]
     Pod,
@@ -54,7 +62,7 @@ impl PeerRefusal {
     pub(super) const fn word(&self) -> &'static str {
         match self {
             Self::User(_) => "user",
-            Self::Container => "container",
+            Self::Container | Self::Namespace => "container",
             Self::Pod => "pod",
             Self::Unit(_) => "unit",
             Self::Ended => "ended",
@@ -112,7 +120,12 @@ impl PeerCheck for ReporterPeer {
         let pid = credentials.pid().and_then(Pid::from_raw).ok_or_else(unseen)?;
         let process = PeerProcess::of(peer, pid)?;
         let group = process.read("cgroup")?;
+        // Root of a container to which the host's control groups are mounted can move itself to any of them. It cannot enter a namespace.
+        let shares = process.shares_process_ids()?;
         process.lives_on()?;
+        if !shares {
+            return Err(PeerRefusal::Namespace);
+        }
         self.decide(credentials.uid(), &Placement::of_proc(&String::from_utf8_lossy(&group)))
     }
 }
@@ -133,6 +146,13 @@ impl PeerProcess {
 
     fn read(&self, file: &str) -> Result<Vec<u8>, PeerRefusal> {
         read(&self.proc.join(file))
+    }
+
+    /// Whether it is in the process-id namespace of this process: that of the host, also for the containers of the sensor's pod.
+    fn shares_process_ids(&self) -> Result<bool, PeerRefusal> {
+        let namespace =
+            |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).map_err(refusal);
+        Ok(namespace(&self.proc.join(PROCESS_IDS))? == namespace(&Path::new("/proc/self").join(PROCESS_IDS))?)
     }
 
     /// Fails if the process has ended, since another one may have its number then.
@@ -163,11 +183,16 @@ fn descriptor(peer: &UnixStream, pid: Pid) -> Result<OwnedFd, PeerRefusal> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, PeerRefusal> {
-    bounded::read(path, PROC_BYTES).map_err(|error| match error.kind() {
+    bounded::read(path, PROC_BYTES).map_err(refusal)
+}
+
+/// The refusal of a process of which procfs shows no file.
+fn refusal(error: io::Error) -> PeerRefusal {
+    match error.kind() {
         io::ErrorKind::NotFound => PeerRefusal::Ended,
         _ if error.raw_os_error() == Some(nix::libc::ESRCH) => PeerRefusal::Ended,
         _ => PeerRefusal::Process(error),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +245,7 @@ mod tests {
         for refusal in [
             PeerRefusal::User(1),
             PeerRefusal::Container,
+            PeerRefusal::Namespace,
             PeerRefusal::Pod,
             PeerRefusal::Unit(UNIT.to_owned()),
             PeerRefusal::Ended,
@@ -242,6 +268,37 @@ mod tests {
         if own != 0 {
             assert!(matches!(other.check(&near), Err(PeerRefusal::User(user)) if user == own));
         }
+    }
+
+    #[test]
+    fn a_process_with_process_ids_of_its_own_is_in_a_container() {
+        let process = |child: &std::process::Child| {
+            let pid = Pid::from_child(child);
+            let descriptor = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+            PeerProcess { proc: Path::new("/proc").join(child.id().to_string()), descriptor }
+        };
+        let mut ours = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(process(&ours).shares_process_ids().unwrap());
+        ours.kill().unwrap();
+        ours.wait().unwrap();
+        assert!(matches!(process_of_none().shares_process_ids(), Err(PeerRefusal::Ended)));
+        // The namespace of the children of a thread.
+        let contained = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID).ok()?;
+            let mut theirs = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            let shares = process(&theirs).shares_process_ids().unwrap();
+            theirs.kill().unwrap();
+            theirs.wait().unwrap();
+            Some(shares)
+        });
+        // A user without rights makes no such namespace.
+        assert_ne!(contained.join().unwrap(), Some(true));
+    }
+
+    /// A process whose number no process has.
+    fn process_of_none() -> PeerProcess {
+        let own = pidfd_open(Pid::from_raw(std::process::id().cast_signed()).unwrap(), PidfdFlags::empty());
+        PeerProcess { proc: PathBuf::from("/proc/4194305"), descriptor: own.unwrap() }
     }
 
     #[tokio::test]
