@@ -63,5 +63,5 @@ pub use scan_spending::pauses_in_a_file;
 pub use update::{
     ChangedLayer, ChangedUnit, ImageChanges, ImageUpdate, UnitPrograms, image_update, unit_programs,
 };
-pub use verify::{Found, Verified, Verifier};
+pub use verify::{Found, UnlistedDirectory, Verified, Verifier};
 pub use write::Indexed;

@@ -8,7 +8,7 @@ use crate::{
     observation::{OF_THE_HOST, Observer},
     packages,
 };
-use nix::fcntl::OFlag;
+use nix::{errno::Errno, fcntl::OFlag};
 use sensor_model::{
     difference::{Difference, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
@@ -16,9 +16,10 @@ use sensor_model::{
     observation::{FileType, Observation},
     strength::SealKind,
 };
+use serde::Serialize;
 use std::{
     collections::{BTreeMap, VecDeque},
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -67,10 +68,21 @@ pub struct Verified {
     pub differing: Vec<Found>,
     /// Paths that exist on the host alone, if they are asked for.
     pub unexpected: Vec<PathBuf>,
+    /// Directories whose names could not be read, if such paths are asked for. What only the host has there is not known.
+    pub unlisted: Vec<UnlistedDirectory>,
     /// How many paths of the image are those of merged extensions, and were not compared.
     pub of_extensions: u64,
     /// Directories whose contents were not compared.
     pub left_out: Vec<&'static str>,
+}
+
+/// A directory whose names cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct UnlistedDirectory {
+    /// The directory.
+    pub path: String,
+    /// Why they cannot be read.
+    pub reason: String,
 }
 
 impl<'a> Verifier<'a> {
@@ -142,7 +154,13 @@ impl<'a> Verifier<'a> {
                 && found.is_directory()
                 && !verified.left_out.iter().any(|above| path == Path::new(above));
             if lists {
-                verified.unexpected.extend(self.unexpected(&found.path)?);
+                match self.names_in(&found.path) {
+                    Ok(names) => verified.unexpected.extend(self.unexpected(&found.path, names)?),
+                    Err(errno) => verified.unlisted.push(UnlistedDirectory {
+                        path: found.path.to_string_lossy().into_owned(),
+                        reason: errno.desc().to_owned(),
+                    }),
+                }
             }
             if !found.differences.is_empty() {
                 verified.differing.push(found);
@@ -216,12 +234,16 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// The names in a directory that the image does not have. A directory that cannot be read is a difference of its own.
-    fn unexpected(&self, directory: &Path) -> Result<Vec<PathBuf>, ImageError> {
+    /// The names in a directory of the host.
+    fn names_in(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-        let Ok(handle) = self.observer.root().open_at(directory, flags) else { return Ok(Vec::new()) };
+        self.observer.root().open_at(directory, flags).and_then(crate::sys::names)
+    }
+
+    /// The paths of these names in a directory that the image does not have.
+    fn unexpected(&self, directory: &Path, names: Vec<OsString>) -> Result<Vec<PathBuf>, ImageError> {
         let mut found = Vec::new();
-        for name in crate::sys::names(handle).unwrap_or_default() {
+        for name in names {
             let path = directory.join(name);
             let is_known = self.index.find(path.as_os_str().as_bytes())?.is_some();
             if !is_known && !self.is_of_extension(&path)? {
@@ -288,4 +310,39 @@ impl Found {
 fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     names.map(<[u8]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Images, index_baseline};
+    use serde_json::json;
+    use std::process::Command;
+
+    #[test]
+    fn a_directory_whose_names_cannot_be_read_is_named_and_does_not_count_as_one_without_unexpected_names() {
+        // The kernel opens the directory `net` of a process that has ended and was not waited for, and lists no names in it.
+        let mut ended = Command::new("true").spawn().unwrap();
+        let stat = format!("/proc/{}/stat", ended.id());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let state = tempfile::tempdir().unwrap();
+        let images = Images::of(state.path());
+        let directory = format!("/{}/net", ended.id());
+        let path = json!({"path": directory, "type": "directory", "mode": "0555", "uid": 0, "gid": 0});
+        let text =
+            json!({"schema": "holdfast.baseline/v1", "taken": "2026-01-01T00:00:00Z", "paths": [path]});
+        index_baseline(Path::new("baseline.json"), text.to_string().as_bytes(), &images).unwrap();
+        let index = images.named("baseline").unwrap().unwrap();
+        let root = Path::new("/proc");
+        let observer = Observer::new(root).unwrap();
+        let verifier = Verifier::new(&index, &observer, root);
+        let found = verifier.all(&[], true).unwrap();
+        assert_eq!((found.compared, &found.unexpected[..]), (1, &[][..]));
+        let unlisted = UnlistedDirectory { path: directory, reason: Errno::EINVAL.desc().to_owned() };
+        assert_eq!(found.unlisted, [unlisted]);
+        assert_eq!(verifier.all(&[], false).unwrap().unlisted, [], "nothing is listed");
+        ended.wait().unwrap();
+    }
 }

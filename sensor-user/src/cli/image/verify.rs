@@ -8,7 +8,10 @@ use crate::{
         output::{Output, Screen, Tone, clean},
         sources::host_path,
     },
-    image::{CoveredHierarchy, Found, ImageIndex, ScanFiles, Verified, Verifier, covered, merged_extensions},
+    image::{
+        CoveredHierarchy, Found, ImageIndex, ScanFiles, UnlistedDirectory, Verified, Verifier, covered,
+        merged_extensions,
+    },
     inspection::BlamedLayer,
     observation::Observer,
 };
@@ -86,6 +89,9 @@ pub struct ImageVerifyReport {
     pub unreadable: Vec<DifferingPath>,
     /// Paths in the image's directories that the image does not have, if they are asked for.
     pub unexpected: Vec<String>,
+    /// Directories whose names could not be read, so that it is not known what only the host has there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<UnlistedDirectory>,
     /// Directories whose contents were not compared, because they are the host's and not the image's.
     pub left_out: Vec<&'static str>,
 }
@@ -154,8 +160,9 @@ impl Verify {
         }
         let is_as_the_image =
             report.over.is_empty() && report.differing.is_empty() && report.unexpected.is_empty();
-        let is_unknown =
-            !report.unreadable.is_empty() || report.over.iter().any(CoveredHierarchy::is_unreadable);
+        let is_unknown = !report.unreadable.is_empty()
+            || !report.unlisted.is_empty()
+            || report.over.iter().any(CoveredHierarchy::is_unreadable);
         Ok(if is_unknown {
             FAILURE
         } else if is_as_the_image {
@@ -191,6 +198,7 @@ fn report(index: &ImageIndex, verified: Verified, over: Vec<CoveredHierarchy>) -
         differing: differing.into_iter().map(shown).collect(),
         unreadable: unreadable.into_iter().map(shown).collect(),
         unexpected: verified.unexpected.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+        unlisted: verified.unlisted,
         left_out: verified.left_out,
     }
 }
@@ -242,6 +250,11 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         let word = screen.paint(Tone::Bad, "unexpected");
         screen.line(&format!("{word} {}", clean(path)))?;
     }
+    for directory in &report.unlisted {
+        let word = screen.paint(Tone::Notable, "unknown");
+        let path = clean(&directory.path);
+        screen.line(&format!("{word} {path}: its names cannot be read: {}", clean(&directory.reason)))?;
+    }
     let with = match (report.source, &report.manifest) {
         (ImageSource::Layers, _) => report.image.clone(),
         (ImageSource::Ostree, Some(image)) => format!("the ostree commit of the image {image}"),
@@ -252,7 +265,8 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
     };
     let paths = format!("{} paths compared with {with}", report.compared);
     let differing = report.over.len() + report.differing.len() + report.unexpected.len();
-    if differing == 0 && report.unreadable.is_empty() {
+    let unknown = report.unreadable.len() + report.unlisted.len();
+    if differing == 0 && unknown == 0 {
         let word = match report.source {
             ImageSource::Layers => "as in the image",
             ImageSource::Ostree => "as in the ostree commit",
@@ -263,7 +277,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         let word = screen.paint(Tone::Good, word);
         screen.line(&format!("{word}: {paths} ({})", report.strength.as_str()))?;
     } else {
-        screen.line(&format!("{differing} differ, {} unknown: {paths}", report.unreadable.len()))?;
+        screen.line(&format!("{differing} differ, {unknown} unknown: {paths}"))?;
     }
     if report.sealed > 0 {
         let by: Vec<&str> = report.sealed_by.keys().map(|kind| kind.as_str()).collect();
