@@ -14,6 +14,7 @@ use super::reports::AgentReport;
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use crate::event::CheckedRecord;
+use crate::image::KeptIndexes;
 use crate::observation::Observer;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
@@ -55,6 +56,8 @@ pub(super) struct DenialRecorder {
     executed: CountingWindows<CountedExecution>,
     /// Executed and loaded files that have no thing.
     pub(super) looked_up: LookedUpPaths,
+    /// The indexes in which they are looked up.
+    pub(super) indexes: KeptIndexes,
     budgets: Budgets,
     kernel_counts: KernelDenialCounts,
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Most paths that are kept. The indexes have the others looked up again.
+/// Most paths that are kept. The others are looked up again, in indexes that stay open.
 const MOST: usize = 256;
 
 /// Whether the indexes have paths. A new index begins a new run of the loop, and so a new one of these.

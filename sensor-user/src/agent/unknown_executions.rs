@@ -7,7 +7,6 @@
 use super::executions::{Name, is_of_image};
 use super::state::Agent;
 use crate::event::CheckedRecord;
-use crate::image;
 use crate::kernel::maps::MapsError;
 use sensor_common::op::Operation;
 use sensor_model::drift_policy::DriftAction;
@@ -75,8 +74,9 @@ impl Agent {
             return false;
         }
         let (observer, state) = (&self.verifications.verifier.observer, &self.options.inputs.state);
+        let indexes = &mut self.denials.indexes;
         let has = self.denials.looked_up.has(path, || {
-            image::has(observer, state, path).unwrap_or_else(|error| {
+            indexes.has(observer, state, path).unwrap_or_else(|error| {
                 tracing::warn!(%error, path = %path.display(), "Cannot look an executed or loaded file up in the index of the image, so it has no record.");
                 None
             })

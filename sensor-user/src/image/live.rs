@@ -180,18 +180,6 @@ pub(crate) fn expected_in_etc(observer: &Observer, state: &Path) -> Result<Vec<E
     Ok(found)
 }
 
-/// Whether the host's image, packages or baseline have something at a path; `None` if an index is missing or old.
-///
-/// # Errors
-/// An index cannot be read.
-pub(crate) fn has(observer: &Observer, state: &Path, path: &Path) -> Result<Option<bool>, ImageError> {
-    let chosen = applying(&Images::of(state), observer)?;
-    if !chosen.is_whole(observer) {
-        return Ok(None);
-    }
-    Ok(Some(strongest(&chosen.indexes, path.as_os_str().as_bytes())?.is_some()))
-}
-
 /// The paths of the rules, whose state is unknown.
 fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
     let layer =
