@@ -1,7 +1,8 @@
 //! The directory that takes the image.
 //!
 //! In: verified blobs. Out: an OCI image layout. A blob has its final name only when it is complete and has its digest, and `index.json`
-//! comes last. A pull that breaks off leaves the images of before as they were, and what is complete is not asked for again.
+//! comes last. A pull that breaks off leaves the images of before as they were, and what is complete is not asked for again. The same holds if the
+//! machine stops: each file is on the disk before it gets its name.
 
 use super::error::PullError;
 use oci_client::manifest::OCI_IMAGE_INDEX_MEDIA_TYPE;
@@ -56,6 +57,8 @@ impl BlobDescriptor {
 #[derive(Debug)]
 pub(super) struct Layout {
     root: PathBuf,
+    /// Has a file or a directory written to the disk.
+    sync: fn(&File) -> io::Result<()>,
 }
 
 impl Layout {
@@ -65,14 +68,14 @@ impl Layout {
     /// The directory has something else in it, or cannot be written.
     pub(super) fn open(root: &Path) -> Result<Self, PullError> {
         fs::create_dir_all(root).map_err(PullError::file("make", root))?;
-        let layout = Self { root: root.to_owned() };
+        let layout = Self { root: root.to_owned(), sync: File::sync_all };
         let mark = root.join(MARK.0);
         if !mark.exists() {
             let mut entries = fs::read_dir(root).map_err(PullError::file("read", root))?;
             if entries.next().is_some() {
                 return Err(PullError::NotALayout { path: root.to_owned() });
             }
-            write_new(&mark, MARK.1).map_err(PullError::file("write", &mark))?;
+            layout.replace(&mark, MARK.1)?;
         }
         let blobs = layout.blobs();
         fs::create_dir_all(&blobs).map_err(PullError::file("make", &blobs))?;
@@ -131,6 +134,7 @@ impl Layout {
             hash: Sha256::new(),
             bytes: 0,
             is_done: false,
+            sync: self.sync,
         })
     }
 
@@ -174,10 +178,26 @@ impl Layout {
         }));
         let index =
             json!({ "schemaVersion": 2, "mediaType": OCI_IMAGE_INDEX_MEDIA_TYPE, "manifests": manifests });
-        let partial = self.root.join(".index.json.partial");
-        write_new(&partial, &index.to_string()).map_err(PullError::file("write", &partial))?;
-        let path = self.root.join(INDEX);
-        fs::rename(&partial, &path).map_err(PullError::file("write", path))
+        // The names of the blobs come before the one that leads to them.
+        self.sync_directory(&self.blobs())?;
+        self.replace(&self.root.join(INDEX), &index.to_string())
+    }
+
+    /// Gives a file of the root directory a new content, whole or not at all.
+    fn replace(&self, path: &Path, text: &str) -> Result<(), PullError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let partial = self.root.join(format!(".{name}.partial"));
+        let written = create(&partial).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            (self.sync)(&file)
+        });
+        written.map_err(PullError::file("write", &partial))?;
+        fs::rename(&partial, path).map_err(PullError::file("write", path))?;
+        self.sync_directory(&self.root)
+    }
+
+    fn sync_directory(&self, path: &Path) -> Result<(), PullError> {
+        File::open(path).and_then(|directory| (self.sync)(&directory)).map_err(PullError::file("sync", path))
     }
 }
 
@@ -190,10 +210,6 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    create(path)?.write_all(text.as_bytes())
-}
-
 /// A blob that is being written. Without [`BlobWriter::finish`] nothing of it is left.
 #[derive(Debug)]
 pub(super) struct BlobWriter {
@@ -204,6 +220,7 @@ pub(super) struct BlobWriter {
     hash: Sha256,
     bytes: u64,
     is_done: bool,
+    sync: fn(&File) -> io::Result<()>,
 }
 
 impl BlobWriter {
@@ -253,6 +270,7 @@ impl BlobWriter {
         if found != self.blob.hex() {
             return Err(self.blob.fault(format!("its content has the digest sha256:{found}")));
         }
+        (self.sync)(&self.file).map_err(PullError::file("write", &self.partial))?;
         fs::rename(&self.partial, &self.path).map_err(PullError::file("rename", &self.partial))?;
         self.is_done = true;
         Ok(())
@@ -265,5 +283,37 @@ impl Drop for BlobWriter {
             // What is left would be written over by the next pull.
             let _ = fs::remove_file(&self.partial);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(content: &[u8]) -> BlobDescriptor {
+        let digest = format!("sha256:{}", hex::encode(Sha256::digest(content)));
+        BlobDescriptor::new(&digest, i64::try_from(content.len()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn no_file_has_its_name_before_it_is_on_the_disk_and_a_name_that_is_not_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = Layout::open(folder.path()).unwrap();
+        layout.keep(&blob(b"a"), b"a").unwrap();
+        layout.name("m", &blob(b"a"), "name").unwrap();
+        let index = || fs::read_to_string(folder.path().join(INDEX)).unwrap();
+        let before = index();
+
+        layout.sync = |file| if file.metadata()?.is_file() { Err(io::Error::other("full")) } else { Ok(()) };
+        assert!(layout.keep(&blob(b"b"), b"b").is_err());
+        assert!(!layout.blobs().join(blob(b"b").hex()).exists());
+        let error = layout.name("m", &blob(b"a"), "other").unwrap_err().to_string();
+        assert!(error.contains(".index.json.partial"), "{error}");
+        assert_eq!(index(), before);
+
+        layout.sync = |file| if file.metadata()?.is_dir() { Err(io::Error::other("full")) } else { Ok(()) };
+        assert!(layout.name("m", &blob(b"a"), "other").is_err());
+        assert_eq!(index(), before, "the names of the blobs may be lost");
+        assert!(Layout::open(folder.path()).is_ok());
     }
 }
