@@ -14,9 +14,12 @@ use holdfast::{
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount, umount};
 use sensor_model::{
-    expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, Owner, Source, Thing},
+    expectation::{
+        DirectoryExpectation, Expectation, Expected, FileExpectation, ImageLayer, Owner, Source, Thing,
+    },
     observation::Observation,
     record::{Record, RecordKind},
+    strength::Strength,
 };
 use std::{
     env, fs,
@@ -149,6 +152,34 @@ impl Clock for ManualClock {
     fn boot_ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// A process mounts a file system over an empty directory of the image before the daemon starts. No path of the image is missing then.
+#[test]
+fn a_mount_over_an_empty_directory_of_an_image_is_observed_although_it_is_older_than_the_observer() {
+    if !inside(
+        "a_mount_over_an_empty_directory_of_an_image_is_observed_although_it_is_older_than_the_observer",
+    ) {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let of = |path: &str, strength: Strength| {
+        let layer = ImageLayer { layer: "1".into(), image: "sha256:1".into(), strength: Some(strength) };
+        let expected = DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) };
+        let mut expectation = expectation(Thing::directory(path), Expected::Directory(expected));
+        expectation.source = layer.into();
+        expectation
+    };
+    let mut found = Vec::new();
+    for path in ["/usr/lib/empty", "/etc/empty", "/usr/local/share", "/boot/efi"] {
+        let directory = root.path().join(&path[1..]);
+        fs::create_dir_all(&directory).unwrap();
+        mount(Some("none"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        for strength in [Strength::Layer, Strength::Baseline] {
+            found.push(is_mounted_over(&observers(root.path()), &of(path, strength)));
+        }
+    }
+    assert_eq!(found, [true, false, true, false, false, false, false, false]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use sensor_model::{
     expectation::{Expectation, ExpectationSource},
     observation::Observation,
     os::hierarchy::{Cover, HIERARCHIES, covers, is_cover_on_top, names},
+    strength::Strength,
 };
 use std::path::Path;
 
@@ -68,6 +69,17 @@ fn listed(root: &Root, list: &Path) -> Vec<String> {
 fn is_live(root: &Root) -> bool {
     let deployments = os::names(root, Path::new(RUN_STATE)).unwrap_or_default();
     deployments.iter().any(|deployment| root.open_at(&deployment.join(LIVE), HANDLE).is_ok())
+}
+
+/// Whether an image expects a directory in which no mount is by design, also not one from before the first observation: below `/usr` and `/etc`. A
+/// baseline may have been taken with the mount, and `/usr/local` may be a file system of its own.
+pub(super) fn is_never_mount_point(expectation: &Expectation) -> bool {
+    let ExpectationSource::ImageLayer(layer) = &expectation.source else { return false };
+    let path = expectation.thing.path();
+    let is_below = |top: &str| path.starts_with(top) && *path != *Path::new(top);
+    layer.strength != Some(Strength::Baseline)
+        && (is_below("/usr") || is_below("/etc"))
+        && !path.starts_with("/usr/local")
 }
 
 /// Whether an image expects a directory that is a hierarchy. What is mounted over that is a thing of its own.

@@ -360,7 +360,9 @@ impl Observer {
         let Some((mut object, found)) = read? else { return Ok(Observation::Missing) };
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
-            object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
+            if !hierarchy::is_never_mount_point(expectation) {
+                object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
+            }
             if object.mounted_over && hierarchy::is_of_image(expectation) {
                 // An overlay there is a difference of the hierarchy, which is a thing of its own. Another mount is one of the directory.
                 object.mounted_over = !hierarchy::has_cover(&self.root, path);
