@@ -6,6 +6,7 @@
 
 use crate::{
     drift_policy::{DriftPolicy, Rule},
+    escape::name_text,
     expectation::{
         ClosedBy, ClosedDirectoryExpectation, Expectation, ExpectationSource, Expected, SYSTEMD_DIRECTORY,
         Thing,
@@ -131,7 +132,7 @@ fn names(
             if !parent.ancestors().any(|above| tops.contains(above)) {
                 break;
             }
-            names.entry(parent.to_path_buf()).or_default().insert(name.to_string_lossy().into_owned());
+            names.entry(parent.to_path_buf()).or_default().insert(name_text(name).into_owned());
             child = parent;
         }
     };

@@ -158,7 +158,7 @@ pub enum Observation {
     Missing,
     /// An object is at the path.
     Object(Box<ObjectObservation>),
-    /// Names in a closed directory, sorted (lossy UTF-8 for reports).
+    /// Names in a closed directory, sorted (text by [`name_text`](crate::escape::name_text)).
     Names {
         /// File names without `.` and `..`. Names that cannot be unexpected may be left out.
         names: Vec<String>,

@@ -5,6 +5,7 @@
 
 use super::registry::WatchRegistry;
 use crate::desired::Desired;
+use sensor_model::escape::name_text;
 use sensor_model::expectation::{Expectation, ExpectationSource, Expected};
 use sensor_model::protocol::ThingId;
 use std::collections::{BTreeSet, HashMap};
@@ -105,7 +106,7 @@ impl Name {
             (ExpectationSource::ClosedBy(_), Expected::ClosedDirectory(closed)) => Some(closed),
             _ => None,
         });
-        let name = name.to_string_lossy();
+        let name = name_text(name);
         match closed.map(|closed| closed.is_unexpected(&name)).reduce(|one, other| one || other) {
             Some(true) => Self::Undeclared,
             Some(false) => Self::Declared,

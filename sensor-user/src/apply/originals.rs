@@ -9,6 +9,7 @@ use super::{
 };
 use crate::disk::Place;
 use sensor_model::{
+    escape::name_text,
     expectation::{Expectation, Expected},
     journal::PathState,
 };
@@ -110,7 +111,7 @@ impl TargetFinder<'_> {
         }
         for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == WantedState::Original) {
             let closed = path.parent().and_then(|directory| after.get(directory));
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = name_text(path.file_name().unwrap_or_default());
             if closed.is_some_and(|closed| closed.is_unexpected(&name)) {
                 *want = WantedState::Gone;
             }

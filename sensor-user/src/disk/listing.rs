@@ -9,6 +9,7 @@ use crate::{
     sys::{self, CallError},
 };
 use nix::{errno::Errno, fcntl::OFlag};
+use sensor_model::escape::name_text;
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
@@ -39,7 +40,7 @@ pub(crate) fn listed(
 ) -> Result<FirstNames, DiskError> {
     let mut listed = FirstNames::default();
     each_name(observer, path, |name| {
-        let name = name.to_string_lossy();
+        let name = name_text(name);
         if is_one(&name) {
             listed.names.insert(name.into_owned());
             if listed.names.len() > KEPT {

@@ -46,6 +46,7 @@ use sealed_mounts::MountPoints;
 pub(crate) use seals::OF_THE_HOST;
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
+    escape::name_text,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -444,11 +445,12 @@ impl Observer {
                     let Some(found) = object.ssh_keys else { continue };
                     bytes += object.size;
                     entries += found.keys.len() + found.invalid.len();
-                    ssh_keys.insert(lossy(name), found);
+                    ssh_keys.insert(name_text(name).into_owned(), found);
                 }
             }
         }
-        let mut names: Vec<String> = declared.iter().chain(&unexpected).map(|name| lossy(name)).collect();
+        let mut names: Vec<String> =
+            declared.iter().chain(&unexpected).map(|name| name_text(name).into_owned()).collect();
         names.sort_unstable();
         Ok(Observation::Names { names, more, ssh_keys })
     }
@@ -486,8 +488,4 @@ fn opened_object(found: &Found, kind: OpenedKind, path: &Path) -> OpenedObject {
         device: found.device(),
         inode: found.stat.stx_ino,
     }
-}
-
-fn lossy(name: &OsStr) -> String {
-    name.to_string_lossy().into_owned()
 }

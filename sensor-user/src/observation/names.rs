@@ -5,7 +5,7 @@
 
 use super::object::FailedOperation;
 use nix::{dir::Dir, fcntl::readlinkat};
-use sensor_model::expectation::ClosedDirectoryExpectation;
+use sensor_model::{escape::name_text, expectation::ClosedDirectoryExpectation};
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
@@ -47,7 +47,7 @@ pub(crate) fn is_unexpected(
     closed: &ClosedDirectoryExpectation,
     name: &OsStr,
 ) -> bool {
-    let text = name.to_string_lossy();
+    let text = name_text(name);
     // The kernel reads no target of an object of another type, and an object that is gone has none.
     closed.is_unexpected(&text) && !closed.is_excepted_link(&text, || readlinkat(directory, name).ok())
 }
@@ -60,7 +60,7 @@ pub(super) fn list_closed(
 ) -> Result<Listed, FailedOperation> {
     let mut listed = Listed::default();
     each_name(list, |name| {
-        let text = name.to_string_lossy();
+        let text = name_text(name);
         if is_unexpected(directory, closed, name) {
             // It keeps the first in their order, so that the same directory always gives the same names.
             listed.unexpected.insert(name.to_owned());

@@ -13,6 +13,7 @@ use crate::{
 };
 use sensor_model::{
     difference::{Difference, DifferenceKind},
+    escape::name_text,
     expectation::{ClosedDirectoryExpectation, DirectoryExpectation, LinkExpectation},
 };
 use std::{
@@ -81,15 +82,14 @@ impl RepairContext<'_> {
         let (mut actions, mut removed) = (Vec::new(), 0);
         let mut is_all = false;
         for _ in 0..BATCHES {
-            let names =
-                some_names(self.observer, path, |name| expected.is_unexpected(&name.to_string_lossy()))?;
+            let names = some_names(self.observer, path, |name| expected.is_unexpected(&name_text(name)))?;
             let (before, mut last) = (removed, None);
             for name in &names {
                 let Some(place) = self.existing_place(&path.join(name))? else { continue };
                 if place.remove(self.observer)? {
                     removed += 1;
                     if actions.len() < NAMED {
-                        actions.push(format!("undeclared {} removed", name.to_string_lossy()));
+                        actions.push(format!("undeclared {} removed", name_text(name)));
                     }
                 }
                 last = Some(place);

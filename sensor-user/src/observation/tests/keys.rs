@@ -8,6 +8,7 @@ use sensor_model::{
     expectation::{AuthorizedKeysExpectation, Content},
 };
 use sha2::{Digest as _, Sha256};
+use std::os::unix::ffi::OsStrExt as _;
 
 const DECLARED: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me\n";
@@ -122,4 +123,19 @@ fn ignored_names_in_a_closed_directory_never_displace_undeclared_ones() {
     assert_eq!(host.differences(&expectation), []);
     host.file("/etc/x.d/zz.conf", "");
     assert_eq!(host.differences(&expectation).len(), 1);
+}
+
+#[test]
+fn no_file_of_keys_hides_another_one_by_a_name_with_the_same_text() {
+    let host = Host::new();
+    host.directory(DIRECTORY);
+    let (evil, other) = (EVIL, EVIL.replace("evil", "worse"));
+    for (name, keys) in [(&b"a\xfe"[..], evil), (b"a\xff", &*other)] {
+        fs::write(host.at(DIRECTORY).join(OsStr::from_bytes(name)), keys).unwrap();
+    }
+    let texts: Vec<_> =
+        host.differences(&closed_directory(DIRECTORY, true)).into_iter().map(|found| found.text).collect();
+    for comment in ["evil", "worse"] {
+        assert_eq!(texts.iter().filter(|text| text.contains(comment)).count(), 1, "{texts:?}");
+    }
 }
