@@ -6,6 +6,7 @@
 
 use crate::{host::mountinfo, names::names};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use std::path::Path;
 
 /// The hierarchies of the OS, in systemd's word: the directories over which a host can merge or mount another state of them.
@@ -14,8 +15,8 @@ pub const HIERARCHIES: [&str; 4] = ["/", "/etc", "/opt", "/usr"];
 /// The mount table in which the host sees its own paths. A container has another view of them.
 pub const HOST_MOUNTS: &str = "/proc/1/mountinfo";
 
-/// Most extensions of a hierarchy that are named.
-const MOST_NAMES: usize = 256;
+/// Most extensions of a hierarchy that a text names.
+const SHOWN: usize = 32;
 
 names! {
     /// How `ostree admin unlock` made `/usr` writable.
@@ -178,12 +179,20 @@ impl Cover {
     }
 }
 
-/// The names in words.
+/// The names in words. Of many names it has the first ones, the number of the others, and a digest of all, so that other names give other words.
 pub(crate) fn list(names: &[String]) -> String {
     if names.is_empty() {
         return "without names".to_owned();
     }
-    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect();
+    let shown = shown.join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => {
+            let digest = hex::encode(Sha256::digest(names.join("\n")));
+            format!("{shown} and {more} more (sha256 of all names: {})", &digest[..16])
+        }
+    }
 }
 
 /// What is mounted over a hierarchy by a mount table, the lowest first. Extensions have no names yet: [`names`] reads them from the list in
@@ -201,10 +210,9 @@ pub fn is_cover_on_top(table: &[u8], hierarchy: &Path) -> bool {
     mounts.last().is_some_and(|mount| cover(&mount, hierarchy).is_some())
 }
 
-/// The names in the list of a merged hierarchy.
+/// The names in the list of a merged hierarchy. All of them: what a left-out extension has would be taken for the image's.
 pub fn names(list: &str) -> Vec<String> {
-    let names = list.lines().filter(|name| !name.is_empty());
-    names.take(MOST_NAMES).map(str::to_owned).collect()
+    list.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// What a mount at a hierarchy is; `None` for the file system of the hierarchy itself, also if it is a disk of its own, or a bind mount.
@@ -296,6 +304,17 @@ mod tests {
         assert_eq!(over("/etc", merged), extensions(ExtensionClass::Configuration, true));
         assert_eq!(over("/opt", merged), []);
         assert_eq!(names("a\nb c\n\n"), ["a", "b c"]);
+    }
+
+    #[test]
+    fn no_number_of_extensions_leaves_one_out_and_a_text_stays_short() {
+        let first: Vec<String> = (0..300).map(|number| number.to_string()).collect();
+        let merged = |last: &str| names(&format!("{}\n{last}", first.join("\n")));
+        assert_eq!(merged("z").len(), 301);
+        assert_eq!(merged("z").last().map(String::as_str), Some("z"), "the one that is visible everywhere");
+        let words = list(&merged("z"));
+        assert!(words.contains("\"31\" and 269 more") && words.len() < 400, "{words}");
+        assert_ne!(words, list(&merged("y")), "other extensions");
     }
 
     #[test]
