@@ -77,8 +77,8 @@ impl Explain {
             chosen.map_err(|error| BadInput::wrap_if(error.is_input(), error))
         };
         let observe = |root: &Path| {
-            let sealed = ScanFiles::of(&self.sources.named().state()).sealed();
-            Ok(Observer::new(root)?.with_sealed(sealed))
+            let sealed = ScanFiles::of(&self.sources.named().state()).sealed_with_trees();
+            Ok(Observer::new(root)?.with_settled_contents().with_sealed(sealed))
         };
         let host = if let Some(host) = self.sources.load_if_any(observe)? {
             host

@@ -41,7 +41,7 @@ impl TreeFiles {
 
     /// The contents of sealed files that were read.
     pub(crate) fn sealed(&self) -> SealedContents {
-        self.0.contents(TREES)
+        SealedContents::new(self.0.contents(TREES))
     }
 
     /// Keeps these contents of sealed files, and no others.
@@ -98,21 +98,25 @@ impl ScanFiles {
 
     /// The contents of sealed files that were read.
     pub(crate) fn sealed(&self) -> SealedContents {
-        self.contents(SEALED)
+        SealedContents::new(self.contents(SEALED))
     }
 
-    fn contents(&self, name: &str) -> SealedContents {
+    /// The same, and those in sealed trees that the process knows which reads configs.
+    pub(crate) fn sealed_with_trees(&self) -> SealedContents {
+        SealedContents::new([self.contents(SEALED), self.contents(TREES)].concat())
+    }
+
+    fn contents(&self, name: &str) -> Vec<SealedContent> {
         let path = self.path(name);
-        let contents = match bounded::read(&path, SEALED_BYTES) {
+        match bounded::read(&path, SEALED_BYTES) {
             Ok(bytes) => bytes.as_chunks().0.to_vec(),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(%error, path = %path.display(), "Cannot read the list of sealed contents; the scan reads each file again.");
+                    tracing::warn!(%error, path = %path.display(), "Cannot read the list of sealed contents; each file is read again.");
                 }
                 Vec::new()
             }
-        };
-        SealedContents::new(contents)
+        }
     }
 
     /// Adds contents of sealed files that were read.

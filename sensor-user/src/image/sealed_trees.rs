@@ -94,10 +94,11 @@ impl<'a> SealedTrees<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::seals::tests::on_sealed_root;
+    use crate::image::ScanFiles;
+    use crate::observation::seals::tests::{on_sealed_root, with_contents};
     use sensor_model::{
         expectation::{Content, FileExpectation, Owner},
-        strength::Strength,
+        strength::{SealKind, Strength},
     };
     use sha2::{Digest as _, Sha256};
     use std::fs;
@@ -153,6 +154,22 @@ mod tests {
         assert_eq!(known.take_new().len() + known.used().len(), 0, "nothing was read with it yet");
         let kept = fs::read(root.path().join("scan/sealed-trees")).unwrap();
         assert_eq!(kept.len(), 2 * 32, "a pair of each file with the expected content, whatever its mode");
+    }
+
+    #[test]
+    fn a_command_does_not_read_a_file_again_that_was_read_for_its_sealed_tree() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+        fs::write(root.path().join("usr/bin/a"), "a").unwrap();
+        let expected = file("/usr/bin/a", "a");
+        let seal = |observer: &Observer| observer.observe(&expected).observation.seal();
+        let command = || with_contents(root.path(), ScanFiles::of(root.path()).sealed_with_trees());
+        assert_eq!(seal(&command()), None, "nobody has read it");
+        let observer = on_sealed_root(root.path());
+        let mut trees = SealedTrees::of(&observer, root.path()).unwrap();
+        assert!(trees.covers(Path::new("/usr/bin/a"), &expected));
+        trees.expectations();
+        assert_eq!(seal(&command()), Some(SealKind::FsVerity));
     }
 
     #[test]

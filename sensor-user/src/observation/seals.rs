@@ -197,10 +197,15 @@ pub(crate) mod tests {
 
     /// An observer of a root whose mount counts as sealed, until mounts are looked at again.
     pub(crate) fn on_sealed_root(root: &Path) -> Observer {
+        with_contents(root, SealedContents::new([]))
+    }
+
+    /// The same with contents that an earlier process read.
+    pub(crate) fn with_contents(root: &Path, contents: SealedContents) -> Observer {
         let mut observer = Observer::new(root).unwrap();
         let stat = stat_handle(observer.root.directory().as_fd(), StatxFlags::MNT_ID).unwrap();
         let sealed = SealedRoot { mount: stat.stx_mnt_id, digest: vec![1; 32] };
-        let contents = SealedContents::new([]).with_mounts(SealedMounts::with_root(&sealed, "boot"));
+        let contents = contents.with_mounts(SealedMounts::with_root(&sealed, "boot"));
         observer.reader.sealed = Some(Box::new(contents));
         observer.with_trees()
     }

@@ -3,8 +3,10 @@
 use crate::world::World;
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::{FileExt as _, PermissionsExt as _, symlink},
     os::unix::net::UnixListener,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
 };
 
 /// A root with files of an admin, and its baseline as a file.
@@ -110,4 +112,30 @@ fn a_missing_path_and_a_damaged_file_are_errors_with_the_next_step() {
     let result = world.run(&["image", "verify", "--image", "baseline", "ROOT", "STATE"]);
     assert_eq!(result.code, 2, "{result:?}");
     assert!(result.err.contains("image index --baseline"), "{}", result.err);
+}
+
+#[test]
+fn explain_calls_a_file_unknown_that_changes_each_time_that_it_is_read() {
+    let world = World::new();
+    world.write_host("opt/log", &"x".repeat(32 << 20), 0o644);
+    let result = world.run(&["baseline", "/opt", "ROOT"]);
+    fs::write(world.at("baseline.json"), &result.out).unwrap();
+    indexed(&world);
+    let explain = || world.run(&["explain", "/opt/log", "HOST", "STATE", "LOG"]);
+    assert_eq!(explain().code, 0);
+    let is_done = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::OpenOptions::new().write(true).open(world.at("root/opt/log")).unwrap();
+            while !is_done.load(Ordering::Relaxed) {
+                // The same content: nothing shows the change but the time.
+                file.write_all_at(b"x", 0).unwrap();
+            }
+        });
+        let result = explain();
+        is_done.store(true, Ordering::Relaxed);
+        result
+    });
+    assert_eq!(result.code, 3, "{result:?}");
+    assert!(result.out.contains("changed meanwhile"), "{result:?}");
 }

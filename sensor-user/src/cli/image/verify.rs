@@ -127,7 +127,7 @@ pub struct DifferingPath {
 
 impl Verify {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let sealed = ScanFiles::of(&self.place.state()).sealed();
+        let sealed = ScanFiles::of(&self.place.state()).sealed_with_trees();
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
         let observer = observer.with_settled_contents().with_sealed(sealed);
         let images = self.place.images();
