@@ -411,3 +411,28 @@ fn the_daemon_makes_the_index_of_the_booted_commit_unless_there_is_one() {
     assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
     assert_eq!((world.run(&["make-index", "HOST", "STATE"]).code, inode()), (0, None), "its image has one");
 }
+
+#[test]
+fn explain_calls_a_closed_directory_unknown_while_no_index_shows_whose_its_names_are() {
+    let (world, _) = booted();
+    policy(&world, "  - {path: /usr/lib/extra/, closed: true, action: degrade}\n");
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    world.write_host("usr/lib/extra/file", "", 0o644);
+    let explain = || {
+        let result = world.run(&[
+            "explain",
+            "/usr/lib/extra",
+            "CONFIG",
+            "POLICY",
+            "HOST",
+            "STATE",
+            "LOG",
+            "-o",
+            "json",
+        ]);
+        (result.code, result.json("explain")["verdict"].clone())
+    };
+    assert_eq!(explain(), (3, "unknown".into()));
+    assert_eq!(world.run(&["image", "index", "--ostree", "ROOT", "STATE"]).code, 0);
+    assert_eq!(explain(), (1, "drifted".into()), "the image does not have it");
+}

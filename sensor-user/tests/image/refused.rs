@@ -133,3 +133,26 @@ fn an_index_that_indexes_name_again_and_again_is_refused_and_not_read_each_time(
     let error = refused_in(&world);
     assert!(error.contains("name more than 256 image indexes"), "{error}");
 }
+
+#[test]
+fn a_layout_with_more_images_or_descriptors_than_the_limits_is_refused_and_none_is_left_out() {
+    let descriptor = |number: usize| {
+        let media_type = "application/vnd.oci.image.manifest.v1+json";
+        serde_json::json!({ "mediaType": media_type, "digest": digest(&number.to_le_bytes()), "size": 1 })
+    };
+    let error = |descriptors: usize, digests: usize| {
+        let world = World::new();
+        let mut maker = LayoutMaker::new(&world.at("layout"));
+        let manifest = maker.manifest(&two_layers(), "amd64");
+        let all: Vec<_> = (0..descriptors).map(|number| descriptor(number % digests)).collect();
+        for some in all.chunks(1000) {
+            maker.name(maker.index(some), "others");
+        }
+        maker.name(manifest, "os");
+        refused_in(&world)
+    };
+    let images = error(4096, 4096);
+    assert!(images.contains("name more than 4096 images"), "{images}");
+    let descriptors = error(65_536, 1);
+    assert!(descriptors.contains("name more than 65536 descriptors"), "{descriptors}");
+}
