@@ -7,7 +7,7 @@ use std::io;
 use thiserror::Error;
 
 /// The status code about a user without the right.
-const FORBIDDEN: u16 = 403;
+pub(super) const FORBIDDEN: u16 = 403;
 /// The status code about an object, or a kind, that does not exist.
 pub(super) const NOT_FOUND: u16 = 404;
 

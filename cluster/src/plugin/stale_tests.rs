@@ -18,8 +18,11 @@ async fn ran(line: &str, reports: Vec<Value>, leases: Vec<Value>) -> (u8, String
         let list = |items: &[Value]| {
             PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
         };
-        let one =
-            |items: &[Value]| items.first().cloned().map_or(PlayedAnswer::Code(404), PlayedAnswer::Json);
+        let one = |items: &[Value]| match items.first() {
+            None => PlayedAnswer::Code(404),
+            Some(Value::Null) => PlayedAnswer::Code(403),
+            Some(item) => PlayedAnswer::Json(item.clone()),
+        };
         match asked.line().rsplit('/').next().unwrap() {
             "driftreports" => list(&reports),
             "leases" => list(&leases),
@@ -61,6 +64,8 @@ async fn a_report_whose_reporter_is_silent_is_not_believed_by_any_command() {
             );
         }
     }
+    let (code, out, notes) = ran("holdfast diff n1", in_sync(), vec![Value::Null]).await;
+    assert!(code == 1 && out.contains("n1") && notes.contains("you may not read the Lease"), "{out} {notes}");
     let (_, out, _) = ran("holdfast diff n1 -o json", in_sync(), vec![lease("n1", LONG_AGO)]).await;
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["stale"], true);
 }

@@ -4,7 +4,7 @@
 //! believed.
 
 use super::access::Access;
-use super::error::{NOT_FOUND, PluginError};
+use super::error::{FORBIDDEN, NOT_FOUND, PluginError};
 use super::exit::{DIFFERS, IN_SYNC};
 use super::output::{Screen, age};
 use crate::api::{DriftReport, DriftState, ReportedConfig};
@@ -157,6 +157,12 @@ pub(super) async fn is_stale(
     let found = match leases.get(node).await {
         Ok(lease) => Some(lease),
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => None,
+        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => {
+            screen.note(&format!(
+                "note: the report of node {node} may be out of date: you may not read the Lease that shows whether its reporter is alive"
+            ))?;
+            return Ok(true);
+        }
         Err(error) => return Err(PluginError::request("the Lease of the reporter", INSTALL, error)),
     };
     let now = Timestamp::now();
