@@ -30,12 +30,7 @@ pub(in crate::apply) async fn start(
     command: &[&str],
     limit: Option<Duration>,
 ) -> Result<(), SystemdError> {
-    let connection = connect(root, ANSWER).await?;
-    let manager = ManagerProxy::builder(&connection)
-        .destination(SYSTEMD)
-        .cache_properties(zbus::proxy::CacheProperties::No)
-        .build()
-        .await?;
+    let manager = manager(root).await?;
     // A failed unit of an earlier time keeps the name.
     drop(manager.reset_failed_unit(name.to_owned()).await);
     let [program, ..] = command else { return Ok(()) };
@@ -64,12 +59,7 @@ pub(in crate::apply) async fn start(
 /// # Errors
 /// systemd does not answer.
 pub(in crate::apply) async fn is_active(root: &Path, name: &str) -> Result<bool, SystemdError> {
-    let connection = connect(root, ANSWER).await?;
-    let manager = ManagerProxy::builder(&connection)
-        .destination(SYSTEMD)
-        .cache_properties(zbus::proxy::CacheProperties::No)
-        .build()
-        .await?;
+    let manager = manager(root).await?;
     let unit = super::jobs::unit_of(&manager, name).await?;
     // A unit whose start waits in the queue, such as for the end of the boot, is inactive. The job is read first: it ends after the
     // state has changed.
@@ -78,6 +68,23 @@ pub(in crate::apply) async fn is_active(root: &Path, name: &str) -> Result<bool,
     }
     let state = unit.active_state().await?;
     Ok(!matches!(state.as_str(), "inactive" | "failed"))
+}
+
+/// Whether the host shuts down: the target is active or queued. systemd then refuses to start units.
+///
+/// # Errors
+/// systemd does not answer.
+pub(in crate::apply) async fn is_host_stopping(root: &Path) -> Result<bool, SystemdError> {
+    Ok(manager(root).await?.system_state().await? == "stopping")
+}
+
+async fn manager(root: &Path) -> Result<ManagerProxy<'static>, SystemdError> {
+    let connection = connect(root, ANSWER).await?;
+    Ok(ManagerProxy::builder(&connection)
+        .destination(SYSTEMD)
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await?)
 }
 
 #[cfg(test)]

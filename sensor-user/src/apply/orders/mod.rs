@@ -15,6 +15,8 @@ mod revert_files;
 mod revert_run;
 mod reverts;
 mod run;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 pub use mode_files::ModeFiles;
@@ -77,6 +79,8 @@ pub struct NodeOrders {
     known: Mutex<Option<(u64, Option<String>)>>,
     /// When the host's processes were last searched for the Machine Config Operator's daemon, and whether it ran.
     operator: Mutex<Option<(Instant, bool)>>,
+    /// The order whose process was started again last, and how often. On a full disk the file with this number cannot be written.
+    started: Mutex<(String, u32)>,
 }
 
 impl NodeOrders {
@@ -88,6 +92,7 @@ impl NodeOrders {
             directory: OrderDirectory::new(state),
             known: Mutex::default(),
             operator: Mutex::default(),
+            started: Mutex::default(),
         }
     }
 
@@ -127,6 +132,14 @@ impl NodeOrders {
         let Ok(runtime) = runtime else { return true };
         // Without an answer it may run: a second process would only wait for its lock.
         runtime.block_on(transient::is_active(&self.root, UNIT.name)).unwrap_or(true)
+    }
+
+    /// Whether the host shuts down. Without an answer it does not.
+    fn is_stopping(&self) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.is_ok_and(|runtime| {
+            runtime.block_on(transient::is_host_stopping(&self.root)).unwrap_or_default()
+        })
     }
 
     /// Whether the Machine Config Operator's daemon runs. The reporter asks each second, and the answer may be [`OPERATOR_AGE`] old.
@@ -228,15 +241,24 @@ impl NodeOrders {
     /// The process of an order is gone, and the order is not over.
     fn again(&self, order: &OrderName, progress: ApplyProgress) -> ApplyProgress {
         let boot = self.boot().unwrap_or_default();
-        let starts = self.directory.starts(&boot);
+        let mut started = self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if started.0 != order.id {
+            *started = (order.id.clone(), 0);
+        }
+        let starts = self.directory.starts(&boot).max(started.1);
         if starts >= STARTS {
             let reason = format!("the process that applies ended {starts} times without a result");
             self.directory.set_end(&OrderEnd::failed(order, boot, reason.clone()));
             return ApplyProgress { phase: ApplyPhase::Failed, message: Some(reason), ..progress };
         }
         tracing::warn!(config = order.config, "The process of an apply is gone: it is started again.");
-        let message = self.start().err().map(|error| fit(&error.error));
-        self.directory.set_starts(boot, starts + 1);
+        let failure = self.start().err();
+        // A host that shuts down starts no units, so that the order goes on after its next start.
+        if failure.is_none() || !self.is_stopping() {
+            started.1 = starts + 1;
+            self.directory.set_starts(boot, starts + 1);
+        }
+        let message = failure.map(|error| fit(&error.error));
         ApplyProgress { phase: ApplyPhase::Running, message, ..progress }
     }
 }
@@ -264,6 +286,11 @@ impl ConfigOrders for NodeOrders {
             let error = format!(
                 "machine_config: metadata.name: must be the name of an object of the API: at most {NAME_BYTES} letters, digits, `-` and `.`"
             );
+            return Err(refusal(SocketErrorReason::Refused, error));
+        }
+        // Of a list or an Ignition config the store would not know this name, and the reporter would hand it in for ever.
+        if desired.machine_config["kind"] != "MachineConfig" {
+            let error = "machine_config: kind: must be `MachineConfig`".to_owned();
             return Err(refusal(SocketErrorReason::Refused, error));
         }
         let kept = |error: io::Error| {
@@ -304,6 +331,7 @@ impl ConfigOrders for NodeOrders {
             let error = "the newest config has another id: hand the config in again".to_owned();
             return Err(refusal(SocketErrorReason::NotPlanned, error));
         }
+        *self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Default::default();
         self.directory.order_planned().map_err(|error| {
             refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
         })?;
@@ -364,86 +392,5 @@ fn ended(progress: ApplyProgress, end: &OrderEnd) -> ApplyProgress {
         unreconcilable: end.result == OrderResult::Unreconcilable,
         rolled_back: end.result == OrderResult::RolledBack,
         ..progress
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apply::actions::tests::played::{PlayedHost, Plays};
-    use crate::clock::boot_id;
-    use std::sync::Arc;
-
-    /// A config that is ordered.
-    fn ordered(orders: &NodeOrders) -> OrderName {
-        let config = serde_json::json!({ "metadata": { "name": "one" } });
-        let desired = DesiredConfig { machine_config: config, node_disruption: None };
-        let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
-        orders.directory.set_new(&name, &desired).unwrap();
-        orders.directory.accept_new().unwrap();
-        orders.directory.order_planned().unwrap();
-        name
-    }
-
-    #[test]
-    fn a_config_whose_name_no_object_of_the_api_can_have_is_refused_and_not_kept() {
-        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let orders = NodeOrders::new(root.path(), state.path());
-        for name in ["", "a/b", "../a", "a\nb", "a\u{202e}b", &"a".repeat(254)] {
-            let config = serde_json::json!({ "machine_config": { "metadata": { "name": name } } });
-            let error = orders.plan(config.to_string().as_bytes()).unwrap_err();
-            assert_eq!(error.reason, SocketErrorReason::Refused, "{name:?}: {error:?}");
-            assert!(error.error.starts_with("machine_config: metadata.name: must be"), "{error:?}");
-            assert!(!state.path().join("order").exists(), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn a_process_that_ends_between_two_looks_is_not_started_again() {
-        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let orders = NodeOrders::new(root.path(), state.path());
-        let name = ordered(&orders);
-        let boot = Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap());
-        let progress = orders.newest_if(&mut None, |orders| {
-            orders.directory.set_end(&OrderEnd::failed(&name, boot.clone(), "reason".to_owned()));
-            false
-        });
-        assert_eq!((progress.phase, progress.message.as_deref()), (ApplyPhase::Failed, Some("reason")));
-        assert_eq!(orders.directory.starts(&boot), 0);
-    }
-
-    #[test]
-    fn the_config_of_the_node_is_that_of_the_operator_only_if_holdfast_has_applied_none() {
-        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let orders = NodeOrders::new(root.path(), state.path());
-        let stored = root.path().join(OPERATOR_CONFIG);
-        std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
-        std::fs::write(&stored, r#"{"metadata": {"name": "rendered-a"}}"#).unwrap();
-        let current = || orders.newest_if(&mut None, |_| false).current;
-        assert_eq!(current().as_deref(), Some("rendered-a"));
-        let store = Store::open(state.path()).unwrap();
-        assert_eq!(current().as_deref(), Some("rendered-a"));
-        // Something else than Holdfast has written the link.
-        std::os::unix::fs::symlink("elsewhere", store.path().join("current")).unwrap();
-        assert_eq!(current(), None);
-    }
-
-    #[tokio::test]
-    async fn an_order_that_waits_for_a_reboot_goes_on_after_a_soft_reboot_and_not_by_an_unknown_count() {
-        // Its systemd has made three soft reboots.
-        let host = PlayedHost::new(Plays::RebootedSoftly);
-        let state = tempfile::tempdir().unwrap();
-        let orders = Arc::new(NodeOrders::new(host.root.path(), state.path()));
-        let name = ordered(&orders);
-        for (soft_reboots, phase) in
-            [(Some(3), ApplyPhase::Rebooting), (None, ApplyPhase::Rebooting), (Some(2), ApplyPhase::Running)]
-        {
-            let boot = Boot { soft_reboots, ..Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap()) };
-            let (result, reason) = (OrderResult::Rebooting, String::new());
-            orders.directory.set_end(&OrderEnd { id: name.id.clone(), boot, result, reason });
-            let orders = Arc::clone(&orders);
-            let progress = tokio::task::spawn_blocking(move || orders.progress()).await.unwrap();
-            assert_eq!(progress.phase, phase, "{soft_reboots:?}");
-        }
     }
 }

@@ -99,6 +99,8 @@ pub(in crate::apply) enum Plays {
     BootingInVain,
     /// It has made three soft reboots.
     RebootedSoftly,
+    /// The host shuts down.
+    Stopping,
 }
 
 struct Manager {
@@ -259,6 +261,11 @@ impl Manager {
             // One that is older than the property.
             _ => Err(fdo::Error::UnknownProperty("SoftRebootsCount".to_owned())),
         }
+    }
+
+    #[zbus(property)]
+    fn system_state(&self) -> String {
+        if self.plays == Plays::Stopping { "stopping" } else { "running" }.to_owned()
     }
 
     async fn get_job(
