@@ -174,6 +174,22 @@ pub fn restarts(container: &str) -> Result<u64> {
     status["restartCount"].as_u64().context("no number of restarts")
 }
 
+/// Waits until a sensor's container has ended with such an error, and gives the error as `kubectl describe pod` shows it.
+pub fn error_of_sensor(is_wanted: impl Fn(&str) -> bool) -> Result<String> {
+    let message = wait::until("the pod's sensor to end with an error", LIMIT, || {
+        let pods = daemonset_pods()?;
+        let statuses = pods["items"].as_array().into_iter().flatten();
+        let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
+        let mut states = statuses
+            .filter(|status| status["name"] == "sensor")
+            .flat_map(|status| [&status["state"], &status["lastState"]]);
+        let message = states
+            .find_map(|state| state["terminated"]["message"].as_str().filter(|message| is_wanted(message)));
+        Ok(message.map(str::to_owned))
+    });
+    message.with_context(pods)
+}
+
 /// Applies the manifests of the product from a folder of `deploy/kustomize`, with a patch for images that are on the node already,
 /// and waits until the pod of the `DaemonSet` is ready. It gives the pod's name.
 pub fn deploy(context: &mut Context, from: &str) -> Result<String> {

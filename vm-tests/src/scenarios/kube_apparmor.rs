@@ -9,7 +9,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MsFlags, mount, umount};
@@ -18,7 +17,7 @@ use nix::unistd::{Pid, Uid, setuid};
 use rustix::net::{AddressFamily, SocketType, socket};
 use serde_json::{Value, json};
 
-use crate::guest::{kube, run, wait};
+use crate::guest::{kube, run};
 
 /// The helper that becomes the sensor's program under its profile, for `act`.
 pub(crate) const CONFINED: &str = "apparmor-confined";
@@ -39,8 +38,6 @@ const DEFAULT: &str = r"
       path: /spec/template/spec/containers/0/securityContext/appArmorProfile
       value: {type: RuntimeDefault}
 ";
-/// How long a rollout may take in an emulated guest.
-const LIMIT: Duration = Duration::from_secs(110);
 
 /// The sensor's profile allows what the docs say, and refuses the rest; without it all of it is possible.
 pub(super) fn profile_holds() -> Result<String> {
@@ -125,17 +122,7 @@ pub(crate) fn attempt(foreign: &Path) {
 /// Under the profile of the container runtime, the sensor ends with an error that names `AppArmor`. With its own it runs again.
 pub(super) fn default_profile(kustomization: &str) -> Result<String> {
     kube::apply(&format!("{kustomization}{DEFAULT}"))?;
-    let message = wait::until("the sensor to end under the runtime's profile", LIMIT, || {
-        let pods = kube::daemonset_pods()?;
-        let statuses = pods["items"].as_array().into_iter().flatten();
-        let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
-        let mut states = statuses
-            .filter(|status| status["name"] == "sensor")
-            .flat_map(|status| [&status["state"], &status["lastState"]]);
-        let messages = |state: &Value| state["terminated"]["message"].as_str().map(str::to_owned);
-        Ok(states.find_map(messages).filter(|message| message.contains("namespace")))
-    });
-    let message = message.with_context(kube::pods)?;
+    let message = kube::error_of_sensor(|message| message.contains("namespace"))?;
     kube::apply(kustomization)?;
     kube::ready()?;
     ensure!(message.contains("AppArmor"), "the message does not name AppArmor: {message}");

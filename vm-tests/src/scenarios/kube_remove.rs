@@ -186,18 +186,10 @@ fn pod_beside_service() -> Result<String> {
     fs::write(format!("{CONFIGS}/{CONFIG_NAME}.yaml"), CONFIG)?;
     run("systemctl", &["start", SERVICE])?;
     kube::apply(&kube::kustomization("base")?)?;
-    let message = wait::until("the pod's sensor to end", LIMIT, || {
-        let pods = kube::daemonset_pods()?;
-        let statuses = pods["items"].as_array().into_iter().flatten();
-        let statuses = statuses.filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
-        let mut states = statuses
-            .filter(|status| status["name"] == "sensor")
-            .flat_map(|status| [&status["state"], &status["lastState"]]);
-        Ok(states.find_map(|state| state["terminated"]["message"].as_str()).map(str::to_owned))
-    });
-    let message = message.with_context(kube::pods)?;
+    let message = kube::error_of_sensor(|_| true);
     let is_active = run("systemctl", &["is-active", SERVICE]);
     run("systemctl", &["stop", SERVICE])?;
+    let message = message?;
     is_active.context("the service does not run any more")?;
     ensure!(message.contains(&format!("of {SERVICE}")), "{message}");
     Ok(message)
