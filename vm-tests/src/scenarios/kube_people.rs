@@ -227,7 +227,7 @@ fn diff(file: &str) -> Result<String> {
 /// The mode `observe` plans nothing, also while a file differs.
 fn plan() -> Result<String> {
     let printed = holdfast(0, &["plan", NODE])?;
-    ensure!(printed.contains("nothing is planned"), "{printed}");
+    ensure!(printed.contains("applies nothing at present"), "{printed}");
     Ok(printed)
 }
 

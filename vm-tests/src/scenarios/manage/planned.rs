@@ -69,6 +69,6 @@ pub(super) fn while_drift_blocks(manifest: &str) -> Result<String> {
 pub(super) fn nothing(config: &str) -> Result<String> {
     is_done(config)?;
     let printed = kube_people::holdfast(0, &["plan", NODE])?;
-    ensure!(printed.contains("nothing is planned"), "{printed}");
+    ensure!(printed.contains("applies nothing at present"), "{printed}");
     Ok(printed)
 }
