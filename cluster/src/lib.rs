@@ -65,4 +65,5 @@ pub mod reports;
 pub mod secure;
 pub mod socket;
 pub mod text;
+mod watch_age;
 mod watching;

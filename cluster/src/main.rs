@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn answered(answer: anyhow::Result<u8>) -> ExitCode {
     answer.map_or_else(
         |error| {
-            // Whoever reads the answer has enough of it, such as `head`.
+            // The reader of the output has ended, as `head` does after its lines.
             if !error.chain().any(is_closed) {
                 eprintln!("error: {}", fit(&format!("{error:#}"), ERROR_BYTES));
             }
@@ -53,7 +53,7 @@ fn answered(answer: anyhow::Result<u8>) -> ExitCode {
     )
 }
 
-/// Whether nobody reads the output any more.
+/// Whether the reader of the output has closed it.
 fn is_closed(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

@@ -3,14 +3,12 @@
 //! In: the API server. Out: the Node's uid, its labels and the annotations that lead an update, whenever they change. It reads the Node's
 //! metadata once, and then watches this Node alone from that version on. A watch that ends is resumed at the last version. There is a
 //! pause between two watches, which grows while they end early.
-//!
-//! An API server whose etcd was restored from a backup accepts a watch from a version that it does not have yet, and sends nothing until it has
-//! that version again, which may take days. So after a watch that broke the Node is read again, at this version or a later one, and
-//! the API server refuses that if it has only earlier ones.
+//! After a watch that broke ([`watch_age`]), the Node is read again at the last version or a later one.
 
 use crate::backoff::Backoff;
 use crate::publish::{NodeMetadata, PublishError, limited};
 use crate::reads::Reads;
+use crate::watch_age::{self, LONGEST_WATCH, WATCH_SECONDS};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta, WatchEvent, WatchParams};
@@ -18,14 +16,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// After this time the API server ends a watch.
-const WATCH_SECONDS: u32 = 290;
-/// A watch that is older gets no answer any more.
-const LONGEST_WATCH: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
-/// A watch that lived this long was ended by the API server because of its age, and not by an outage.
-const WHOLE: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 10);
-/// A watch that lived this long did not end early.
-const LONG: Duration = Duration::from_secs(10);
 /// First pause between two watches.
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
 /// Longest pause between two watches.
@@ -42,13 +32,11 @@ pub(crate) async fn follow(reads: Reads, name: String, newest: watch::Sender<Opt
     while !watched.newest.is_closed() {
         let end = watched.watch().await;
         let lived = watched.begun_at.take().map(|begun_at| begun_at.elapsed());
-        if lived.is_some_and(|lived| lived >= LONG) {
+        if watch_age::is_long(lived) {
             backoff.reset();
             is_failing = false;
         }
-        if end.is_err() || lived.is_none_or(|lived| lived < WHOLE) {
-            watched.is_doubtful = true;
-        }
+        watched.is_doubtful |= watch_age::is_broken(lived, end.is_err());
         match end {
             Ok(()) => {}
             Err(error) => {

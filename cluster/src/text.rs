@@ -60,7 +60,7 @@ pub fn has_hidden(text: &str) -> bool {
     text.chars().any(|character| character != '\n' && is_hidden(character))
 }
 
-/// Control characters, and those that change the direction or the width of a text, or that nobody sees.
+/// Control characters, characters without a shape, and those that change the direction or the width of a text.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -4,14 +4,13 @@
 //! again only if the API server no longer has that version, or if another client may be allowed to read them: after an outage thousands
 //! of nodes would otherwise list at the same time.
 //!
-//! An API server whose etcd was restored from a backup accepts a watch from a version that it does not have yet, and sends nothing until it has
-//! that version again, which may take days. So before a watch that follows a broken one, a list without objects asks whether the server
-//! has the version.
+//! Before a watch that follows a broken one ([`watch_age`]), a list without objects asks whether the server has the last version.
 //!
 //! The watcher of the client library is not used: it begins the next watch at once when one ends without an error, so each node would ask
 //! a server that ends each watch at once hundreds of times a second. Here only a watch that lived for a while ends the pauses.
 
 use crate::backoff::Backoff;
+use crate::watch_age::{self, LONGEST_WATCH, WATCH_SECONDS};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use kube::api::{Api, ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::runtime::watcher::Event;
@@ -26,14 +25,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// After this time the API server ends a watch.
-const WATCH_SECONDS: u32 = 290;
-/// A watch that is older gets no answer any more.
-const LONGEST_WATCH: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
-/// A watch that lived this long was ended by the API server because of its age, and not by an outage.
-const WHOLE: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 10);
-/// A watch that lived this long did not end early.
-const LONG: Duration = Duration::from_secs(10);
 /// Objects in one answer to a list, and the longest time of such an answer.
 const PAGE: u32 = 500;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -111,13 +102,11 @@ where
                 Err(failed) => failed,
             };
             let lived = self.watch.take().map(|(_, begun_at, _)| begun_at.elapsed());
-            if lived.is_some_and(|lived| lived >= LONG) {
+            if watch_age::is_long(lived) {
                 self.backoff.reset();
                 self.is_failing = false;
             }
-            if failed.is_some() || lived.is_none_or(|lived| lived < WHOLE) {
-                self.is_doubtful = true;
-            }
+            self.is_doubtful |= watch_age::is_broken(lived, failed.is_some());
             if let Some(error) = failed {
                 self.note(&error);
                 if matches!(&error, kube::Error::Api(status) if NOT_RESUMED.contains(&status.code)) {

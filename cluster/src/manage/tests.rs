@@ -46,6 +46,15 @@ impl Played {
         played
     }
 
+    /// The same after the drain for it was requested.
+    fn asked_to_drain(desired: &str, is_cordoned: bool) -> Self {
+        let mut played = Self::new(desired);
+        played.plan(desired, true);
+        played.is_cordoned = Some(is_cordoned);
+        played.settle();
+        played
+    }
+
     fn set(&mut self, name: &str, value: &str) {
         self.annotations.insert(name.to_owned(), value.to_owned());
     }
@@ -203,10 +212,7 @@ fn a_refusal_of_the_next_attempt_is_shown_in_the_place_of_the_last_failure() {
 
 #[test]
 fn a_new_reporter_between_drain_and_apply_continues() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", false);
     node.set(LAST_APPLIED_DRAIN, "drain-b");
     // Only the cluster and the sensor remember anything.
     (node.planned, node.is_cordoned, node.published) = (None, None, None);

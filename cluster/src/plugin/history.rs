@@ -5,7 +5,7 @@
 use super::access::Access;
 use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
-use super::node_log::{Entry, LogPages, NodeLog, WINDOW};
+use super::node_log::{Entry, LogPages, NodeLog, SEARCHED, WINDOW};
 use super::output::{OutputFormat, Screen};
 use crate::reports::{PodNames, actor_text};
 use sensor_model::chain::LogEntry;
@@ -17,9 +17,6 @@ use tokio::time::{Instant, sleep};
 
 /// Time that one request waits for the next entry.
 const WAIT: Duration = Duration::from_mins(1);
-/// What is noted about a search that ended early.
-const NOT_WHOLE: &str =
-    "note: only the newest 50,000 entries were searched; `holdfast who` on the node searches all";
 /// Shortest time between two requests that give nothing.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -57,6 +54,11 @@ pub(super) struct Explain {
     /// The path on the node.
     #[arg(value_parser = absolute)]
     path: String,
+}
+
+/// The note about a search that ended early.
+fn not_whole() -> String {
+    format!("note: only the newest {SEARCHED} entries were searched; `holdfast who` on the node searches all")
 }
 
 /// A path in the form in which the log has it. Another one would be found nowhere.
@@ -193,7 +195,7 @@ impl Who {
             }
         }
         if !is_whole {
-            screen.note(NOT_WHOLE)?;
+            screen.note(&not_whole())?;
         }
         Ok(IN_SYNC)
     }
@@ -236,7 +238,7 @@ impl Explain {
             }
         }
         if !is_whole {
-            screen.note(NOT_WHOLE)?;
+            screen.note(&not_whole())?;
         }
         Ok(if things.is_empty() && doubt.is_none() { IN_SYNC } else { DIFFERS })
     }

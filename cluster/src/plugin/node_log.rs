@@ -22,8 +22,8 @@ pub(super) const WINDOW: u64 = 500;
 const ENTRY_BYTES: usize = RECORDS_BYTES;
 /// How often one read may find that rotation has removed its first entry meanwhile.
 const ROTATIONS: usize = 3;
-/// Most entries through which a search goes back. A note of `history` has the number.
-const SEARCHED: u64 = 50_000;
+/// Most entries through which a search goes back.
+pub(super) const SEARCHED: u64 = 50_000;
 /// Who knew an entry that the log does not have any more.
 const REPORT: &str = "the DriftReport keeps";
 const ANSWER: &str = "an earlier answer had";

@@ -368,7 +368,7 @@ fn options_stand_before_or_after_the_command_and_a_missing_argument_is_an_error(
         "holdfast who n1",
         "holdfast plan",
         "holdfast status -o xml",
-        // No entry of the log has such a path, so the answer would be that nobody changed it.
+        // No entry of the log has such a path, so the command would find no change of it.
         "holdfast who n1 etc/x",
         "holdfast explain n1 /etc/../x",
     ] {

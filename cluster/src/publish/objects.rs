@@ -26,7 +26,7 @@ const LEASE_SECONDS: u64 = LEASE_RENEWAL.as_secs() * 5 / 2;
 
 /// Longest name of a node that is whole in the name of an Event.
 const EVENT_NAME_LENGTH: usize = 200;
-/// What stands for the rest of a longer one. Without it the part before could end with a character that no name may end with.
+/// The end of a name that was cut. The cut part alone could end with a dash or a dot, which the API server refuses there.
 const REST: &str = "x";
 /// Characters of a hash in an Event's name.
 const HASH_LENGTH: usize = 32;

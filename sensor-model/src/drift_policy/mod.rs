@@ -223,15 +223,7 @@ impl DriftPolicy {
             for (number, rule) in file.rules.iter().enumerate() {
                 match chosen.get(&(rule.path.as_str(), rule.kind())) {
                     Some((other, by)) if by.precedence == file.precedence && *other != rule => {
-                        return Err(DriftPolicyError {
-                            origin: file.origin.clone(),
-                            field: format!("spec.rules[{number}].path"),
-                            reason: Box::new(DriftPolicyFault::Contradiction {
-                                other: by.origin.clone(),
-                                path: rule.path.clone(),
-                                precedence: file.precedence,
-                            }),
-                        });
+                        return Err(file.contradicts(number, by));
                     }
                     Some((_, by)) if by.precedence >= file.precedence => {}
                     _ => {

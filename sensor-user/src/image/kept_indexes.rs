@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/a")).unwrap(), None, "no index");
         index(&observer, &state);
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/a")).unwrap(), Some(true));
-        // Whoever reads all of the file finds its digest wrong.
+        // A reader of the whole file would find its digest wrong.
         let path = state.join("images/baseline.index");
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[0; 32], fs::metadata(&path).unwrap().len() - 32).unwrap();

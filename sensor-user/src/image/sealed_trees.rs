@@ -164,7 +164,7 @@ mod tests {
         let expected = file("/usr/bin/a", "a");
         let seal = |observer: &Observer| observer.observe(&expected).observation.seal();
         let command = || with_contents(root.path(), ScanFiles::of(root.path()).sealed_with_trees());
-        assert_eq!(seal(&command()), None, "nobody has read it");
+        assert_eq!(seal(&command()), None, "no process has read it");
         let observer = on_sealed_root(root.path());
         let mut trees = SealedTrees::of(&observer, root.path()).unwrap();
         assert!(trees.covers(Path::new("/usr/bin/a"), &expected));

@@ -62,7 +62,9 @@ pub enum QuarantineRefusal {
     Replaced,
     /// The kernel lets this process make no device node.
     #[error(
-        "it is or holds a device node, the quarantine is on another file system, and the kernel lets this process make no device node          there: it lacks CAP_MKNOD, or a device rule of its control group or the file system forbids it. Nothing was moved; move it away          by hand, or run `holdfast repair` for the directory as root of the host"
+        "it is or holds a device node, the quarantine is on another file system, and the kernel lets this process make no device node \
+         there: it lacks CAP_MKNOD, or a device rule of its control group or the file system forbids it. Nothing was moved; move it away \
+         by hand, or run `holdfast repair` for the directory as root of the host"
     )]
     DeviceNode,
     /// The file system of the directory cannot move it.

@@ -22,10 +22,7 @@ fn a_drain_is_requested_after_the_plan_is_published_and_the_order_waits_for_it()
 
 #[test]
 fn a_drain_that_takes_too_long_degrades_the_node_and_a_late_one_goes_on() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", false);
     node.is_drain_overdue = true;
     assert_eq!(node.settle(), (vec!["FailedToDrain"], Then::Wait));
     assert!(node.has(STATE, "Degraded") && node.annotations[REASON].starts_with("failed to drain node: n1 "));
@@ -36,10 +33,7 @@ fn a_drain_that_takes_too_long_degrades_the_node_and_a_late_one_goes_on() {
 
 #[test]
 fn a_cordon_of_before_the_drain_is_left_alone() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(true);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", true);
     assert!(node.has(DESIRED_DRAIN, "drain-b") && node.has(CORDONED_BEFORE, "true"));
     node.set(LAST_APPLIED_DRAIN, "drain-b");
     node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
@@ -98,10 +92,7 @@ fn the_drain_of_an_earlier_update_is_none_for_the_same_config_that_is_asked_for_
 
 #[test]
 fn a_drain_during_the_end_of_our_last_cordon_is_a_new_one_and_the_cordon_stays_ours() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", false);
     node.set(LAST_APPLIED_DRAIN, "drain-b");
     node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
     node.settle();
@@ -120,10 +111,7 @@ fn a_drain_during_the_end_of_our_last_cordon_is_a_new_one_and_the_cordon_stays_o
 
 #[test]
 fn a_config_that_is_given_up_during_its_drain_ends_our_cordon() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", false);
     node.set(DESIRED_CONFIG, "a");
     assert_eq!(node.settle(), (vec!["Uncordon"], Then::Wait));
     assert!(node.has(DESIRED_DRAIN, "uncordon-a") && node.has(STATE, "Done"));
@@ -131,10 +119,7 @@ fn a_config_that_is_given_up_during_its_drain_ends_our_cordon() {
 
 #[test]
 fn another_config_during_our_drain_keeps_the_cordon_ours() {
-    let mut node = Played::new("b");
-    node.plan("b", true);
-    node.is_cordoned = Some(false);
-    node.settle();
+    let mut node = Played::asked_to_drain("b", false);
     node.set(DESIRED_CONFIG, "c");
     node.plan("c", true);
     // The cordon is that of our own drain.
