@@ -145,7 +145,7 @@ fn a_config_that_cannot_be_applied_is_refused_with_its_field_and_the_accepted_on
         (changed("/spec/config/ignition/version", json!("9.9.9")), "9.9.9"),
         (changed("/spec/confg", json!({})), "spec.confg: unknown field; did you mean config?"),
         (changed("/spec/config/storage/file", json!([])), "spec.config.storage.file: unknown field"),
-        (changed("/kind", json!("MachineConfg")), "kind: unknown kind; did you mean MachineConfig?"),
+        (changed("/kind", json!("MachineConfg")), "machine_config: kind: must be `MachineConfig`"),
         (with_policy(json!({ "kind": "MachineConfiguration" })), "apiVersion"),
     ] {
         let error = daemon.refused(&body).error;

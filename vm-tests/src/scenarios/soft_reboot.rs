@@ -191,12 +191,8 @@ fn old_inodes() -> Result<String> {
             .filter(|line| line.starts_with("holdfast_events_total{") && line.contains("\"set-attributes\""));
         Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     };
-    let touch = |path: &str| -> Result<()> {
-        for mode in [0o600, 0o644] {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        }
-        Ok(())
-    };
+    // The mode stays: of another one, the daemon could read it before a second change brings the declared one back.
+    let touch = |path: &str| fs::set_permissions(path, fs::Permissions::from_mode(0o644));
     let first = count()?;
     for path in [EDITED, SPARED] {
         touch(&format!("{OLD_ROOT}{path}"))?;
@@ -206,8 +202,8 @@ fn old_inodes() -> Result<String> {
     touch(SPARED)?;
     wait_for("the touch", before, |record| record["kind"] == "touched" && record["path"] == SPARED)?;
     let own = count()? - first;
-    ensure!((1.0..=2.0).contains(&own), "{own} changes");
-    Ok(format!("{own} changes of the new inode alone"))
+    ensure!((own - 1.0).abs() < 0.5, "{own} changes");
+    Ok("one change, of the new inode".to_owned())
 }
 
 /// Rules in force before the soft reboot did not stop it, and are in force after it.
