@@ -2,7 +2,7 @@
 
 use clap::Parser as _;
 use holdfast_cluster::cli::{Cli, Command, run, run_plugin};
-use holdfast_cluster::plugin::{FAILED, PROGRAM, Plugin};
+use holdfast_cluster::plugin::{FAILED, PROGRAM, Plugin, PluginError};
 use holdfast_cluster::text::fit;
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn answered(answer: anyhow::Result<u8>) -> ExitCode {
     answer.map_or_else(
         |error| {
             // The reader of the output has ended, as `head` does after its lines.
-            if !error.chain().any(is_closed) {
+            if !is_closed(&error) {
                 eprintln!("error: {}", fit(&format!("{error:#}"), ERROR_BYTES));
             }
             FAILED.into()
@@ -53,8 +53,10 @@ fn answered(answer: anyhow::Result<u8>) -> ExitCode {
     )
 }
 
-/// Whether the reader of the output has closed it.
-fn is_closed(error: &(dyn std::error::Error + 'static)) -> bool {
-    let error = error.downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+/// Whether the reader of the output has closed it. A connection to the cluster may break in the same way, and that is to be said.
+fn is_closed(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<PluginError>() {
+        Some(PluginError::Output(error)) => error.kind() == std::io::ErrorKind::BrokenPipe,
+        _ => false,
+    }
 }

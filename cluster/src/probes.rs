@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 /// Most connections at once. The kubelet makes one for each probe.
@@ -28,18 +28,21 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection that cannot be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the pages for as long as it is polled. `ready` is the reason why the reporter is not ready; none if it is.
-pub async fn serve(listener: TcpListener, ready: watch::Receiver<Option<&'static str>>) {
+/// Serves the pages for as long as it is polled. `not_ready` gives the reason why the program is not ready; none if it is.
+pub async fn serve(
+    listener: TcpListener,
+    not_ready: impl Fn() -> Option<&'static str> + Clone + Send + 'static,
+) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Further connections wait in the socket's queue.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let ready = ready.clone();
+                let not_ready = not_ready.clone();
                 tokio::spawn(async move {
                     // A client that is too slow loses its connection.
-                    drop(timeout(CONNECTION_TIMEOUT, connection(stream, ready)).await);
+                    drop(timeout(CONNECTION_TIMEOUT, connection(stream, not_ready)).await);
                     drop(slot);
                 });
             }
@@ -51,9 +54,9 @@ pub async fn serve(listener: TcpListener, ready: watch::Receiver<Option<&'static
     }
 }
 
-async fn connection(stream: TcpStream, ready: watch::Receiver<Option<&'static str>>) {
+async fn connection(stream: TcpStream, not_ready: impl Fn() -> Option<&'static str>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), *ready.borrow());
+        let response = respond(request.method(), request.uri().path(), not_ready());
         async move { Ok::<_, Infallible>(response) }
     });
     let serving = http1::Builder::new()

@@ -123,6 +123,59 @@ fn ports_and_probes_are_those_at_which_the_programs_listen_on_all_addresses() {
     }
 }
 
+#[test]
+fn each_node_has_one_sensor_whatever_its_taints_and_during_an_update_too() {
+    let pod = object("kustomize/base/daemonset.yaml");
+    let update = &pod["spec"]["updateStrategy"];
+    assert_eq!((&update["type"], &update["rollingUpdate"]["maxSurge"]), (&"RollingUpdate".into(), &0.into()));
+    let spec = &pod["spec"]["template"]["spec"];
+    // Without a key it tolerates every taint of every effect.
+    assert_eq!(spec["tolerations"], serde_json::json!([{ "operator": "Exists" }]));
+    assert_eq!(spec["priorityClassName"], "system-node-critical");
+}
+
+#[test]
+fn the_namespace_allows_what_the_sensor_needs_and_its_network_the_two_ports_of_the_pages() {
+    let namespace = object("kustomize/base/namespace.yaml");
+    for use_of in ["enforce", "audit", "warn"] {
+        let level = &namespace["metadata"]["labels"][format!("pod-security.kubernetes.io/{use_of}")];
+        assert_eq!(level, "privileged", "{use_of}");
+    }
+    let network = object("kustomize/base/networkpolicy.yaml");
+    let pod = object("kustomize/base/daemonset.yaml");
+    assert_eq!(network["metadata"]["namespace"], namespace["metadata"]["name"]);
+    assert_eq!(network["spec"]["podSelector"]["matchLabels"], pod["spec"]["template"]["metadata"]["labels"]);
+    assert_eq!(network["spec"]["policyTypes"], serde_json::json!(["Ingress"]));
+    let open: Vec<&Value> = network["spec"]["ingress"].as_array().unwrap().iter().collect();
+    let [rule] = open[..] else { panic!("one rule: {open:?}") };
+    let ports: Vec<&str> =
+        rule["ports"].as_array().unwrap().iter().filter_map(|port| port["port"].as_str()).collect();
+    assert_eq!(ports, ["probes", "secure"]);
+}
+
+/// The largest number of MiB in a row of the page about performance.
+fn measured(row: &str) -> f64 {
+    let page = format!("{}/../docs/performance.md", env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(page).unwrap();
+    let lines = page.lines().filter(|line| line.starts_with(&format!("| {row}")));
+    let cells = lines.flat_map(|line| line.split('|').filter_map(|cell| cell.trim().strip_suffix(" MiB")));
+    let largest = cells.map(|cell| cell.parse::<f64>().unwrap()).fold(0.0, f64::max);
+    assert!(largest > 0.0, "no row {row:?}");
+    largest
+}
+
+#[test]
+fn the_containers_ask_for_the_memory_that_was_measured() {
+    let pod = object("kustomize/base/daemonset.yaml");
+    let containers = &pod["spec"]["template"]["spec"]["containers"];
+    for name in ["sensor", "reporter"] {
+        let memory = &named(containers, name)["resources"]["requests"]["memory"];
+        let memory: f64 = memory.as_str().unwrap().strip_suffix("Mi").unwrap().parse().unwrap();
+        let row = measured(&format!("memory of the {name} "));
+        assert!(memory >= row, "{name} asks for {memory} MiB, and {row} MiB were measured");
+    }
+}
+
 /// The values that JSON patches of a kustomization set at a path.
 fn patched(kustomization: &Value, path: &str) -> Vec<Value> {
     let patches = kustomization["patches"].as_array().unwrap().iter();

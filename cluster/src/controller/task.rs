@@ -124,7 +124,7 @@ pub async fn run(options: ControllerOptions) -> Result<(), ControllerError> {
     tracing::info!("The controller runs.");
     tokio::select! {
         () = Controller::new(client).follow(not_ready) => {}
-        () = probes::serve(listener, ready) => {}
+        () = probes::serve(listener, move || *ready.borrow()) => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

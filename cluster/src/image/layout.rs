@@ -71,9 +71,12 @@ impl Layout {
         let layout = Self { root: root.to_owned(), sync: File::sync_all };
         let mark = root.join(MARK.0);
         if !mark.exists() {
-            let mut entries = fs::read_dir(root).map_err(PullError::file("read", root))?;
-            if entries.next().is_some() {
-                return Err(PullError::NotALayout { path: root.to_owned() });
+            // A first pull that broke off has left this file.
+            let begun = partial_name(MARK.0);
+            for entry in fs::read_dir(root).map_err(PullError::file("read", root))? {
+                if entry.map_err(PullError::file("read", root))?.file_name() != *begun {
+                    return Err(PullError::NotALayout { path: root.to_owned() });
+                }
             }
             layout.replace(&mark, MARK.1)?;
         }
@@ -186,7 +189,7 @@ impl Layout {
     /// Gives a file of the root directory a new content, whole or not at all.
     fn replace(&self, path: &Path, text: &str) -> Result<(), PullError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let partial = self.root.join(format!(".{name}.partial"));
+        let partial = self.root.join(partial_name(&name));
         let written = create(&partial).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             (self.sync)(&file)
@@ -199,6 +202,11 @@ impl Layout {
     fn sync_directory(&self, path: &Path) -> Result<(), PullError> {
         File::open(path).and_then(|directory| (self.sync)(&directory)).map_err(PullError::file("sync", path))
     }
+}
+
+/// The name of a file of the root directory while it is written.
+fn partial_name(name: &str) -> String {
+    format!(".{name}.partial")
 }
 
 /// A new file in the place of what is there. The directory may be of another user, who put a link there: the link is removed, and not followed.
@@ -315,5 +323,17 @@ mod tests {
         assert!(layout.name("m", &blob(b"a"), "other").is_err());
         assert_eq!(index(), before, "the names of the blobs may be lost");
         assert!(Layout::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_pull_begins_in_an_empty_directory_and_in_that_of_one_that_broke_off_at_its_first_file() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(".oci-layout.partial"), "{").unwrap();
+        Layout::open(folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join(MARK.0)).unwrap(), MARK.1);
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join(".oci-layout.partial"), "{").unwrap();
+        fs::write(other.path().join("other"), "").unwrap();
+        assert!(matches!(Layout::open(other.path()), Err(PullError::NotALayout { .. })));
     }
 }

@@ -67,10 +67,11 @@ pub(super) fn is_drain_for(request: &str, config: &str) -> bool {
     request.strip_prefix(DRAIN).is_some_and(|found| found.strip_suffix(AGAIN).unwrap_or(found) == config)
 }
 
-/// Whether a drain was requested and is not done.
-pub(super) fn waits_for_drain(annotations: &BTreeMap<String, String>) -> bool {
-    let requested = annotations.get(DESIRED_DRAIN).filter(|request| request.starts_with(DRAIN));
-    requested.is_some() && requested != annotations.get(LAST_APPLIED_DRAIN)
+/// The request of a drain that is not done; none if the update is over for which it was requested.
+pub(super) fn awaited_drain(annotations: &BTreeMap<String, String>) -> Option<&String> {
+    let requested = annotations.get(DESIRED_DRAIN).filter(|request| request.starts_with(DRAIN))?;
+    let is_over = annotations.get(CORDONED_BEFORE).is_some_and(|value| value == OVER);
+    (!is_over && annotations.get(LAST_APPLIED_DRAIN) != Some(requested)).then_some(requested)
 }
 
 /// The request to end the cordon of a drain.

@@ -57,8 +57,8 @@ pub struct Manager {
     drift: NodeDrift,
     backoff: Backoff,
     not_before: Option<Instant>,
-    /// Since when the node waits for a drain, at least. A restart begins anew.
-    drain_since: Option<Instant>,
+    /// The drain that the node waits for, and since when at least. A restart begins anew.
+    drain: Option<(String, Instant)>,
     /// The Machine Config Operator's daemon runs on the node.
     is_left_alone: bool,
     /// The version of the Node that the watch had last.
@@ -88,7 +88,7 @@ impl Manager {
             drift: NodeDrift::Unknown,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
-            drain_since: None,
+            drain: None,
             is_left_alone: false,
             watched: 0,
             outdated: None,
@@ -155,8 +155,12 @@ impl Manager {
                 }
             }
         }
-        let waits = self.node().is_some_and(|node| annotations::waits_for_drain(&node.annotations));
-        self.drain_since = waits.then(|| self.drain_since.unwrap_or_else(Instant::now));
+        let node = self.node();
+        let awaited = node.as_ref().and_then(|node| annotations::awaited_drain(&node.annotations));
+        self.drain = awaited.map(|request| match self.drain.take() {
+            Some((known, since)) if known == *request => (known, since),
+            _ => (request.clone(), Instant::now()),
+        });
         let drift = drift_of(self.channels.findings.borrow_and_update().as_ref());
         if matches!(self.drift, NodeDrift::Drifted(_)) && drift == NodeDrift::InSync {
             // The update that the drift blocked need not wait.
@@ -259,7 +263,7 @@ impl Manager {
 
     /// When the present drain has taken too long.
     fn drain_due(&self) -> Option<Instant> {
-        Some(self.drain_since? + LONGEST_DRAIN)
+        self.drain.as_ref().map(|(_, since)| *since + LONGEST_DRAIN)
     }
 
     fn may_attempt(&self) -> bool {
@@ -380,26 +384,67 @@ fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
 mod tests {
     use super::*;
     use crate::played_server::{PlayedAnswer, played};
+    use tokio::time::sleep;
 
     fn node(resource_version: u64) -> NodeMetadata {
         NodeMetadata { resource_version, ..NodeMetadata::default() }
     }
 
-    #[tokio::test]
-    async fn after_a_restored_backup_the_answers_to_writes_of_before_are_not_the_newest_node() {
+    /// A manager, and the channels by which it learns what the Node is.
+    fn manager(
+        watched: NodeMetadata,
+    ) -> (Manager, watch::Sender<Option<NodeMetadata>>, watch::Sender<WrittenNode>) {
         let (client, _log) = played(|_| PlayedAnswer::Code(404));
-        let (watched, node_seen) = watch::channel(Some(node(7)));
-        let (written, written_seen) = watch::channel(WrittenNode { node: Some(node(9)), plan: None });
+        let (watched, node) = watch::channel(Some(watched));
+        let (written, written_seen) = watch::channel(WrittenNode::default());
         let channels = ManageChannels {
-            node: node_seen,
+            node,
             progress: watch::channel(None).1,
             findings: watch::channel(None).1,
             written: written_seen,
             managed: watch::channel(None).0,
         };
         let reads = Reads::with(client.clone(), client.clone());
-        let mut manager =
-            Manager::new(&client, reads, "n1".to_owned(), SensorSocket::new("/nowhere"), channels);
+        let manager = Manager::new(&client, reads, "n1".to_owned(), SensorSocket::new("/nowhere"), channels);
+        (manager, watched, written)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_drain_has_an_hour_of_its_own_and_that_of_an_update_that_is_over_has_none() {
+        let requests = |request: &str, more: &[(&str, &str)]| NodeMetadata {
+            annotations: [(annotations::DESIRED_DRAIN, request)]
+                .iter()
+                .chain(more)
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..node(1)
+        };
+        let (mut manager, watched, _written) = manager(requests("drain-b", &[]));
+        let mut left = |shown: Option<NodeMetadata>| {
+            if let Some(shown) = shown {
+                watched.send_replace(Some(shown));
+            }
+            manager.look();
+            manager.drain_due().map(|due| due.duration_since(Instant::now()))
+        };
+        assert_eq!(left(None), Some(LONGEST_DRAIN));
+        sleep(LONGEST_DRAIN / 2).await;
+        assert_eq!(left(None), Some(LONGEST_DRAIN / 2));
+        // The pool has another config now.
+        assert_eq!(left(Some(requests("drain-c", &[]))), Some(LONGEST_DRAIN));
+        sleep(LONGEST_DRAIN).await;
+        assert_eq!(left(None), Some(Duration::ZERO));
+        // It went back to the present config, on a node that was cordoned before.
+        let over = [(annotations::CORDONED_BEFORE, annotations::OVER)];
+        assert_eq!(left(Some(requests("drain-c", &over))), None);
+        assert_eq!(left(Some(requests("drain-d", &[]))), Some(LONGEST_DRAIN));
+        assert_eq!(left(Some(requests("drain-d", &[(annotations::LAST_APPLIED_DRAIN, "drain-d")]))), None);
+    }
+
+    #[tokio::test]
+    async fn after_a_restored_backup_the_answers_to_writes_of_before_are_not_the_newest_node() {
+        let (mut manager, watched, written) = manager(node(7));
+        written.send_replace(WrittenNode { node: Some(node(9)), plan: None });
         let mut newest = || {
             manager.look();
             manager.show();

@@ -20,12 +20,13 @@ use crate::os_image::OsImageFollower;
 use crate::pods::Pods;
 use crate::policies::PolicyFollower;
 use crate::probes;
-use crate::publish::{ManagedNode, NodeMetadata, Publisher, ReporterPlace, WrittenNode};
+use crate::publish::{self, ManagedNode, NodeMetadata, Publisher, ReporterPlace, WrittenNode};
 use crate::reads::Reads;
 use crate::reports::NodeFinding;
 use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, SecureError};
 use crate::socket::SensorSocket;
 use kube::{Client, Config};
+use sensor_model::socket::ApplyProgress;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use writer::{ClusterChannels, ManagedChannels};
 
 /// Longest time to connect to the API server.
@@ -131,7 +132,7 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let (written, seen) = watch::channel(WrittenNode::default());
     let mut managing = JoinSet::new();
     let follow = (&reads, &*options.place.node, &*options.socket);
-    let cluster = follow_cluster(&mut managing, follow, options.mode, &newest);
+    let mut cluster = follow_cluster(&mut managing, follow, &newest);
     let node = cluster.node.clone();
     // In mode `observe` the channel stays open, and has no plan and no annotation.
     let _observes = match options.mode {
@@ -142,7 +143,8 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
         Mode::Manage => {
             let update = Update { written: seen, managed, findings: newest.clone() };
             let here = (&*options.place.node, node.clone());
-            manage_node(&mut managing, &client, &reads, here, &options.socket, update);
+            cluster.progress =
+                Some(manage_node(&mut managing, &client, &reads, here, &options.socket, update));
             None
         }
     };
@@ -152,10 +154,12 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     let socket = SensorSocket::new(options.socket);
     let asking = tokio::spawn(sensor::follow(socket, options.grace, findings, not_ready, metrics.clone()));
     let serving = tokio::spawn(secure::serve(secure_listener, certificates, secure_pages));
-    let pages = tokio::spawn(probes::serve(listener, readiness));
+    let (renewals, renewed) = watch::channel(None);
+    let reason = move || readiness.borrow().or_else(|| writes_nothing(*renewed.borrow()));
+    let pages = tokio::spawn(probes::serve(listener, reason));
     let pods = Pods::new(reads.clone(), &options.place.node);
     let publisher = Publisher::new(&client, reads, options.place).counting(metrics).comparing(log);
-    let update = ManagedChannels { managed: wanted, written };
+    let update = ManagedChannels { managed: wanted, written, renewals };
     let writer = writer::write(publisher, pods, newest, update, cluster, stopped);
     let mut writing = tokio::spawn(writer);
     tracing::info!(mode = ?options.mode, "The reporter runs.");
@@ -176,11 +180,20 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     Ok(())
 }
 
+/// Why a reporter that wrote its Lease at this time is not ready, if it is not. A new version that can write nothing then stops its own
+/// rollout, and an alert about the pod shows it.
+fn writes_nothing(renewed: Option<Instant>) -> Option<&'static str> {
+    match renewed {
+        None => Some("nothing was written to the API server yet"),
+        Some(renewed) => (renewed.elapsed() > publish::LEASE_DURATION)
+            .then_some("nothing has been written to the API server for five minutes"),
+    }
+}
+
 /// Starts the tasks of both modes that read the cluster. Gives what they hand on.
 fn follow_cluster(
     tasks: &mut JoinSet<()>,
     (reads, name, socket): (&Reads, &str, &Path),
-    mode: Mode,
     newest: &watch::Receiver<Option<NodeFinding>>,
 ) -> ClusterChannels {
     let (newest_node, node) = watch::channel(None);
@@ -193,7 +206,7 @@ fn follow_cluster(
     tasks.spawn(OsImageFollower::new(reads, name, opinions).run(newest.clone(), node.clone()));
     let (found, config) = watch::channel(None);
     tasks.spawn(ConfigFollower::new(reads, found).run(newest.clone(), node.clone()));
-    ClusterChannels { policies, os_image, config, node, is_led_by_others: mode == Mode::Observe }
+    ClusterChannels { policies, os_image, config, node, progress: None }
 }
 
 /// What the tasks of mode `manage` share with the others.
@@ -203,7 +216,7 @@ struct Update {
     findings: watch::Receiver<Option<NodeFinding>>,
 }
 
-/// Starts the tasks of mode `manage`: the one that follows the progress, and the one that takes the steps.
+/// Starts the tasks of mode `manage`: the one that follows the progress, and the one that takes the steps. Gives the progress.
 fn manage_node(
     tasks: &mut JoinSet<()>,
     client: &Client,
@@ -211,13 +224,14 @@ fn manage_node(
     (name, node): (&str, watch::Receiver<Option<NodeMetadata>>),
     socket: &Path,
     update: Update,
-) {
+) -> watch::Receiver<Option<ApplyProgress>> {
     let (newest, progress) = watch::channel(None);
     tasks.spawn(manage::follow_progress(SensorSocket::new(socket), newest));
     let Update { written, managed, findings } = update;
-    let channels = ManageChannels { node, progress, findings, written, managed };
+    let channels = ManageChannels { node, progress: progress.clone(), findings, written, managed };
     let manager = Manager::new(client, reads.clone(), name.to_owned(), SensorSocket::new(socket), channels);
     tasks.spawn(manager.run());
+    progress
 }
 
 fn listen(address: PageAddress, pages: &'static str) -> Result<TcpListener, NodeError> {

@@ -81,7 +81,7 @@ async fn with_a_scraper_and_a_watch_of_pods_the_steady_reporter_sends_less_than_
     });
     let (_findings, newest) = watch::channel(Some(drifted));
     let mut tasks = JoinSet::new();
-    let cluster = follow_cluster(&mut tasks, (&reads, "n1", Path::new(NO_SENSOR)), Mode::Observe, &newest);
+    let cluster = follow_cluster(&mut tasks, (&reads, "n1", Path::new(NO_SENSOR)), &newest);
 
     let metrics = ReporterMetrics::default();
     let place = ReporterPlace {
@@ -93,7 +93,8 @@ async fn with_a_scraper_and_a_watch_of_pods_the_steady_reporter_sends_less_than_
     let (_observes, managed) = watch::channel(Some(ManagedNode::default()));
     let (written, _) = watch::channel(WrittenNode::default());
     let (_stop, stopped) = watch::channel(false);
-    let update = ManagedChannels { managed, written };
+    let (renewals, _) = watch::channel(None);
+    let update = ManagedChannels { managed, written, renewals };
     tasks.spawn(writer::write(publisher, Pods::new(reads, "n1"), newest, update, cluster, stopped));
     let authorizer = Authorizer::new(&client, "n1", metrics.clone());
     tasks.spawn(scrape(Pages::new(authorizer, metrics, NO_SENSOR.into())));

@@ -4,7 +4,9 @@ use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reports::{NodeFinding, SensorState};
+use sensor_model::socket::{APPLY_PROGRESS_SCHEMA, ApplyPhase};
 use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
@@ -204,11 +206,17 @@ struct Writing {
     /// No config is compared.
     _config: watch::Sender<Option<crate::api::ReportedConfig>>,
     node: watch::Sender<Option<NodeMetadata>>,
+    renewed: watch::Receiver<Option<Instant>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Writing {
     fn start(client: Client) -> Self {
+        Self::start_in(client, None)
+    }
+
+    /// With the progress of the mode `manage`.
+    fn start_in(client: Client, progress: Option<watch::Receiver<Option<ApplyProgress>>>) -> Self {
         let place = ReporterPlace {
             node: "n1".to_owned(),
             namespace: "holdfast-system".to_owned(),
@@ -218,7 +226,8 @@ impl Writing {
         let (stop, stopped) = watch::channel(false);
         let (observe, managed) = watch::channel(None);
         let (written, _) = watch::channel(WrittenNode::default());
-        let update = writer::ManagedChannels { managed, written };
+        let (renewals, renewed) = watch::channel(None);
+        let update = writer::ManagedChannels { managed, written, renewals };
         let publisher_client = client.clone();
         let reads = Reads::with(client.clone(), client);
         let publisher = Publisher::new(&publisher_client, reads.clone(), place);
@@ -226,8 +235,7 @@ impl Writing {
         let (set_image, os_image) = watch::channel(None);
         let (set_config, config) = watch::channel(None);
         let (set_node, node) = watch::channel(None);
-        let is_led_by_others = true;
-        let cluster = ClusterChannels { policies: standing, os_image, config, node, is_led_by_others };
+        let cluster = ClusterChannels { policies: standing, os_image, config, node, progress };
         let pods = Pods::new(reads, "n1");
         let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, stopped));
         Self {
@@ -238,6 +246,7 @@ impl Writing {
             os_image: set_image,
             _config: set_config,
             node: set_node,
+            renewed,
             task,
         }
     }
@@ -331,6 +340,60 @@ async fn while_the_operators_daemon_updates_the_node_its_own_changes_are_no_drif
     writing.node.send_replace(Some(node_in("Done")));
     sleep(Duration::from_secs(5)).await;
     assert_eq!(written(&log), ("True Drifted".to_owned(), vec!["\"ConfigDriftDetected\"".to_owned()]));
+    writing.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_mode_manage_an_update_is_that_of_others_only_while_the_operators_daemon_runs() {
+    for (daemon_runs, expected) in [(true, "Unknown Updating"), (false, "True Drifted")] {
+        let progress = ApplyProgress {
+            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
+            phase: ApplyPhase::Idle,
+            id: None,
+            config: None,
+            message: None,
+            drifted: false,
+            unreconcilable: false,
+            rolled_back: false,
+            current: None,
+            is_managed_by_operator: daemon_runs,
+        };
+        let (_sensor, progress) = watch::channel(Some(progress));
+        let (client, log) = api_server_with("openshift-machine-config-operator");
+        let writing = Writing::start_in(client, Some(progress));
+        writing.node.send_replace(Some(node_in("Working")));
+        writing.findings.send_replace(Some(finding("/etc/a")));
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(written(&log).0, expected);
+        writing.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reporter_whose_writes_are_refused_is_not_ready() {
+    let refuses = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&refuses);
+    let (client, _log) = played(move |request: &PlayedRequest| match &*request.line() {
+        line if line.starts_with("PATCH") && asked.load(Ordering::Relaxed) => PlayedAnswer::Code(403),
+        line if line.starts_with("GET") && line.contains("/driftreports/") => PlayedAnswer::Code(404),
+        line if line.starts_with("GET") => PlayedAnswer::Json(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "one"}}),
+        ),
+        _ => PlayedAnswer::Echo,
+    });
+    let writing = Writing::start(client);
+    let reason = || writes_nothing(*writing.renewed.borrow());
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(reason(), Some("nothing was written to the API server yet"));
+    refuses.store(false, Ordering::Relaxed);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(reason(), None);
+    refuses.store(true, Ordering::Relaxed);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(reason(), None, "a short time without the API server changes nothing");
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(reason(), Some("nothing has been written to the API server for five minutes"));
     writing.end().await;
 }
 

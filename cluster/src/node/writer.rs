@@ -4,6 +4,7 @@ use crate::api::{ReportedConfig, ReportedOsImage};
 use crate::pods::Pods;
 use crate::publish::{ManagedNode, NodeMetadata, PolicyStanding, Publisher, WrittenNode};
 use crate::reports::{NodeFinding, add_config, add_os_image, mark_update, name_pods, unnamed_pods};
+use sensor_model::socket::ApplyProgress;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -22,18 +23,29 @@ pub(super) struct ClusterChannels {
     pub(super) os_image: watch::Receiver<Option<ReportedOsImage>>,
     pub(super) config: watch::Receiver<Option<ReportedConfig>>,
     pub(super) node: NodeChannel,
-    /// Another program may update the node, as in the mode `observe`.
-    pub(super) is_led_by_others: bool,
+    /// What the sensor says about applies in the mode `manage`; none in the mode `observe`, in which others update the node.
+    pub(super) progress: Option<watch::Receiver<Option<ApplyProgress>>>,
+}
+
+impl ClusterChannels {
+    /// Whether another program updates the node, also in the mode `manage`, where the Machine Config Operator's daemon still runs.
+    fn is_led_by_others(&self) -> bool {
+        self.progress.as_ref().is_none_or(|progress| {
+            progress.borrow().as_ref().is_some_and(|progress| progress.is_managed_by_operator)
+        })
+    }
 }
 
 /// The Node's newest metadata.
 pub(super) type NodeChannel = watch::Receiver<Option<NodeMetadata>>;
 
-/// What the writer takes from mode `manage`, and tells it. In mode `observe` the other side never says anything.
+/// What the writer takes from mode `manage`, and tells it and the pages. In mode `observe` the other side never says anything.
 #[derive(Debug)]
 pub(super) struct ManagedChannels {
     pub(super) managed: watch::Receiver<Option<ManagedNode>>,
     pub(super) written: watch::Sender<WrittenNode>,
+    /// When the Lease was written last, for the page about readiness.
+    pub(super) renewals: watch::Sender<Option<Instant>>,
 }
 
 /// Writes the newest finding and the newest state of the update whenever they change, and what is due without a change. Ends after the
@@ -59,7 +71,7 @@ pub(super) async fn write(
         if let Some(finding) = &mut finding {
             let names = pods.names(&unnamed_pods(&finding.status)).await;
             name_pods(&mut finding.status, names);
-            if cluster.is_led_by_others && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
+            if cluster.is_led_by_others() && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
                 mark_update(&mut finding.status);
             }
             if let Some(opinions) = &*cluster.os_image.borrow_and_update() {
@@ -73,6 +85,7 @@ pub(super) async fn write(
         let managed = update.managed.borrow_and_update().clone();
         publisher.set_policies(cluster.policies.borrow_and_update().clone());
         let round = publisher.round(finding.as_ref(), managed.as_ref()).await;
+        update.renewals.send_replace(publisher.renewed());
         update.written.send_if_modified(|last| {
             let is_other = last != publisher.written();
             last.clone_from(publisher.written());

@@ -7,10 +7,16 @@ use super::{Plugin, PluginCommand, status};
 use crate::api::DriftState;
 use crate::played_server::{PlayedAnswer, played};
 use clap::Parser as _;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const NEVER: &str = "2100-01-01T00:00:00.000000Z";
 const LONG_AGO: &str = "2026-01-01T00:00:00.000000Z";
+const FUTURE: &str = "2100-01-01T00:00:00.000000Z";
+
+/// A Lease of n1 that was renewed now.
+fn fresh() -> Value {
+    lease("n1", &Timestamp::now().to_string())
+}
 
 /// The exit code, the answer and the notes of a command, in a cluster with this report and this Lease of n1.
 async fn ran(line: &str, reports: Vec<Value>, leases: Vec<Value>) -> (u8, String, String) {
@@ -53,9 +59,9 @@ fn in_sync() -> Vec<Value> {
 async fn a_report_whose_reporter_is_silent_is_not_believed_by_any_command() {
     for command in ["status", "diff n1", "plan n1"] {
         let line = format!("holdfast {command}");
-        let (code, _, notes) = ran(&line, in_sync(), vec![lease("n1", NEVER)]).await;
+        let (code, _, notes) = ran(&line, in_sync(), vec![fresh()]).await;
         assert!(code == 0 && !notes.contains("out of date"), "{command}: {code} {notes}");
-        for leases in [vec![lease("n1", LONG_AGO)], vec![]] {
+        for leases in [vec![lease("n1", LONG_AGO)], vec![lease("n1", FUTURE)], vec![]] {
             let (code, out, notes) = ran(&line, in_sync(), leases).await;
             assert_eq!(code, 1, "{command}");
             assert!(
@@ -68,6 +74,8 @@ async fn a_report_whose_reporter_is_silent_is_not_believed_by_any_command() {
     assert!(code == 1 && out.contains("n1") && notes.contains("you may not read the Lease"), "{out} {notes}");
     let (_, out, _) = ran("holdfast diff n1 -o json", in_sync(), vec![lease("n1", LONG_AGO)]).await;
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["stale"], true);
+    let (_, _, notes) = ran("holdfast diff n1", in_sync(), vec![lease("n1", FUTURE)]).await;
+    assert!(notes.contains("in the future: one of the clocks is wrong"), "{notes}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,6 +95,6 @@ async fn a_namespace_without_leases_is_named() {
 async fn a_report_that_names_no_drift_and_counts_some_is_not_said_to_differ_in_nothing() {
     let mut drifted = json!(report("n1", DriftState::Drifted, Some("/etc/a")));
     drifted["status"]["more"] = json!(1);
-    let (code, out, _) = ran("holdfast diff n1", vec![drifted], vec![lease("n1", NEVER)]).await;
+    let (code, out, _) = ran("holdfast diff n1", vec![drifted], vec![fresh()]).await;
     assert!(code == 1 && !out.contains("nothing differs") && out.contains("1 thing"), "{out}");
 }

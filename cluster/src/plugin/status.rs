@@ -32,7 +32,7 @@ pub(super) enum NodeState {
     Drifted,
     Updating,
     Unknown,
-    /// The reporter is silent, so the report may be out of date.
+    /// The reporter is silent, or its Lease is from the future, so the report may be out of date.
     Stale,
     /// The node has no report.
     NoReport,
@@ -139,12 +139,13 @@ pub(super) fn rows(
         .collect()
 }
 
-/// When the reporter with this Lease was alive for certain, and whether it is silent.
+/// When the reporter with this Lease was alive, and whether it may be silent. A Lease from the future says nothing: a node whose clock
+/// was ahead would count as alive until that time.
 fn silence(lease: Option<&Lease>, now: Timestamp) -> (Option<Timestamp>, bool) {
     let lease = lease.and_then(|lease| lease.spec.as_ref());
     let seen = lease.and_then(|lease| lease.renew_time.as_ref()).map(|time| time.0);
     let limit = lease.and_then(|lease| lease.lease_duration_seconds).unwrap_or(SILENT_SECONDS);
-    (seen, seen.is_none_or(|seen| now.duration_since(seen).as_secs() > limit.into()))
+    (seen, seen.is_none_or(|seen| now.duration_since(seen).abs().as_secs() > limit.into()))
 }
 
 /// Whether the reporter of a node is silent, so that its report may be out of date. Notes it.
@@ -170,7 +171,13 @@ pub(super) async fn is_stale(
     if is_silent {
         let since = seen.map_or_else(
             || format!("has no Lease in the namespace {}", access.namespace),
-            |seen| format!("has been silent for {}", age(seen, now)),
+            |seen| {
+                if seen > now {
+                    format!("renewed its Lease at {seen}, which is in the future: one of the clocks is wrong")
+                } else {
+                    format!("has been silent for {}", age(seen, now))
+                }
+            },
         );
         screen
             .note(&format!("note: the reporter of node {node} {since}, so its report may be out of date"))?;

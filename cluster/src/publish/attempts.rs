@@ -69,6 +69,11 @@ impl<T: PartialEq> WriteAttempts<T> {
         }
     }
 
+    /// When a value was written last.
+    pub(super) fn written_at(&self) -> Option<Instant> {
+        self.written.as_ref().map(|(_, at)| *at)
+    }
+
     /// The next value is written even if it is the same.
     pub(super) fn forget(&mut self) {
         self.written = None;

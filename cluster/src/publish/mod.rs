@@ -27,7 +27,7 @@ mod tests;
 pub use error::PublishError;
 pub use managed::{AnnotationWrite, ManagedNode, NodeMetadata, WrittenNode};
 pub(crate) use managed::{PREFIX, STATE, WORKING};
-pub use objects::FIELD_MANAGER;
+pub use objects::{FIELD_MANAGER, LEASE_DURATION};
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;
 
@@ -225,6 +225,11 @@ impl Publisher {
         again.min(self.renew_lease(&uid).await)
     }
 
+    /// When the Lease was written last.
+    pub fn renewed(&self) -> Option<Instant> {
+        self.lease.written_at()
+    }
+
     /// Learns the Node's uid, and the conditions that an earlier reporter wrote.
     async fn learn(&mut self) -> Result<String, Instant> {
         if let Some(later) = self.node.later(&()) {
@@ -256,7 +261,7 @@ impl Publisher {
         if let Some(later) = self.annotations.later(write) {
             return later;
         }
-        // The Events are first: after a failure in between they are repeated, not lost.
+        // The Events are first: an update that is over with the annotations would have none. Those that wait are lost with the process.
         if self.announced.as_ref() != Some(&write.annotations) {
             self.queue_events(uid, &write.events);
             self.announced = Some(write.annotations.clone());

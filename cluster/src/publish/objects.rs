@@ -21,8 +21,8 @@ pub(super) const EVENT_NAMESPACE: &str = "default";
 /// Time between renewals of the Lease.
 pub(super) const LEASE_RENEWAL: Duration = Duration::from_mins(2);
 
-/// Seconds after which a Lease that was not renewed proves that the reporter is dead: two renewals and a half.
-const LEASE_SECONDS: u64 = LEASE_RENEWAL.as_secs() * 5 / 2;
+/// Time after which a Lease that was not renewed proves that the reporter is dead: two renewals and a half.
+pub const LEASE_DURATION: Duration = Duration::from_secs(LEASE_RENEWAL.as_secs() * 5 / 2);
 
 /// Longest name of a node that is whole in the name of an Event.
 const EVENT_NAME_LENGTH: usize = 200;
@@ -100,7 +100,7 @@ pub(super) fn lease(place: &ReporterPlace, uid: &str, now: Timestamp) -> Value {
         },
         "spec": {
             "holderIdentity": place.holder,
-            "leaseDurationSeconds": LEASE_SECONDS,
+            "leaseDurationSeconds": LEASE_DURATION.as_secs(),
             "renewTime": MicroTime(now),
         },
     })

@@ -29,10 +29,12 @@ pub struct NodeEvent {
 pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Option<NodeEvent> {
     let known: BTreeSet<_> = last.map(|last| last.drifts.iter().map(key).collect()).unwrap_or_default();
     // A report lists the newest drifts, so one that is listed when a newer one ends was counted before.
-    let unlisted = last.filter(|last| last.more > 0).and_then(|last| last.drifts.iter().map(since).min());
-    let is_new = |drift: &&Drift| {
-        !known.contains(&key(drift)) && unlisted.is_none_or(|unlisted| since(drift) > unlisted)
-    };
+    let unlisted =
+        last.filter(|last| last.more > 0).and_then(|last| last.drifts.iter().filter_map(since).min());
+    // The time of some drifts, such as that of the OS image, is not known.
+    let was_counted =
+        |drift: &Drift| since(drift).is_some_and(|since| unlisted.is_some_and(|unlisted| since <= unlisted));
+    let is_new = |drift: &&Drift| !known.contains(&key(drift)) && !was_counted(drift);
     let new: Vec<Drift> = now.drifts.iter().filter(is_new).cloned().collect();
     let had = last.map_or(0, |last| last.count);
     if !new.is_empty() && now.state == DriftState::Drifted {

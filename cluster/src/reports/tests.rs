@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::{DriftReportStatus, DriftState};
+use crate::api::{Drift, DriftReportStatus, DriftState};
 use jiff::Timestamp;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
@@ -384,6 +384,32 @@ fn a_drift_that_comes_and_goes_among_more_than_the_report_lists_repeats_no_event
     for (note, name) in notes.iter().skip(1).zip(["/etc/1002", "/etc/1004"]) {
         assert!(note.starts_with("1 managed thing drifted (151 in all): ") && note.contains(name), "{note}");
     }
+}
+
+#[test]
+fn among_more_than_the_report_lists_a_drift_without_a_time_is_new_once() {
+    let list = |drifts: &[(&str, Option<&str>)]| DriftReportStatus {
+        state: DriftState::Drifted,
+        count: 9,
+        more: 5,
+        drifts: drifts
+            .iter()
+            .map(|(path, since)| Drift {
+                path: (*path).to_owned(),
+                since: since.map(str::to_owned),
+                ..Drift::default()
+            })
+            .collect(),
+        ..DriftReportStatus::default()
+    };
+    let (early, late) = (Some("2026-01-02T03:04:05Z"), Some("2026-01-02T03:04:09Z"));
+    let before = list(&[("/etc/a", late)]);
+    let with_image = list(&[("/etc/a", late), ("/run/ostree-booted", None)]);
+    assert!(event(Some(&before), &with_image).unwrap().note.contains("/run/ostree-booted"));
+    assert_eq!(event(Some(&with_image), &with_image), None);
+    // One that was counted is listed again, although the time of another one is not known.
+    let listed = list(&[("/etc/a", late), ("/run/ostree-booted", None), ("/etc/b", early)]);
+    assert_eq!(event(Some(&with_image), &listed), None);
 }
 
 #[test]

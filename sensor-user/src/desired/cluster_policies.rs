@@ -3,6 +3,7 @@
 //! In: the state directory. Out: the path of the file that keeps them. `apply::orders` checks and writes it. It is one more policy
 //! file: where a path has a rule in it and in a file of the node, the higher precedence applies.
 
+use super::last_usable;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,13 @@ const ASIDE: &str = "cluster-policies.detached.json";
 /// The file with the policies of the cluster. It does not exist while there are none.
 pub fn cluster_policies(state: &Path) -> PathBuf {
     state.join(FILE)
+}
+
+/// The copies among the last usable policies, which are in force after a start with unusable configs or policies.
+pub fn kept_cluster_policies(state: &Path) -> Vec<PathBuf> {
+    let mut kept = last_usable::policies(&last_usable::directory(state));
+    kept.retain(|path| path.file_name().is_some_and(|name| name == FILE));
+    kept
 }
 
 /// Puts the policies of the cluster aside, so that no command of the host uses them. The file stays as evidence under another name, in the

@@ -25,7 +25,7 @@ mod source;
 mod start;
 mod unknown;
 
-pub use cluster_policies::{cluster_policies, put_aside};
+pub use cluster_policies::{cluster_policies, kept_cluster_policies, put_aside};
 pub use error::{DesiredError, RefusedConfigs};
 pub use facts::{DirectoriesVersion, HostFacts, LabelVersion};
 pub(crate) use facts::{ImagesVersion, complete};

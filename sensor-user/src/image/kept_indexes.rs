@@ -21,11 +21,12 @@ use nix::sys::stat::lstat;
 use std::{
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
-/// After so many look-ups without an answer, indexes that could not be read are opened again. The error may be one of the moment, and users without
-/// rights cause look-ups.
-const RETRY: u32 = 1024;
+/// After this time without an answer, indexes that could not be read are opened again. The error may be one of the moment, such as a lack of
+/// memory, and users without rights cause look-ups, each of which would read the indexes.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// The indexes of a host, opened at the first look-up.
 #[derive(Debug, Default)]
@@ -43,8 +44,8 @@ enum Opened {
     Whole(Vec<ImageIndex>),
     /// One is missing or old.
     NotWhole,
-    /// One cannot be read. So many look-ups get no answer from now on.
-    Failed(u32),
+    /// One could not be read at this time. Look-ups get no answer for a while.
+    Failed(Instant),
 }
 
 /// What decides which indexes apply to a host.
@@ -73,10 +74,9 @@ impl KeptIndexes {
         let images = Images::of(state);
         // Before the indexes are opened: a later change is seen by the next look-up.
         let of = HostState::now(&images, observer);
-        if let Some(Kept { indexes: Opened::Failed(left), .. }) = self.0.as_mut().filter(|kept| kept.of == of)
-            && let Some(fewer) = left.checked_sub(1)
+        if let Some(Kept { indexes: Opened::Failed(at), .. }) = self.0.as_ref().filter(|kept| kept.of == of)
+            && at.elapsed() < RETRY
         {
-            *left = fewer;
             return Ok(None);
         }
         let indexes = match self.0.take() {
@@ -94,7 +94,7 @@ impl KeptIndexes {
         });
         let (has, indexes) = match looked_up {
             Ok((has, indexes)) => (Ok(has), indexes),
-            Err(error) => (Err(error), Opened::Failed(RETRY)),
+            Err(error) => (Err(error), Opened::Failed(Instant::now())),
         };
         self.0 = Some(Kept { of, indexes });
         has
@@ -148,9 +148,13 @@ mod tests {
         let mut damaged = KeptIndexes::default();
         for _ in 0..2 {
             assert!(damaged.has(&observer, &state, Path::new("/opt/a")).is_err());
-            for _ in 0..RETRY {
+            for _ in 0..3 {
                 assert_eq!(damaged.has(&observer, &state, Path::new("/opt/a")).unwrap(), None);
             }
+            let Some(Kept { indexes: Opened::Failed(at), .. }) = &mut damaged.0 else {
+                panic!("it can be read")
+            };
+            *at = at.checked_sub(RETRY).unwrap();
         }
         fs::write(root.join("opt/b"), "b").unwrap();
         index(&observer, &state);

@@ -18,6 +18,7 @@ use sensor_model::status::{DriftedThing, LeftOut, NodeStatus, OpenGap, SCHEMA};
 use sensor_model::verdict::VerdictKind;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The picture of the node.
 #[derive(Debug)]
@@ -131,8 +132,10 @@ impl Picture {
             AgentReport::Touched(path, actor) => metrics.touched(path, actor),
             AgentReport::Recovered(name) => {
                 self.changed = true;
-                if self.drifts.remove(name).is_some() {
-                    metrics.recovered(name);
+                if let Some(open) = self.drifts.remove(name) {
+                    // A clock that was set back meanwhile makes no negative time.
+                    let after = Duration::try_from(clock.now().duration_since(open.since));
+                    metrics.recovered(name, after.unwrap_or_default());
                     metrics.open_drifts(&self.drifts, self.last_drift);
                 }
             }

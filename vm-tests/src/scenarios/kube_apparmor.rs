@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -99,6 +100,7 @@ pub(crate) fn attempt(foreign: &Path) {
         "write its state directory": said(own(OWN[1])),
         "write its log directory": said(own(OWN[2])),
         "open a unix socket": said(opened(AddressFamily::UNIX)),
+        "connect to the system bus": said(UnixStream::connect("/run/dbus/system_bus_socket").map(drop)),
     });
     let refused = json!({
         "write a file": said(fs::write(foreign.join("written"), "attempt")),

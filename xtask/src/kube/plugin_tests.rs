@@ -9,6 +9,7 @@ use super::reporter_tests::{Cluster, LIMIT};
 use crate::dist;
 use crate::run::output;
 use anyhow::ensure;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -62,7 +63,7 @@ fn report(cluster: &Cluster, renewed: &str) {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": { "name": "n1", "namespace": NAMESPACE },
-            "spec": { "holderIdentity": "n1", "leaseDurationSeconds": 300, "renewTime": renewed },
+            "spec": { "holderIdentity": "n1", "leaseDurationSeconds": 36000, "renewTime": renewed },
         }),
     ];
     for object in objects {
@@ -101,8 +102,7 @@ fn kubectl_holdfast_shows_nodes_to_those_who_have_the_right_and_names_the_role_t
     report(&cluster, "2026-01-02T03:04:05.000000Z");
     let stale = plugin(&cluster, folder.path(), &admin, &["status"]);
     assert!(stale.code == 1 && stale.out.contains("Stale (Drifted)"), "{}{}", stale.out, stale.err);
-    // Far enough in the future for each clock.
-    report(&cluster, "2100-01-01T00:00:00.000000Z");
+    report(&cluster, &Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string());
     let drifted = plugin(&cluster, folder.path(), &admin, &["status"]);
     assert_eq!(drifted.code, 1, "{}{}", drifted.out, drifted.err);
     assert!(

@@ -10,7 +10,9 @@ use super::assets::{IMPERSONATION, is_tested_before, tested};
 use super::control_plane::{ClientPlace, ControlPlane, Wanted};
 use super::installed::{self, NAMESPACE};
 use super::process::LoggedProcess;
-use super::rights_tests::{no_other_right, only_events_of_the_own_name, only_the_own_reads};
+use super::rights_tests::{
+    no_other_right, no_other_right_of_other_accounts, only_events_of_the_own_name, only_the_own_reads,
+};
 use crate::cache::Cache;
 use crate::dist;
 use crate::run::output;
@@ -293,6 +295,7 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     only_the_own_node(&cluster, &config);
     only_the_own_reads(&cluster, &config);
     no_other_right(&cluster, &config, &[]);
+    no_other_right_of_other_accounts(&cluster);
     only_events_of_the_own_name(&cluster, &config);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();

@@ -11,7 +11,7 @@ use crate::run::output;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the reporter may do, in each namespace.
 const REPORTER: [&str; 15] = [
@@ -103,25 +103,55 @@ fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> Allowed {
     Allowed { objects, pages }
 }
 
-/// A token has the rights of the lists above and these, those that every account has, and no others.
+/// What the controller may do, in each namespace.
+const CONTROLLER: [&str; 5] = [
+    "list holdfast.dev/driftpolicies",
+    "watch holdfast.dev/driftpolicies",
+    "list holdfast.dev/driftreports",
+    "watch holdfast.dev/driftreports",
+    "patch holdfast.dev/driftpolicies/status",
+];
+
+/// A token of a reporter has the rights of the lists above and these, those that every account has, and no others.
 pub(super) fn no_other_right(cluster: &Cluster, config: &Path, more: &[&str]) {
+    for (namespace, own) in NAMESPACES {
+        let objects: Vec<&str> = REPORTER.iter().chain(own).chain(more).copied().collect();
+        rights_are(cluster, config, namespace, &objects, &[]);
+    }
+}
+
+/// The tokens of the controller and of the account whose token Prometheus gets have no other rights than they need.
+pub(super) fn no_other_right_of_other_accounts(cluster: &Cluster) {
+    let access = dist::root().join("deploy/kustomize/components/prometheus/access.yaml");
+    output(cluster.plane.kubectl().args(["apply", "-f"]).arg(access)).unwrap();
+    for (namespace, _) in NAMESPACES {
+        let of = |account: &str| account_config(cluster, account);
+        rights_are(cluster, &of("holdfast-controller"), namespace, &CONTROLLER, &[]);
+        rights_are(cluster, &of("holdfast-metrics"), namespace, &[], &["get /metrics"]);
+    }
+}
+
+/// A config with a token of a service account.
+fn account_config(cluster: &Cluster, account: &str) -> PathBuf {
+    let mut kubectl = cluster.plane.kubectl();
+    let token = output(kubectl.args(["create", "token", account, "--namespace", NAMESPACE])).unwrap();
+    let config = cluster.plane.config_with(account, token.trim(), ClientPlace::Host).unwrap();
+    cluster.file(&format!("{account}.kubeconfig"), &config)
+}
+
+/// In a namespace a token has these rights, those that every account has, and no others.
+fn rights_are(cluster: &Cluster, config: &Path, namespace: &str, objects: &[&str], pages: &[&str]) {
     if is_tested_before(IMPERSONATION) {
         return;
     }
-    let mut kubectl = cluster.plane.kubectl();
-    let token = output(kubectl.args(["create", "token", "default", "--namespace", NAMESPACE])).unwrap();
-    let any = cluster.plane.config_with("any", token.trim(), ClientPlace::Host).unwrap();
-    let any = cluster.file("any.kubeconfig", &any);
-    for (namespace, own) in NAMESPACES {
-        let ours = REPORTER.iter().chain(own).chain(more);
-        let mut wanted: BTreeSet<String> = ours.map(|&right| right.to_owned()).collect();
-        let (any, found) = (allowed(cluster, &any, namespace), allowed(cluster, config, namespace));
-        wanted.extend(any.objects);
-        assert_eq!(found.objects, wanted, "in the namespace {namespace}");
-        assert_eq!(found.pages, any.pages, "in the namespace {namespace}");
-        let other = found.pages.iter().find(|page| !PAGES.contains(&page.trim_end_matches('/')));
-        assert_eq!(other, None, "in the namespace {namespace}");
-    }
+    let any = account_config(cluster, "default");
+    let (mut wanted, found) = (allowed(cluster, &any, namespace), allowed(cluster, config, namespace));
+    let other = wanted.pages.iter().find(|page| !PAGES.contains(&page.trim_end_matches('/')));
+    assert_eq!(other, None, "in the namespace {namespace}");
+    wanted.objects.extend(objects.iter().map(|&right| right.to_owned()));
+    wanted.pages.extend(pages.iter().map(|&page| page.to_owned()));
+    assert_eq!(found.objects, wanted.objects, "{} in the namespace {namespace}", config.display());
+    assert_eq!(found.pages, wanted.pages, "{} in the namespace {namespace}", config.display());
 }
 
 /// Reads a path of the API with a token, in the name of a node if there is one.

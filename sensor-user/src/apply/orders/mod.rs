@@ -26,7 +26,7 @@ pub use reverts::NodeReverts;
 pub use run::{plan_order, run_order};
 pub use unit::SUBCOMMAND;
 
-use super::{actions::transient, operator::running_operator};
+use super::{act_error::SystemdError, actions::transient, operator::running_operator};
 use crate::{
     desired::{OPERATOR_CONFIG, generation},
     store::Store,
@@ -127,11 +127,9 @@ impl NodeOrders {
         runtime.block_on(start).map_err(|error| failed(&error))
     }
 
-    fn is_running(&self) -> bool {
+    fn is_running(&self) -> Result<bool, SystemdError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let Ok(runtime) = runtime else { return true };
-        // Without an answer it may run: a second process would only wait for its lock.
-        runtime.block_on(transient::is_active(&self.root, UNIT.name)).unwrap_or(true)
+        runtime.map_err(SystemdError::Socket)?.block_on(transient::is_active(&self.root, UNIT.name))
     }
 
     /// Whether the host shuts down. Without an answer it does not.
@@ -188,7 +186,7 @@ impl NodeOrders {
     fn newest_if(
         &self,
         known: &mut Option<(u64, Option<String>)>,
-        is_running: impl FnOnce(&Self) -> bool,
+        is_running: impl FnOnce(&Self) -> Result<bool, SystemdError>,
     ) -> ApplyProgress {
         let idle = ApplyProgress {
             schema: APPLY_PROGRESS_SCHEMA.to_owned(),
@@ -208,8 +206,13 @@ impl NodeOrders {
         if let Some(end) = self.end() {
             return ended(progress, &end);
         }
-        if is_running(self) {
-            let message = self.directory.line().map(|line| fit(&line));
+        let message = match is_running(self) {
+            Ok(true) => Some(self.directory.line().map(|line| fit(&line))),
+            Ok(false) => None,
+            // It may run: a second process would only wait for its lock.
+            Err(error) => Some(Some(fit(&format!("whether {} runs is not known: {error}", UNIT.name)))),
+        };
+        if let Some(message) = message {
             return ApplyProgress { phase: ApplyPhase::Running, message, ..progress };
         }
         // The process notes the end and then ends, so it may have noted it meanwhile.

@@ -10,11 +10,11 @@ use super::{
 use crate::{
     apply::actions::transient,
     bounded,
-    desired::{Inputs, cluster_policies, put_aside},
+    desired::{Inputs, cluster_policies, kept_cluster_policies, put_aside},
 };
 use sensor_model::{drift_policy::ActionLimits, socket::POLICIES_BYTES};
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -46,9 +46,11 @@ impl ModeFiles {
     }
 
     fn limit_policies(&self, limits: ActionLimits) {
-        let file = cluster_policies(&self.state);
-        if let Err(error) = limit(&file, limits) {
-            tracing::error!(%error, path = %file.display(), "Cannot read the policies of the cluster that this node has: the next ones replace them.");
+        // The daemon uses the copies if the configs or policies of this start cannot be used.
+        for file in std::iter::once(cluster_policies(&self.state)).chain(kept_cluster_policies(&self.state)) {
+            if let Err(error) = limit(&file, limits) {
+                tracing::error!(%error, path = %file.display(), "Cannot read the policies of the cluster that this node has: the next ones replace them.");
+            }
         }
     }
 
@@ -62,6 +64,11 @@ impl ModeFiles {
             Err(error) => {
                 let file = cluster_policies(&self.state);
                 tracing::error!(%error, path = %file.display(), "Cannot put the policies of the cluster aside: `check` and `explain` use them, and this daemon does not.");
+            }
+        }
+        for file in kept_cluster_policies(&self.state) {
+            if let Err(error) = fs::remove_file(&file) {
+                tracing::error!(%error, path = %file.display(), "Cannot remove the copy of the cluster's policies: a start with unusable configs would use it.");
             }
         }
     }
@@ -130,7 +137,6 @@ mod tests {
     use files::OrderName;
     use sensor_model::{journal::Boot, socket::DesiredConfig};
     use serde_json::json;
-    use std::fs;
 
     /// The files of a mode on the host at `root`, whose state directory is `root` too.
     async fn settle(root: &Path, policies: Option<ActionLimits>, takes_configs: bool) {
@@ -206,5 +212,33 @@ mod tests {
         assert!(!file.exists());
         let aside = fs::read_to_string(root.path().join("cluster-policies.detached.json")).unwrap();
         assert_eq!(aside, "{\"items\":[]}");
+    }
+
+    #[tokio::test]
+    async fn the_copy_for_a_start_with_unusable_configs_has_no_rule_that_the_mode_does_not_allow() {
+        let root = tempfile::tempdir().unwrap();
+        let kept = root.path().join("last-config/policies");
+        fs::create_dir_all(kept.join("000000")).unwrap();
+        fs::create_dir_all(kept.join("000001")).unwrap();
+        let (own, copy) = (kept.join("000000/a.json"), kept.join("000001/cluster-policies.json"));
+        let rules = json!([{ "path": "/etc/a", "action": "deny" }]);
+        let list = json!({
+            "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicyList",
+            "items": [{
+                "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": "a" },
+                "spec": { "rules": rules },
+            }],
+        });
+        for file in [&own, &copy] {
+            fs::write(file, list.to_string()).unwrap();
+        }
+        settle(root.path(), Some(ActionLimits::MANAGE), false).await;
+        assert!(fs::read_to_string(&copy).unwrap().contains("deny"));
+        settle(root.path(), Some(ActionLimits::OBSERVE), false).await;
+        let limited = fs::read_to_string(&copy).unwrap();
+        assert!(limited.contains("/etc/a") && !limited.contains("deny"), "{limited}");
+        settle(root.path(), None, false).await;
+        assert!(!copy.exists());
+        assert!(fs::read_to_string(&own).unwrap().contains("deny"), "the node's own policy stays");
     }
 }

@@ -144,7 +144,14 @@ async fn revert(
     })?;
     // As in the daemon, a rule writes to no file system whose server may hang.
     let observer = Arc::new(Observer::guarded(root)?);
-    let whole = desired::load_with_config(&inputs(&host.sources, last_usable)?, &*observer)?;
+    let load = |last_usable| -> Result<_, RevertRunError> {
+        Ok(desired::load_with_config(&inputs(&host.sources, last_usable)?, &*observer)?)
+    };
+    let whole = match load(last_usable) {
+        // The daemon goes on with what it read before the files could not be used any more.
+        Err(error) if !last_usable => load(true).map_err(|_| error)?,
+        loaded => loaded?,
+    };
     let mut due = Vec::new();
     for ordered in things {
         match under_revert(&whole.desired, &ordered.thing) {

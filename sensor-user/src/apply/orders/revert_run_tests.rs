@@ -227,22 +227,34 @@ fn the_config_that_was_applied_last_is_written_and_not_that_of_the_service() {
 #[test]
 fn a_daemon_with_the_last_usable_configs_and_policies_gets_their_state_written_back() {
     let case = Case::new(&revert_file());
-    let config = case.at("etc/holdfast/machine-configs/a.ign");
-    for broken in [config.clone(), case.at("etc/holdfast/policies/a.json")] {
-        let usable = case.read(broken.strip_prefix(case.0.path()).unwrap().to_str().unwrap());
+    let files = [case.at("etc/holdfast/machine-configs/a.ign"), case.at("etc/holdfast/policies/a.json")];
+    for broken in &files {
+        let usable = fs::read(broken).unwrap();
+        fs::write(broken, "{ a typo").unwrap();
+        let named = case.revert(&[Thing::file("/etc/file")]).remove(0).error.unwrap();
+        assert!(named.contains(broken.file_name().unwrap().to_str().unwrap()), "{named}");
+        fs::write(broken, usable).unwrap();
+    }
+    for broken in &files {
+        let usable = fs::read(broken).unwrap();
         // A daemon with usable files keeps them.
         let observer = Observer::guarded(case.0.path()).unwrap();
         let mut of_daemon = inputs(&case.sources(), false).unwrap();
         of_daemon.keep = Some(case.state().join("last-config"));
         desired::load(&of_daemon, &observer).unwrap();
-        fs::write(&broken, "{ a typo").unwrap();
-        fs::write(case.at("etc/file"), "drift").unwrap();
-        let named = case.revert(&[Thing::file("/etc/file")]).remove(0).error.unwrap();
-        assert!(named.contains(broken.file_name().unwrap().to_str().unwrap()), "{named}");
-        assert_eq!(case.read("etc/file"), "drift");
-        let kept = case.revert_for(true, &[Thing::file("/etc/file")]).remove(0);
-        assert_eq!((kept.error, case.read("etc/file")), (None, DECLARED.to_owned()), "{}", broken.display());
-        fs::write(&broken, usable).unwrap();
+        fs::write(broken, "{ a typo").unwrap();
+        // The mistake was made while the daemon ran, or before it started.
+        for started_with_them in [false, true] {
+            fs::write(case.at("etc/file"), "drift").unwrap();
+            let kept = case.revert_for(started_with_them, &[Thing::file("/etc/file")]).remove(0);
+            assert_eq!(
+                (kept.error, case.read("etc/file")),
+                (None, DECLARED.to_owned()),
+                "{}",
+                broken.display()
+            );
+        }
+        fs::write(broken, usable).unwrap();
     }
 }
 

@@ -56,7 +56,7 @@ async fn asked(plays: Plays, times: u32, break_directory: impl Fn(&Path)) -> (Ap
     let mut phase = ApplyPhase::Idle;
     for _ in 0..times {
         let orders = Arc::clone(&orders);
-        let ask = move || orders.newest_if(&mut None, |_| false).phase;
+        let ask = move || orders.newest_if(&mut None, |_| Ok(false)).phase;
         phase = tokio::task::spawn_blocking(ask).await.unwrap();
     }
     let boot = tokio::task::spawn_blocking(move || orders.boot().map(|boot| orders.directory.starts(&boot)));
@@ -85,10 +85,25 @@ fn a_process_that_ends_between_two_looks_is_not_started_again() {
     let boot = Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap());
     let progress = orders.newest_if(&mut None, |orders| {
         orders.directory.set_end(&OrderEnd::failed(&name, boot.clone(), "reason".to_owned()));
-        false
+        Ok(false)
     });
     assert_eq!((progress.phase, progress.message.as_deref()), (ApplyPhase::Failed, Some("reason")));
     assert_eq!(orders.directory.starts(&boot), 0);
+}
+
+#[test]
+fn an_apply_of_which_systemd_says_nothing_is_running_with_the_reason() {
+    let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let orders = NodeOrders::new(root.path(), state.path());
+    ordered(&orders);
+    let progress = orders.newest(&mut None);
+    assert_eq!(progress.phase, ApplyPhase::Running);
+    let message = progress.message.unwrap();
+    assert!(
+        message
+            .starts_with("whether holdfast-apply.service runs is not known: the system bus does not answer"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -98,7 +113,7 @@ fn the_config_of_the_node_is_that_of_the_operator_only_if_holdfast_has_applied_n
     let stored = root.path().join(OPERATOR_CONFIG);
     std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
     std::fs::write(&stored, r#"{"metadata": {"name": "rendered-a"}}"#).unwrap();
-    let current = || orders.newest_if(&mut None, |_| false).current;
+    let current = || orders.newest_if(&mut None, |_| Ok(false)).current;
     assert_eq!(current().as_deref(), Some("rendered-a"));
     let store = Store::open(state.path()).unwrap();
     assert_eq!(current().as_deref(), Some("rendered-a"));

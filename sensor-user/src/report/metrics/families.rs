@@ -20,6 +20,10 @@ const LATENCY_BUCKETS: [f64; 18] = [
     0.204_8, 0.409_6, 0.819_2, 1.638_4, 3.276_8, 6.553_6, 13.107_2,
 ];
 
+/// Upper bounds in seconds, from a revert to a drift that nobody cared about for a week.
+const RECOVERY_BUCKETS: [f64; 10] =
+    [0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 604_800.0];
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct BuildLabels {
     pub(super) version: String,
@@ -97,6 +101,7 @@ pub(super) struct Families {
     pub(super) node_drift: Family<KindLabels, Gauge>,
     pub(super) drifted_things: Family<SourceLabels, Gauge>,
     pub(super) drift_open_since: Gauge,
+    pub(super) drift_recovery: Histogram,
     pub(super) drift_detected: Family<DriftLabels, Counter>,
     pub(super) verdicts: Family<VerdictLabels, Counter>,
     pub(super) events: Family<OperationLabels, Counter>,
@@ -152,6 +157,7 @@ impl Families {
             node_drift: Family::default(),
             drifted_things: Family::default(),
             drift_open_since: Gauge::default(),
+            drift_recovery: Histogram::new(RECOVERY_BUCKETS),
             drift_detected: Family::default(),
             verdicts: Family::default(),
             events: Family::default(),
@@ -217,6 +223,12 @@ impl Families {
             "Unix time since which the oldest open drift is open, 0 when there is none",
             Unit::Seconds,
             self.drift_open_since.clone(),
+        );
+        ours.register_with_unit(
+            "drift_recovery",
+            "From the change that caused a drift to the end of the drift",
+            Unit::Seconds,
+            self.drift_recovery.clone(),
         );
         ours.register(
             "drift_detected",

@@ -177,8 +177,9 @@ impl Metrics {
         self.families.mcd_config_drift.set(last.map_or(0, Timestamp::as_second));
     }
 
-    /// A thing that had drifted matches its expectation, or is no longer managed.
-    pub fn recovered(&self, thing: &ThingName) {
+    /// A thing that had drifted for this time matches its expectation, or is no longer managed.
+    pub fn recovered(&self, thing: &ThingName, after: Duration) {
+        self.families.drift_recovery.observe(after.as_secs_f64());
         info!(path = thing.path, "drift is gone");
     }
 

@@ -65,8 +65,12 @@ impl Shown {
     }
 
     fn recovered(&self, thing: &ThingName) {
+        self.recovered_at(thing, 0);
+    }
+
+    fn recovered_at(&self, thing: &ThingName, second: i64) {
         let report = AgentReport::Recovered(thing);
-        self.picture.borrow_mut().take(report, &self.metrics, &At(at(0)));
+        self.picture.borrow_mut().take(report, &self.metrics, &At(at(second)));
     }
 }
 
@@ -183,6 +187,28 @@ fn each_drift_is_in_the_gauges_once_until_it_is_over() {
     assert_eq!(value(&node.metrics, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
     node.recovered(&file("/etc/b"));
     assert_eq!(value(&node.metrics, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
+}
+
+#[test]
+fn how_long_a_drift_was_open_is_counted_once_when_it_ends() {
+    let node = Shown::new();
+    let (thing, content) = (file("/etc/a"), difference(DifferenceKind::Content));
+    node.drift(&thing, std::slice::from_ref(&content), None, 10);
+    node.drift(&thing, &[content.clone(), difference(DifferenceKind::Mode)], None, 40);
+    let count =
+        |name: &str| value(&node.metrics, &format!("holdfast_drift_recovery_seconds_{name}")).unwrap();
+    assert_eq!(count("count"), "0", "an open drift has not recovered");
+    node.recovered_at(&thing, 75);
+    node.recovered_at(&thing, 90);
+    assert_eq!((count("count"), count("sum")), ("1".to_owned(), "65.0".to_owned()));
+    assert_eq!(
+        (count("bucket{le=\"60.0\"}"), count("bucket{le=\"300.0\"}")),
+        ("0".to_owned(), "1".to_owned())
+    );
+    // The clock was set back meanwhile.
+    node.drift(&thing, &[content], None, 100);
+    node.recovered_at(&thing, 95);
+    assert_eq!((count("count"), count("sum")), ("2".to_owned(), "65.0".to_owned()));
 }
 
 #[test]
