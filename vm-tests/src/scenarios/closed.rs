@@ -349,6 +349,10 @@ fn loop_is_bounded(agent: &mut RunningDaemon) -> Result<String> {
     };
     // The limit is three attempts in a minute; earlier checks may have used some.
     let moves = wait::until("the daemon to move no more", LIMIT, || {
+        // It is said after the last move, or of the next one. A file that is there later stays, so this comes before the look at the file.
+        let output = fs::read_to_string("/run/holdfast-agent.log")?;
+        let is_said =
+            output.lines().any(|line| line.contains("Wrote the path back too often") && line.contains(LOOP));
         if !Path::new("/etc/moved.loop/x").exists() {
             writes += 1;
             ensure!(writes <= 4, "the daemon moved it {writes} times in a row");
@@ -358,10 +362,6 @@ fn loop_is_bounded(agent: &mut RunningDaemon) -> Result<String> {
         let open = status::read()?["drifted"]
             .as_array()
             .is_some_and(|all| all.iter().any(|thing| thing["path"] == LOOP));
-        let output = fs::read_to_string("/run/holdfast-agent.log")?;
-        // Of the path that waits: it is said of the third move, too, in the other words, when that one is over.
-        let is_said =
-            output.lines().any(|line| line.contains("the next attempt has to wait") && line.contains(LOOP));
         if open && is_said { has_waited(agent).map(Some) } else { Ok(None) }
     })?;
     ensure!(moves <= 3, "the daemon moved it {moves} times within a minute");
