@@ -95,6 +95,9 @@ impl Log {
         while next <= newest {
             let end = next.saturating_add(WINDOW - 1).min(newest);
             let entries = log.range(next, end).await?;
+            if let Some(first) = entries.first() {
+                note_rotation(&mut last, first.entry.seq, screen)?;
+            }
             show_all(&log, &mut last, entries, screen)?;
             next = end.saturating_add(1);
             if end == u64::MAX {
@@ -109,16 +112,24 @@ impl Log {
             let next = last.as_ref().map_or(newest, |last: &Entry| last.entry.seq).saturating_add(1);
             let asked = Instant::now();
             let (begin, entries) = log.from(next, WAIT).await?;
-            if begin > next {
-                screen.note(&format!("note: rotation removed the entries from {next} to {}", begin - 1))?;
-                last = None;
-            }
+            note_rotation(&mut last, begin, screen)?;
             if entries.is_empty() && asked.elapsed() < PAUSE {
                 sleep(PAUSE).await;
             }
             show_all(&log, &mut last, entries, screen)?;
         }
     }
+}
+
+/// Notes that the log does not have all entries between the last one that was read and `begin` any more. What follows cannot be compared with
+/// that one.
+fn note_rotation(last: &mut Option<Entry>, begin: u64, screen: &mut Screen<'_>) -> Result<(), PluginError> {
+    let missing = last.as_ref().map_or(begin, |last| last.entry.seq.saturating_add(1));
+    if begin > missing {
+        screen.note(&format!("note: rotation removed the entries from {missing} to {}", begin - 1))?;
+        *last = None;
+    }
+    Ok(())
 }
 
 /// Shows entries that follow the last one that was read.

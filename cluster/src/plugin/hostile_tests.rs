@@ -165,6 +165,40 @@ async fn the_newest_lines_are_shown_in_their_order_and_as_they_are() {
     }
 }
 
+#[tokio::test]
+async fn rotation_while_the_log_is_read_is_noted_and_is_no_rewriting() {
+    let paths: Vec<String> = (1..=3000).map(|number| format!("/{number}")).collect();
+    let mut log = PlayedForensicLog::new(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let lines = log.lines.clone();
+    let node_log = log_of(move |target, number| {
+        let answer = log.answer(target);
+        if target == LOG {
+            return answer.map(Into::into);
+        }
+        // Each answer has a part. Rotation removes what was asked for next: in the midst of a window, and more than a whole one.
+        if matches!(number, 9 | 17) {
+            log.oldest += 900;
+        }
+        answer.map(|body| body.split_inclusive('\n').take(100).collect::<String>().into())
+    })
+    .await;
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let mut screen = Screen::new(&mut out, &mut notes);
+    screen.set_format(OutputFormat::Json);
+    let code = log_command("holdfast log n1 --lines 3000").show(node_log, &mut screen).await;
+    assert_eq!(code.unwrap(), 0);
+    let (shown, notes) = (String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap());
+    assert!(notes.contains("note: rotation removed the entries from "), "{notes}");
+    let shown: Vec<&str> = shown.lines().collect();
+    assert!(
+        shown.len() > 500 && shown.last().copied() == lines.last().map(String::as_str),
+        "{}",
+        shown.len()
+    );
+    let place = |line: &str| lines.iter().position(|known| known == line).unwrap();
+    assert!(shown.is_sorted_by_key(|line| place(line)));
+}
+
 /// The status of a node with nothing that differs, and these fields.
 fn status(more: &Value) -> String {
     let mut status = json!({"schema": "holdfast.status/v1", "verdict": "compliant", "degraded": false, "backend": "lsm",

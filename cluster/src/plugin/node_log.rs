@@ -153,6 +153,10 @@ impl<P: LogPages> NodeLog<P> {
                 let reason = format!("it has no entry {begin}, although the newest one is {last}");
                 return Err(self.wrong(RECORDS, reason));
             };
+            if begin > next {
+                // Rotation has removed those that were read before, too.
+                entries.clear();
+            }
             entries.extend(added.into_iter().filter(|added| added.entry.seq <= last));
             next = newest.saturating_add(1);
             if newest == u64::MAX {
