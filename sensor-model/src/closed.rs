@@ -2,7 +2,7 @@
 //!
 //! In: the expectations of a config, the policy, and the host's directories and packages. Out: an expectation for each closed
 //! directory: each directory that a rule names, and each declared directory below it. An undeclared directory gets no expectation,
-//! because the directory itself is an undeclared name.
+//! because the directory itself is an undeclared name. Nor does a directory whose name the rule excepts, or one below it.
 
 use crate::{
     drift_policy::{DriftPolicy, Rule},
@@ -14,6 +14,7 @@ use crate::{
     expectations::IGNORED_FILES,
 };
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashSet},
     path::{Path, PathBuf},
 };
@@ -23,6 +24,9 @@ use std::{
 pub struct HostDirectories {
     /// The directories that match the glob of a rule, by the rule's path.
     pub matching: BTreeMap<String, Vec<PathBuf>>,
+    /// Closed directories that are links to other closed directories, with the paths of these. What is declared below such a link is
+    /// declared below the other directory, and the link is no directory of its own.
+    pub linked: BTreeMap<PathBuf, PathBuf>,
     /// What packages put below closed directories.
     pub packaged: Vec<PackagedPath>,
     /// A database of packages could not be read.
@@ -31,6 +35,17 @@ pub struct HostDirectories {
     pub image_unindexed: bool,
     /// Without that index: `packaged` has all that the booted deployment ships in `/etc`, by its own copy.
     pub shipped_etc_known: bool,
+}
+
+impl HostDirectories {
+    /// A path below a link as it is on the disk.
+    fn on_disk<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
+        let below = |(link, directory): (&PathBuf, &PathBuf)| {
+            let below = path.strip_prefix(link).ok().filter(|below| !below.as_os_str().is_empty())?;
+            Some(directory.join(below))
+        };
+        self.linked.iter().find_map(below).map_or(Cow::Borrowed(path), Cow::Owned)
+    }
 }
 
 /// A path that a package owns.
@@ -47,6 +62,14 @@ struct Root<'a> {
     path: PathBuf,
     rule: &'a Rule,
     origin: &'a str,
+}
+
+impl Root<'_> {
+    /// Whether the rule excepts a directory at or below the root: by its name, or by that of a directory above it.
+    fn excepts(&self, path: &Path) -> bool {
+        let below = path.strip_prefix(&self.path).unwrap_or(Path::new(""));
+        below.iter().any(|name| self.rule.except.matches(&name_text(name)))
+    }
 }
 
 /// The expectations of the directories that a policy closes, sorted by thing. A directory that the config closes already keeps the
@@ -69,6 +92,9 @@ pub fn closed_directories(
     let found = names.into_iter().filter_map(|(path, names)| {
         // The longest root decides. Of two rules for one directory the glob does, as elsewhere in the policy.
         let root = roots.iter().rev().find(|root| path.starts_with(&root.path))?;
+        if root.excepts(&path) {
+            return None;
+        }
         let is_shipped_known = host.shipped_etc_known && path.starts_with("/etc");
         Some(Expectation {
             thing: Thing::closed_directory(path),
@@ -97,7 +123,9 @@ fn roots<'a>(policy: &'a DriftPolicy, host: &HostDirectories) -> Vec<Root<'a>> {
     let mut roots = Vec::new();
     for (rule, origin) in policy.closed() {
         if let Some(path) = rule.directory() {
-            roots.push((false, Root { path: path.into(), rule, origin }));
+            if !host.linked.contains_key(path) {
+                roots.push((false, Root { path: path.into(), rule, origin }));
+            }
         } else {
             let matching = host.matching.get(&rule.path).into_iter().flatten();
             roots.extend(matching.map(|path| (true, Root { path: path.clone(), rule, origin })));
@@ -120,6 +148,7 @@ fn names(
     let mut names: BTreeMap<PathBuf, BTreeSet<String>> =
         tops.iter().map(|top| (top.to_path_buf(), BTreeSet::new())).collect();
     let mut declare = |path: &Path, is_directory: bool| {
+        let path = &*host.on_disk(path);
         let is_below = path.ancestors().skip(1).any(|above| tops.contains(above));
         if !is_below {
             return;
@@ -160,6 +189,9 @@ fn names(
     for root in roots {
         declare(&root.path, true);
     }
+    for link in host.linked.keys() {
+        declare(link, false);
+    }
     names
 }
 
@@ -186,6 +218,13 @@ mod tests {
     fn directory(path: &str) -> Expectation {
         let expected = DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) };
         expectation(Thing::directory(path), Expected::Directory(expected))
+    }
+
+    /// A unit that is wanted by `multi-user.target`.
+    fn unit(name: &str, enabled: Option<bool>) -> Expectation {
+        let install_directories = vec!["multi-user.target.wants".to_owned()];
+        let unit = UnitExpectation { enabled, masked: Some(false), install_directories };
+        expectation(Thing::Unit { name: name.to_owned() }, Expected::Unit(unit))
     }
 
     /// Each closed directory with its names and the path of its rule.
@@ -242,11 +281,6 @@ mod tests {
 
     #[test]
     fn an_enabled_unit_declares_its_link_and_a_masked_one_its_own_path() {
-        let unit = |name: &str, enabled| {
-            let install_directories = vec!["multi-user.target.wants".to_owned()];
-            let unit = UnitExpectation { enabled, masked: Some(false), install_directories };
-            expectation(Thing::Unit { name: name.to_owned() }, Expected::Unit(unit))
-        };
         let declared = [unit("on.service", Some(true)), unit("off.service", Some(false))];
         let rules = "    - {path: /etc/systemd/system/, closed: true, action: observe}";
         assert_eq!(
@@ -254,6 +288,56 @@ mod tests {
             [
                 "/etc/systemd/system [multi-user.target.wants off.service on.service] /etc/systemd/system/",
                 "/etc/systemd/system/multi-user.target.wants [on.service] /etc/systemd/system/",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_excepted_is_open_at_every_depth_unless_a_rule_names_it() {
+        let declared =
+            [directory("/etc/a/x.wants/deep"), directory("/etc/a/sub/y.wants"), directory("/etc/a/sub/z")];
+        let rules = "    - {path: /etc/a/, closed: true, action: observe, except: ['*.wants']}\n";
+        let of_a =
+            ["/etc/a [sub x.wants] /etc/a/", "/etc/a/sub [y.wants z] /etc/a/", "/etc/a/sub/z [] /etc/a/"];
+        assert_eq!(closed(&declared, rules, &HostDirectories::default()), of_a);
+        let more = format!("{rules}    - {{path: /etc/a/x.wants/, closed: true, action: degrade}}\n");
+        let found = closed(&declared, &more, &HostDirectories::default());
+        let of_x = ["/etc/a/x.wants [deep] /etc/a/x.wants/", "/etc/a/x.wants/deep [] /etc/a/x.wants/"];
+        assert_eq!(found, [of_a.as_slice(), &of_x].concat());
+    }
+
+    #[test]
+    fn the_shipped_policy_leaves_the_links_of_enabled_units_alone_if_configs_or_packages_declare_their_directory()
+     {
+        let wants = "/etc/systemd/system/multi-user.target.wants";
+        let packaged = PackagedPath { path: wants.into(), is_directory: true };
+        let host = HostDirectories { packaged: vec![packaged], ..HostDirectories::default() };
+        let found = closed_directories(&[unit("on.service", Some(true))], &shipped_policy(), &host);
+        let below: Vec<_> =
+            found.iter().filter(|one| one.thing.path().starts_with("/etc/systemd/system")).collect();
+        let [directory] = &below[..] else { panic!("{below:?}") };
+        assert_eq!(directory.thing, Thing::closed_directory("/etc/systemd/system"));
+    }
+
+    #[test]
+    fn a_closed_directory_that_is_a_link_to_another_one_gives_it_its_names() {
+        let linked = BTreeMap::from([("/opt/init.d".into(), "/opt/rc.d/init.d".into())]);
+        let packaged = ["/opt/init.d/of-package", "/opt/rc.d/init.d/functions"];
+        let packaged = packaged.map(|path| PackagedPath { path: path.into(), is_directory: false });
+        let host = HostDirectories { linked, packaged: packaged.into(), ..HostDirectories::default() };
+        let declared = [directory("/opt/init.d/of-config")];
+        let rules = "
+    - {path: /opt/, closed: true, action: observe}
+    - {path: /opt/init.d/, closed: true, action: observe}
+    - {path: /opt/rc.d/init.d/, closed: true, action: degrade}
+";
+        assert_eq!(
+            closed(&declared, rules, &host),
+            [
+                "/opt [init.d rc.d] /opt/",
+                "/opt/rc.d [init.d] /opt/",
+                "/opt/rc.d/init.d [functions of-config of-package] /opt/rc.d/init.d/",
+                "/opt/rc.d/init.d/of-config [] /opt/rc.d/init.d/",
             ]
         );
     }
@@ -277,11 +361,14 @@ mod tests {
         );
     }
 
+    fn shipped_policy() -> DriftPolicy {
+        let text = include_str!("../../policies/drift/closed.yaml");
+        DriftPolicy::merge(&[DriftPolicyFile::parse("closed.yaml", text.as_bytes()).unwrap()]).unwrap()
+    }
+
     /// What the shipped policy expects of a directory.
     fn shipped(directory: &str, host: &HostDirectories) -> ClosedDirectoryExpectation {
-        let text = include_str!("../../policies/drift/closed.yaml");
-        let file = DriftPolicyFile::parse("closed.yaml", text.as_bytes()).unwrap();
-        let found = closed_directories(&[], &DriftPolicy::merge(&[file]).unwrap(), host);
+        let found = closed_directories(&[], &shipped_policy(), host);
         let found = found.into_iter().find(|one| one.thing == Thing::closed_directory(directory));
         let Some(Expected::ClosedDirectory(closed)) = found.map(|one| one.expected) else {
             panic!("{directory} is not closed")
@@ -320,6 +407,13 @@ mod tests {
             "/etc/network/if-pre-up.d/a",
             "/etc/network/if-post-down.d/a",
             "/usr/share/polkit-1/rules.d/a.rules",
+            "/etc/rc.d/init.d/a",
+            "/usr/lib/systemd/system/a.service",
+            "/usr/lib/systemd/user/a.service",
+            "/usr/lib/udev/rules.d/a.rules",
+            "/usr/lib/tmpfiles.d/a.conf",
+            "/usr/lib/modules-load.d/a.conf",
+            "/usr/lib/sysctl.d/a.conf",
         ] {
             let (directory, name) = path.rsplit_once('/').unwrap();
             let closed = shipped(directory, &host);

@@ -463,3 +463,31 @@ fn the_strict_policy_reverts_and_refuses_changes_of_logins() {
         DriftAction::Deny
     );
 }
+
+#[test]
+fn the_shipped_rules_watch_programs_kernels_and_closed_directories_and_only_scan_the_rest_of_usr() {
+    let policy = DriftPolicy::merge(&[shipped("image.yaml")]).unwrap();
+    let is_scanned = |path: &Path| policy.expects_of_image(path).map(|rule| rule.scan);
+    let fixed = [
+        "/usr/bin/x",
+        "/usr/sbin/x",
+        "/usr/libexec/x",
+        "/usr/lib/systemd/x",
+        "/etc/x",
+        "/usr/lib/modules/6.12/vmlinuz",
+        "/usr/lib/modules/6.12/initramfs.img",
+        "/usr/lib/modules/6.12/initrd.img",
+        "/usr/lib/ostree-boot/x",
+        "/usr/lib/bootupd/x",
+        "/boot/vmlinuz-6.12",
+    ];
+    let closed = DriftPolicy::merge(&[shipped("closed.yaml")]).unwrap();
+    let closed: Vec<PathBuf> = closed.closed().map(|(rule, _)| rule.fixed_path().join("x")).collect();
+    let of_the_os =
+        |path: &&PathBuf| ["/etc", "/usr/lib", "/usr/share"].iter().any(|top| path.starts_with(top));
+    for path in fixed.iter().map(Path::new).chain(closed.iter().filter(of_the_os).map(PathBuf::as_path)) {
+        assert_eq!(is_scanned(path), Some(false), "{}", path.display());
+    }
+    assert_eq!(is_scanned(Path::new("/usr/lib64/libc.so.6")), Some(true));
+    assert_eq!(is_scanned(Path::new("/var/x")), None);
+}

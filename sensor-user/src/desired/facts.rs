@@ -64,11 +64,14 @@ pub struct DirectoriesVersion {
     pub(crate) packages: Vec<Option<FileVersion>>,
     /// The directories that match the glob of a rule, by the rule's path.
     pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
+    /// The closed directories that are links to other closed directories, with the paths of these.
+    #[serde(default)]
+    pub(crate) linked: BTreeMap<PathBuf, PathBuf>,
     /// The indexes of images.
     pub(crate) images: ImagesVersion,
     /// The merged extensions, if they have an index.
     pub(crate) extensions: String,
-    /// The directories in which the globs look for names, and in which only root can make one.
+    /// The directories in which the globs look for names, or in which such a link is, and in which only root can make a name.
     pub(crate) searched: Vec<PathBuf>,
 }
 

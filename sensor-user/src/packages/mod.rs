@@ -1,7 +1,7 @@
 //! The packages of a host, and facts about the directories that a drift policy closes.
 //!
-//! In: the policy; the databases of dpkg and rpm. Out: the directories that its globs name, and the paths of packages below all closed
-//! directories; or what each package has at its paths. A database that
+//! In: the policy; the databases of dpkg and rpm. Out: the directories that its globs name, those that are links to others, and the paths of
+//! packages below all closed directories; or what each package has at its paths. A database that
 //! cannot be read is logged, and its packages then declare nothing in closed directories. A path in a directory that is a link into `/usr` (`/lib` and others,
 //! since the merged `/usr`) is given as it is on the disk.
 
@@ -9,6 +9,7 @@ mod collector;
 mod contents;
 mod dpkg;
 mod globs;
+mod linked;
 mod merged;
 mod rpm;
 mod unread;
@@ -52,6 +53,7 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
     if roots.is_empty() {
         return found;
     }
+    found.linked = linked::directories(observer, &roots);
     let merged = merged::links(observer);
     let is_wanted =
         |path: &Path| on_disk(path, &merged).ancestors().skip(1).any(|above| roots.contains(above));
@@ -82,14 +84,19 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
 pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesVersion {
     let mut version = DirectoriesVersion::default();
     let mut searched = BTreeSet::new();
-    let mut reads_packages = policy.expects_image();
+    let mut roots: BTreeSet<PathBuf> = BTreeSet::new();
     for (rule, _) in policy.closed() {
-        reads_packages = true;
-        if rule.directory().is_none() {
+        if let Some(path) = rule.directory() {
+            roots.insert(path.to_owned());
+        } else {
             let matching = globs::directories(observer, &rule.path, &mut searched);
+            roots.extend(matching.iter().cloned());
             version.matching.insert(rule.path.clone(), matching);
         }
     }
+    let reads_packages = policy.expects_image() || policy.closed().next().is_some();
+    version.linked = linked::directories(observer, &roots);
+    searched.extend(version.linked.keys().filter_map(|link| link.parent().map(Path::to_owned)));
     version.searched =
         searched.into_iter().filter(|directory| !is_open_to_others(observer, directory)).collect();
     if reads_packages {

@@ -1,6 +1,7 @@
 use super::*;
 use sensor_model::closed::PackagedPath;
 use sensor_model::drift_policy::DriftPolicyFile;
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -78,6 +79,32 @@ fn a_glob_names_the_directories_that_match_and_no_file_and_no_link() {
     assert_eq!(found.matching["/etc/cron.*"], [Path::new("/etc/cron.d"), Path::new("/etc/cron.daily")]);
     let found = directories(&observer, &policy("    - {path: '/*/*/cron.?', closed: true, action: observe}"));
     assert_eq!(found.matching["/*/*/cron.?"], [Path::new("/etc/x/cron.d")]);
+}
+
+#[test]
+fn a_closed_directory_that_is_a_link_to_another_one_is_known_and_another_link_is_none() {
+    let (root, observer) = host(
+        &["etc/rc.d/init.d", "etc/rc.d/other", "etc/x", "tmp/closed"],
+        &[("a", "/etc/init.d/of-package\n")],
+    );
+    fs::set_permissions(root.path().join("tmp"), Permissions::from_mode(0o1777)).unwrap();
+    let link = |target: &str, path: &str| symlink(target, root.path().join(path)).unwrap();
+    link("rc.d/init.d", "etc/init.d");
+    link("rc.d/other", "etc/y");
+    link("/etc/x", "tmp/z");
+    let of = |path: &str| format!("    - {{path: {path}, closed: true, action: observe}}\n");
+    let rules = ["/etc/init.d/", "/etc/rc.d/init.d/", "/etc/x/", "/etc/y/", "/tmp/z/", "/etc/missing/"];
+    let policy = policy(&rules.map(of).concat());
+    let found = directories(&observer, &policy);
+    let linked = BTreeMap::from([("/etc/init.d".into(), "/etc/rc.d/init.d".into())]);
+    assert_eq!(found.linked, linked);
+    assert_eq!(found.packaged, [packaged("/etc/init.d/of-package", false)]);
+    let known = version(&observer, &policy);
+    assert_eq!((&known.linked, &known.searched[..]), (&linked, &["/etc".into()][..]));
+    fs::remove_file(root.path().join("etc/init.d")).unwrap();
+    link("/tmp/closed", "etc/init.d");
+    assert_ne!(version(&observer, &policy), known, "the link leads to another directory");
+    assert!(directories(&observer, &policy).linked.is_empty());
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::{
     process::{Command, Output},
 };
 
-const SPEC: &str = "Name: tool
+/// The beginning of a package's recipe, up to its files.
+const SPEC: &str = "%global _unpackaged_files_terminate_build 0
+Name: tool
 Epoch: 1
 Version: 2.0
 Release: 3
@@ -23,7 +25,10 @@ AutoReqProv: no
 %install
 %files
 %defattr(-,root,root)
-/usr/bin
+";
+
+/// The files of the package.
+const FILES: &str = "/usr/bin
 /usr/share/doc/a
 %config /etc/tool.conf
 %ghost /etc/tool.state
@@ -51,7 +56,13 @@ fn installed() -> World {
         world.write_host(path, content, mode);
     }
     symlink("tool", world.at("root/usr/bin/link")).unwrap();
-    fs::write(world.at("tool.spec"), SPEC).unwrap();
+    install(&world, FILES);
+    world
+}
+
+/// Makes a package of files of the root, and a database that has the package.
+pub(crate) fn install(world: &World, files: &str) {
+    fs::write(world.at("tool.spec"), format!("{SPEC}{files}")).unwrap();
     let (root, top) = (world.at("root").display().to_string(), world.at("top"));
     let define = format!("_topdir {}", top.display());
     let spec = world.at("tool.spec").display().to_string();
@@ -63,7 +74,6 @@ fn installed() -> World {
     fs::create_dir_all(world.at("root/var/lib/rpm")).unwrap();
     let package = made(&top.join("RPMS")).display().to_string();
     done(&rpm("rpm", &["--root", &root, "--install", "--justdb", "--nodeps", &package]));
-    world
 }
 
 /// The only package below a directory.
