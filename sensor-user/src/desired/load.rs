@@ -21,7 +21,12 @@ use sensor_model::{
     waiting::{WaitingArgument, note, wanted},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::HashSet, ffi::OsStr, path::Path, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    ffi::OsStr,
+    path::Path,
+    sync::Arc,
+};
 
 /// The desired state of a node.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -99,8 +104,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let built_from = host.built_from(&inputs.state);
     let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
     let mut of_image = host.image_things(&policy, &inputs.state);
-    let overruled = Overruled::by(expectations.iter());
-    of_image.retain(|expectation| !overruled.has(expectation));
+    Overruled::by(expectations.iter()).remove_from(&mut of_image);
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
     expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
@@ -175,28 +179,48 @@ fn compare_image_with_config(
 pub struct Overruled<'a> {
     paths: HashSet<Arc<Path>>,
     files: HashSet<Arc<Path>>,
-    units: HashSet<&'a str>,
+    /// The declared units, and whether the config disables each.
+    units: HashMap<&'a str, bool>,
 }
 
 impl<'a> Overruled<'a> {
     /// What these expectations overrule: those of configs.
     pub fn by(declared: impl Iterator<Item = &'a Expectation>) -> Self {
         let mut found = Self::default();
-        for thing in declared.map(|expectation| &expectation.thing) {
+        for expectation in declared {
+            let thing = &expectation.thing;
             if thing.is_object() {
                 found.paths.insert(thing.path());
             }
-            match thing {
-                Thing::File { .. } | Thing::Link { .. } => {
+            match (thing, &expectation.expected) {
+                (Thing::File { .. } | Thing::Link { .. }, _) => {
                     found.files.insert(thing.path());
                 }
-                Thing::Unit { name } => {
-                    found.units.insert(name);
+                (Thing::Unit { name }, Expected::Unit(unit)) => {
+                    found.units.insert(name, unit.enabled == Some(false));
                 }
                 _ => {}
             }
         }
         found
+    }
+
+    /// Removes the expectations of the image that are overruled. With the last link in a directory of enabling links, `systemctl disable`
+    /// removes the directory.
+    pub fn remove_from(&self, of_image: &mut Vec<Expectation>) {
+        let mut emptied = HashSet::new();
+        let mut others = HashSet::new();
+        for one in of_image.iter() {
+            let Some(directory) = one.thing.path().parent().map(Path::to_owned) else { continue };
+            if self.is_disabled(one) {
+                emptied.insert(directory)
+            } else {
+                others.insert(directory)
+            };
+        }
+        let is_emptied =
+            |path: &Path| enables_units(path) && emptied.contains(path) && !others.contains(path);
+        of_image.retain(|one| !self.has(one) && !is_emptied(&one.thing.path()));
     }
 
     /// Whether an expectation of the image is overruled.
@@ -211,19 +235,38 @@ impl<'a> Overruled<'a> {
             // Other paths of a directory stay unknown.
             return self.files.contains(&path);
         }
-        self.paths.contains(&path) || self.enables(&path)
+        self.paths.contains(&path) || self.enables(&path) || self.is_disabled(of_image)
     }
 
     /// Whether a path is that of a declared unit, or of a link that enables it. The config decides whether these exist.
     fn enables(&self, path: &Path) -> bool {
-        let Ok(below) = path.strip_prefix(SYSTEMD_DIRECTORY) else { return false };
-        let (Some(name), Some(directory)) = (below.file_name().and_then(OsStr::to_str), below.parent())
-        else {
-            return false;
-        };
-        let enables = directory.extension().is_some_and(|ending| ending == "wants" || ending == "requires");
-        (directory.as_os_str().is_empty() || enables) && self.units.contains(name)
+        is_place_of_links(path) && self.disables(path).is_some()
     }
+
+    /// Whether the config disables the unit of a link, which may have another name (`Alias=`).
+    fn is_disabled(&self, of_image: &Expectation) -> bool {
+        let path = of_image.thing.path();
+        let Expected::Link(link) = &of_image.expected else { return false };
+        is_place_of_links(&path)
+            && [&*path, &link.target].iter().any(|unit| self.disables(unit) == Some(true))
+    }
+
+    /// Whether the config disables the unit with the last name of a path; `None` if it does not declare such a unit.
+    fn disables(&self, unit: &Path) -> Option<bool> {
+        self.units.get(unit.file_name()?.to_str()?).copied()
+    }
+}
+
+/// Whether a link at a path may enable a unit, or give it another name.
+fn is_place_of_links(path: &Path) -> bool {
+    path.parent().is_some_and(|above| above == Path::new(SYSTEMD_DIRECTORY) || enables_units(above))
+}
+
+/// Whether links in a directory of the configuration enable units.
+fn enables_units(directory: &Path) -> bool {
+    let ending = directory.extension().and_then(OsStr::to_str);
+    matches!(ending, Some("wants" | "requires" | "upholds"))
+        && directory.parent() == Some(Path::new(SYSTEMD_DIRECTORY))
 }
 
 /// The kernel arguments of a config, each by itself.

@@ -148,8 +148,7 @@ impl DeclaredHost {
     pub fn image_etc(&self, state: &Path) -> Result<Vec<Expectation>, ThingsToRestoreError> {
         let mut things = image::expected_in_etc(&self.observer, state)?;
         let declared = desired::declared(&self.whole.rendered)?;
-        let overruled = Overruled::by(declared.iter());
-        things.retain(|of_image| !overruled.has(of_image));
+        Overruled::by(declared.iter()).remove_from(&mut things);
         self.observer.label(&mut things, &self.desired().policy);
         Ok(things)
     }

@@ -7,6 +7,7 @@ use crate::{
 };
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
 };
@@ -275,6 +276,63 @@ fn a_unit_that_a_config_disables_follows_the_config_and_not_the_link_of_the_imag
     let (code, drifted) = check(&world);
     let paths: Vec<&str> = drifted.iter().map(|(path, ..)| path.as_str()).collect();
     assert_eq!((code, &paths[..]), (1, &["/etc/systemd/system/multi-user.target.wants/other.service"][..]));
+}
+
+/// A host that booted an image with these links and their directories in `/etc/systemd/system`, and none of them is there any more. Its config
+/// disables `tool.service`.
+fn without_links(links: &[(&str, &str)]) -> World {
+    let world = World::new();
+    let mut archive = Archive::new().entry(b'5', "./", 0o755, "", b"");
+    for directory in ["etc", "etc/systemd", "etc/systemd/system"] {
+        archive = archive.directory(directory);
+    }
+    let directories: BTreeSet<&str> =
+        links.iter().filter_map(|(link, _)| Some(link.split_once('/')?.0)).collect();
+    for directory in directories {
+        archive = archive.directory(&format!("etc/systemd/system/{directory}"));
+    }
+    for (link, target) in links {
+        archive = archive
+            .symlink(&format!("etc/systemd/system/{link}"), &format!("/usr/lib/systemd/system/{target}"));
+    }
+    let digest = LayoutMaker::one(&world.at("layout"), &[Layer::new(&archive.end(), Stored::Gzip, "ADD /")]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    world.boot(&digest);
+    fs::create_dir_all(world.at("root/etc/systemd/system")).unwrap();
+    for directory in ["etc", "etc/systemd", "etc/systemd/system"] {
+        fs::set_permissions(world.at("root").join(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let config = CONFIG.split("    storage:").next().unwrap().to_owned()
+        + "    systemd:\n      units:\n      - {name: tool.service, enabled: false}\n      - {name: on.service, enabled: true}\n";
+    fs::write(world.at("config.yaml"), config).unwrap();
+    policy(&world, "  - {path: /etc/, image: true, action: observe}\n");
+    world
+}
+
+#[test]
+fn every_link_to_a_unit_that_a_config_disables_and_a_directory_of_such_links_alone_follow_the_config() {
+    let world = without_links(&[
+        ("dbus-org.example.Tool.service", "tool.service"),
+        ("a.target.wants/tool.service", "tool.service"),
+        ("b.target.requires/alias.service", "tool.service"),
+        ("c.target.upholds/tool.service", "tool.service"),
+        ("d.target.wants/tool.service", "tool.service"),
+        ("d.target.wants/other.service", "other.service"),
+        ("x.target.d/tool.service", "tool.service"),
+        ("alias-of-on.service", "on.service"),
+    ]);
+    let (code, drifted) = check(&world);
+    let paths: Vec<&str> =
+        drifted.iter().map(|(path, ..)| path.strip_prefix("/etc/systemd/system/").unwrap()).collect();
+    let missing = [
+        "alias-of-on.service",
+        "d.target.wants",
+        "d.target.wants/other.service",
+        "on.service",
+        "x.target.d",
+        "x.target.d/tool.service",
+    ];
+    assert_eq!((code, paths.into_iter().collect::<BTreeSet<_>>()), (1, missing.into()), "{drifted:?}");
 }
 
 #[test]
