@@ -4,10 +4,11 @@
 //! hierarchy at once, so it is one difference and not one for each path below. The kernel's mount options and the mount's source tell what
 //! made it. They are there from the first moment, while files in `/run` follow later. Root can give a mount any source.
 
+use super::pristine::PristineEtc;
 use crate::{host::mountinfo, names::names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use std::path::Path;
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 
 /// The hierarchies of the OS, in systemd's word: the directories over which a host can merge or mount another state of them.
 pub const HIERARCHIES: [&str; 4] = ["/", "/etc", "/opt", "/usr"];
@@ -198,16 +199,34 @@ pub(crate) fn list(names: &[String]) -> String {
 /// What is mounted over a hierarchy by a mount table, the lowest first. Extensions have no names yet: [`names`] reads them from the list in
 /// the merged hierarchy.
 pub fn covers(table: &[u8], hierarchy: &Path) -> Vec<Cover> {
-    mountinfo::mounts(table)
-        .filter(|mount| mount.point == hierarchy)
-        .filter_map(|mount| cover(&mount, hierarchy))
-        .collect()
+    mounts_at(table, hierarchy).filter_map(|mount| cover(&mount, hierarchy)).collect()
 }
 
 /// Whether the topmost mount at a hierarchy is one that [`covers`] gives. Another mount hides what is below it.
 pub fn is_cover_on_top(table: &[u8], hierarchy: &Path) -> bool {
-    let mounts = mountinfo::mounts(table).filter(|mount| mount.point == hierarchy);
-    mounts.last().is_some_and(|mount| cover(&mount, hierarchy).is_some())
+    mounts_at(table, hierarchy).last().is_some_and(|mount| cover(&mount, hierarchy).is_some())
+}
+
+/// The mounts at a hierarchy, without the overlay that is `/etc` on hosts of Flatcar. Only the lowest mount can be that one.
+fn mounts_at<'a>(table: &'a [u8], hierarchy: &'a Path) -> impl Iterator<Item = mountinfo::Mount<'a>> {
+    let mounts = mountinfo::mounts(table).filter(move |mount| mount.point == hierarchy);
+    mounts
+        .enumerate()
+        .filter(|(place, mount)| *place > 0 || !is_etc_of_flatcar(mount))
+        .map(|(_, mount)| mount)
+}
+
+/// Whether a mount is the overlay that Flatcar's initramfs makes of the shipped and the present `/etc` of one root.
+fn is_etc_of_flatcar(mount: &mountinfo::Mount<'_>) -> bool {
+    let directory = |option| mount.option(option).map(|path| Path::new(OsStr::from_bytes(path)));
+    let (Some(lower), Some(upper)) = (directory("lowerdir"), directory("upperdir")) else { return false };
+    let shipped = PristineEtc::Flatcar.directory();
+    let is_of_one_root =
+        || upper.parent().is_some_and(|root| lower.strip_prefix(root).ok() == shipped.strip_prefix("/").ok());
+    mount.file_system == Some(b"overlay")
+        && mount.point == Path::new("/etc")
+        && upper.ends_with("etc")
+        && is_of_one_root()
 }
 
 /// The names in the list of a merged hierarchy. All of them: what a left-out extension has would be taken for the image's.
@@ -328,6 +347,28 @@ mod tests {
         assert_eq!(root("composefs:ab", "::/data"), []);
         assert_eq!(root("overlay", ",upperdir=/var/lib/containers/u,workdir=w"), []);
         assert_eq!(over("/", "1 0 0:2 / / rw - tmpfs rootfs rw\n"), []);
+    }
+
+    #[test]
+    fn the_overlay_that_is_etc_on_flatcar_is_no_difference_and_one_like_it_on_top_is() {
+        let on = |lower: &str, upper: &str, point: &str| {
+            format!(
+                "40 26 0:34 / {point} rw,noatime shared:3 - overlay overlay rw,lowerdir={lower},upperdir={upper},workdir=/sysroot/.etc-work,redirect_dir=on\n"
+            )
+        };
+        let flatcar = on("/sysroot/usr/share/flatcar/etc", "/sysroot/etc", "/etc");
+        assert_eq!(over("/etc", &flatcar), []);
+        assert!(!is_cover_on_top(flatcar.as_bytes(), Path::new("/etc")));
+        let other = [Cover::Overlay { writable: true }];
+        assert_eq!(over("/etc", &format!("{flatcar}{flatcar}")), other);
+        for (lower, upper, point) in [
+            ("/sysroot/usr/share/flatcar/etc", "/tmp/etc", "/etc"),
+            ("/tmp/x:/sysroot/usr/share/flatcar/etc", "/sysroot/etc", "/etc"),
+            ("/sysroot/usr/share/flatcar/etc", "/sysroot/etc", "/usr"),
+            ("/sysroot/usr/share/flatcar", "/sysroot/etc", "/etc"),
+        ] {
+            assert_eq!(over(point, &on(lower, upper, point)), other, "{lower} {upper}");
+        }
     }
 
     #[test]
