@@ -65,10 +65,14 @@ fn listed(root: &Root, list: &Path) -> Vec<String> {
     bytes.map(|bytes| names(&String::from_utf8_lossy(&bytes))).unwrap_or_default()
 }
 
-/// Whether rpm-ostree applied another commit to the running system.
+/// Whether rpm-ostree applied another commit to the running system. The state of a deployment that was booted before stays in `/run` after a
+/// soft reboot. If the booted deployment cannot be found, any of them counts.
 fn is_live(root: &Root) -> bool {
-    let deployments = os::names(root, Path::new(RUN_STATE)).unwrap_or_default();
-    deployments.iter().any(|deployment| root.open_at(&deployment.join(LIVE), HANDLE).is_ok())
+    let state = Path::new(RUN_STATE);
+    let booted = os::ostree_deployment(root);
+    let of_booted = booted.ok().and_then(|deployment| Some(state.join(deployment.file_name()?)));
+    let places = of_booted.map_or_else(|| os::names(root, state).unwrap_or_default(), |place| vec![place]);
+    places.iter().any(|place| root.open_at(&place.join(LIVE), HANDLE).is_ok())
 }
 
 /// Whether an image expects a directory in which no mount is by design, also not one from before the first observation: below `/usr` and `/etc`. A

@@ -94,7 +94,7 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
 }
 
 /// The directory of the booted deployment of ostree.
-fn ostree_deployment(root: &Root) -> Result<PathBuf, FailedOperation> {
+pub(super) fn ostree_deployment(root: &Root) -> Result<PathBuf, FailedOperation> {
     if let Some(found) = deployment_of_root(root)? {
         return Ok(found);
     }

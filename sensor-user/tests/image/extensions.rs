@@ -123,6 +123,20 @@ fn thousands_of_paths_below_an_overlay_are_a_few_lines_and_a_number() {
 }
 
 #[test]
+fn a_stamp_of_apply_live_is_about_the_booted_deployment_alone() {
+    let (world, digest) = booted();
+    let is_live = || {
+        let verified = world.run(&["image", "verify", "ROOT", "STATE", "--image", &digest]);
+        verified.out.contains("`rpm-ostree apply-live`")
+    };
+    // A deployment from before a soft reboot.
+    world.write_host("run/ostree/deployment-state/def.0/rpmostree-is-live.stamp", "", 0o644);
+    assert!(!is_live());
+    world.write_host("run/ostree/deployment-state/abc.0/rpmostree-is-live.stamp", "", 0o644);
+    assert!(is_live());
+}
+
+#[test]
 fn a_merged_extension_is_a_difference_until_it_has_an_index_which_then_names_it() {
     let (world, digest) = extended();
     let (code, drifted, _) = check(&world);
