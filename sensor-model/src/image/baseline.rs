@@ -193,6 +193,7 @@ impl BaselinePath {
             layer: 0,
             known: Known::All,
             config: false,
+            may_be_missing: false,
             links: 0,
         };
         Ok((path, entry))

@@ -46,7 +46,7 @@ impl ImageEntry {
                     mode: self.mode,
                     user,
                     group,
-                    may_be_missing: false,
+                    may_be_missing: self.may_be_missing,
                     // The caller knows whether the image has them.
                     xattrs: Some(Box::new(ExpectedXattrs::Unknown)),
                 };
@@ -88,7 +88,7 @@ pub fn differences(
     observation: &Observation,
     known_xattrs: KnownXattrs,
 ) -> Vec<Difference> {
-    if entry.known == Known::Name {
+    if entry.known == Known::Name || (entry.may_be_missing && *observation == Observation::Missing) {
         return Vec::new();
     }
     // A checksum of ostree covers everything that an entry may know.

@@ -68,6 +68,8 @@ pub struct ImageEntry {
     pub known: Known,
     /// A configuration file of a package, which the package expects an admin to change.
     pub config: bool,
+    /// The package accepts that the path is missing. What is there is compared.
+    pub may_be_missing: bool,
     /// Paths with the same number above 0 are hard links of one inode.
     pub links: u32,
 }

@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 /// The beginning of an index file.
 pub const MAGIC: &[u8; 16] = b"holdfast-index\n\0";
 /// The version of the form that is written.
-const VERSION: u32 = 3;
-/// The oldest version that is read. It has no checksums of ostree.
+const VERSION: u32 = 4;
+/// The oldest version that is read. It has no checksums of ostree, and no path that may be missing.
 const OLDEST: u32 = 2;
 /// Bytes of the trailer.
 pub const TRAILER: usize = 80;
@@ -206,8 +206,9 @@ const HAS_LINKS: u8 = 16;
 const HAS_MD5: u8 = 32;
 /// Two bits: the place in [`Known::ALL`].
 const KNOWN: u32 = 6;
-/// A bit of the type's byte.
+/// Bits of the type's byte.
 const HAS_OSTREE: u8 = 128;
+const MAY_BE_MISSING: u8 = 64;
 
 /// Adds the record of a path: its length, and then its fields.
 pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
@@ -216,7 +217,11 @@ pub fn encode_record(path: &[u8], entry: &ImageEntry, into: &mut Vec<u8>) {
     text(path, into);
     let file_type = FileType::ALL.iter().position(|kind| *kind == entry.file_type).unwrap_or(0);
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    into.push(u8::try_from(file_type).unwrap_or(0) | flag(entry.ostree.is_some(), HAS_OSTREE));
+    into.push(
+        u8::try_from(file_type).unwrap_or(0)
+            | flag(entry.ostree.is_some(), HAS_OSTREE)
+            | flag(entry.may_be_missing, MAY_BE_MISSING),
+    );
     let known = Known::ALL.iter().position(|known| *known == entry.known).unwrap_or(0);
     let known = u8::try_from(known).unwrap_or(0);
     into.push(
@@ -271,7 +276,7 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
     let mut fields = Fields(bytes);
     let path = fields.text()?;
     let kind = fields.take(1)?[0];
-    let file_type = *FileType::ALL.get(usize::from(kind & !HAS_OSTREE))?;
+    let file_type = *FileType::ALL.get(usize::from(kind & !(HAS_OSTREE | MAY_BE_MISSING)))?;
     let flags = fields.take(1)?[0];
     let has = |flag| flags & flag != 0;
     let (mode, uid, gid) = (fields.number()?, fields.number()?, fields.number()?);
@@ -305,6 +310,7 @@ pub fn decode_record(bytes: &[u8]) -> Option<(&[u8], ImageEntry)> {
         layer,
         known,
         config: has(IS_CONFIG),
+        may_be_missing: kind & MAY_BE_MISSING != 0,
         links,
     };
     Some((path, entry))

@@ -29,8 +29,9 @@ const LONG_SIZES: u32 = 5008;
 /// Only a package that gives a file capabilities has this tag.
 const CAPABILITIES: u32 = 5010;
 
-/// Flags of a file (`rpmfiles.h`): a configuration file, and a name that the package only owns.
+/// Flags of a file (`rpmfiles.h`): a configuration file, a file that may be missing, and a name that the package only owns.
 const CONFIG: u32 = 1;
+const MISSING_OK: u32 = 1 << 3;
 const GHOST: u32 = 1 << 6;
 /// What `rpm --verify` compares (`rpmvf.h`).
 const VERIFY_DIGEST: u32 = 1;
@@ -158,6 +159,7 @@ impl RpmFile {
             layer,
             known,
             config: self.flags & CONFIG != 0,
+            may_be_missing: self.flags & MISSING_OK != 0,
             links: 0,
         }
     }

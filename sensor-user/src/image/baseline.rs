@@ -143,6 +143,7 @@ impl<'a> Walk<'a> {
             layer: 0,
             known: Known::All,
             config: false,
+            may_be_missing: false,
             links: 0,
         };
         let source =

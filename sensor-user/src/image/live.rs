@@ -304,8 +304,8 @@ fn is_known_in_full(path: &Path, entry: &ImageEntry) -> bool {
         && entry.target.as_ref().is_none_or(|target| std::str::from_utf8(target).is_ok());
     let has_form = match entry.file_type {
         FileType::Regular => entry.sha256.is_some(),
-        // Their attributes are not compared.
-        FileType::Directory | FileType::Symlink => true,
+        // Their attributes are not compared, and only the expectation of a file allows that it is missing.
+        FileType::Directory | FileType::Symlink => !entry.may_be_missing,
         _ => false,
     };
     entry.known.has_metadata() && has_text && has_form

@@ -102,6 +102,7 @@ fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
         layer: package,
         known: if md5.is_some() { Known::Content } else { Known::Existence },
         config,
+        may_be_missing: false,
         links: 0,
     }
 }

@@ -32,6 +32,8 @@ const FILES: &str = "/usr/bin
 /usr/share/doc/a
 %config /etc/tool.conf
 %ghost /etc/tool.state
+%config(missingok) /etc/tool.local
+%missingok /usr/share/tool.extra
 ";
 
 fn rpm(program: &str, arguments: &[&str]) -> Output {
@@ -52,6 +54,8 @@ fn installed() -> World {
         ("usr/share/doc/a", "doc\n", 0o644),
         ("etc/tool.conf", "a=1\n", 0o644),
         ("etc/tool.state", "of this host\n", 0o600),
+        ("etc/tool.local", "", 0o644),
+        ("usr/share/tool.extra", "extra\n", 0o644),
     ] {
         world.write_host(path, content, mode);
     }
@@ -105,6 +109,11 @@ fn what_differs_from_a_package_of_rpm_is_what_rpm_finds_and_is_blamed_on_the_pac
     let (code, report) = verify(&world);
     assert_eq!((code, &report["differing"]), (0, &serde_json::json!([])), "{report}");
     assert_eq!(found_by_rpm(&world), BTreeSet::new());
+    fs::remove_file(world.at("root/etc/tool.local")).unwrap();
+    fs::remove_file(world.at("root/usr/share/tool.extra")).unwrap();
+    let (code, report) = verify(&world);
+    assert_eq!((code, found_by_rpm(&world)), (0, BTreeSet::new()), "files that may be missing: {report}");
+    world.write_host("usr/share/tool.extra", "changed\n", 0o644);
     world.write_host("usr/bin/tool", "evil\n", 0o755);
     fs::set_permissions(world.at("root/usr/bin/other"), fs::Permissions::from_mode(0o4755)).unwrap();
     fs::remove_file(world.at("root/usr/share/doc/a")).unwrap();
@@ -116,7 +125,14 @@ fn what_differs_from_a_package_of_rpm_is_what_rpm_finds_and_is_blamed_on_the_pac
     assert_eq!(code, 1);
     let all = report["differing"].as_array().unwrap();
     let found: BTreeSet<String> = all.iter().map(|path| path["path"].as_str().unwrap().to_owned()).collect();
-    let expected = ["/etc/tool.conf", "/usr/bin/link", "/usr/bin/other", "/usr/bin/tool", "/usr/share/doc/a"];
+    let expected = [
+        "/etc/tool.conf",
+        "/usr/bin/link",
+        "/usr/bin/other",
+        "/usr/bin/tool",
+        "/usr/share/doc/a",
+        "/usr/share/tool.extra",
+    ];
     assert_eq!(found, expected.map(str::to_owned).into(), "{report:#}");
     assert_eq!(found, found_by_rpm(&world));
     for of in all {

@@ -20,6 +20,7 @@ fn entry(file_type: FileType) -> ImageEntry {
         layer: 0,
         known: Known::All,
         config: false,
+        may_be_missing: false,
         links: 0,
     }
 }

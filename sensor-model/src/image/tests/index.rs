@@ -27,6 +27,7 @@ fn full() -> ImageEntry {
         ostree: None,
         known: Known::Name,
         config: true,
+        may_be_missing: true,
         links: 9,
     }
 }
@@ -43,6 +44,7 @@ fn a_record_gives_its_entry_back_and_no_part_of_it_gives_another() {
         ostree: None,
         known: Known::All,
         config: false,
+        may_be_missing: false,
         links: 0,
         ..full()
     };
@@ -135,6 +137,7 @@ fn file() -> (ImageEntry, ObjectObservation) {
         target: None,
         device: None,
         known: Known::All,
+        may_be_missing: false,
         md5: None,
         ostree: None,
         gid: 2,
@@ -170,6 +173,23 @@ fn each_part_of_an_entry_is_compared_and_the_label_is_not() {
         found(&entry, &Observation::Unreadable { error: "/p".into() }, KnownXattrs::All),
         [DifferenceKind::Unreadable]
     );
+}
+
+#[test]
+fn a_path_that_may_be_missing_is_compared_if_it_exists() {
+    let (entry, mut object) = file();
+    object.mode = 0o755;
+    let link = ImageEntry {
+        file_type: FileType::Symlink,
+        target: Some(b"a".to_vec()),
+        sha256: None,
+        ..entry.clone()
+    };
+    for entry in [entry, link] {
+        let entry = ImageEntry { may_be_missing: true, ..entry };
+        assert!(found(&entry, &Observation::Missing, KnownXattrs::All).is_empty());
+        assert!(!found(&entry, &Observation::Object(Box::new(object.clone())), KnownXattrs::All).is_empty());
+    }
 }
 
 #[test]

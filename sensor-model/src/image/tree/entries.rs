@@ -63,6 +63,7 @@ impl ImageTree {
             layer: node.layer,
             known: if inode.implied { Known::Content } else { Known::All },
             config: false,
+            may_be_missing: false,
             md5: None,
             ostree: None,
             links: links.get(&node.inode).copied().unwrap_or(0),

@@ -234,6 +234,7 @@ pub(super) fn entry(file_type: FileType, mode: u32) -> ImageEntry {
         layer: 0,
         known: Known::All,
         config: false,
+        may_be_missing: false,
         links: 0,
     }
 }
