@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use sensor_model::image::{Choice, DamagedFiles, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
 use serde::Serialize;
 use std::{
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _, Stderr, Write},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -213,17 +213,22 @@ fn damaged_files(damaged: &DamagedFiles, screen: &mut Screen) -> io::Result<()> 
 }
 
 /// The progress, on a terminal alone.
-struct Bar {
+struct Bar<W> {
+    out: W,
     is_shown: bool,
     last: Instant,
     width: usize,
 }
 
-impl Bar {
+impl Bar<Stderr> {
     fn new() -> Self {
-        Self { is_shown: io::stderr().is_terminal(), last: Instant::now(), width: 0 }
+        let out = io::stderr();
+        let is_shown = out.is_terminal();
+        Self { out, is_shown, last: Instant::now(), width: 0 }
     }
+}
 
+impl<W: Write> Bar<W> {
     fn show(&mut self, progress: Progress) {
         self.show_line(|| {
             let Progress { layer, layers, read, size } = progress;
@@ -241,14 +246,62 @@ impl Bar {
 
     fn print(&mut self, line: &str) {
         // The progress is no part of the answer.
-        let _ = write!(io::stderr(), "\r{line:<width$}", width = self.width);
+        let _ = write!(self.out, "\r{line:<width$}", width = self.width);
         self.width = line.len();
     }
 
     fn end(&mut self) {
         if self.width > 0 {
             self.print("");
-            let _ = write!(io::stderr(), "\r");
+            let _ = write!(self.out, "\r");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bar that shows its next line.
+    fn bar(is_shown: bool) -> Bar<Vec<u8>> {
+        Bar { out: Vec::new(), is_shown, last: Instant::now().checked_sub(EVERY).unwrap(), width: 0 }
+    }
+
+    fn written(bar: &mut Bar<Vec<u8>>) -> String {
+        String::from_utf8(std::mem::take(&mut bar.out)).unwrap()
+    }
+
+    fn progress(layer: usize, read: u64, size: u64) -> Progress {
+        Progress { layer, layers: 12, read: read << 20, size: size << 20 }
+    }
+
+    #[test]
+    fn a_terminal_shows_the_layer_and_the_part_of_the_bytes_and_the_end_erases_the_line() {
+        let mut bar = bar(true);
+        bar.show(progress(11, 50, 200));
+        assert_eq!(written(&mut bar), "\rlayer 11 of 12, 25 % of 200 MiB");
+        bar.last = Instant::now().checked_sub(EVERY).unwrap();
+        bar.show(progress(1, 0, 0));
+        assert_eq!(written(&mut bar), "\rlayer 1 of 12, 100 % of 0 MiB  ", "it covers the longer line");
+        bar.end();
+        let width = "layer 1 of 12, 100 % of 0 MiB".len();
+        assert_eq!(written(&mut bar), format!("\r{:width$}\r", ""));
+    }
+
+    #[test]
+    fn a_line_that_follows_too_soon_is_not_written() {
+        let mut bar = bar(true);
+        bar.last = Instant::now() + Duration::from_hours(1);
+        bar.show(progress(1, 1, 2));
+        bar.end();
+        assert_eq!(written(&mut bar), "");
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_written() {
+        let mut bar = bar(false);
+        bar.show(progress(1, 1, 2));
+        bar.end();
+        assert_eq!(written(&mut bar), "");
     }
 }
