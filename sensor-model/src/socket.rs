@@ -261,6 +261,24 @@ pub struct ApplyProgress {
     pub is_managed_by_operator: bool,
 }
 
+impl ApplyProgress {
+    /// Without an order, on a node whose config is not known.
+    pub fn idle() -> Self {
+        Self {
+            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
+            phase: ApplyPhase::Idle,
+            id: None,
+            config: None,
+            message: None,
+            drifted: false,
+            unreconcilable: false,
+            rolled_back: false,
+            current: None,
+            is_managed_by_operator: false,
+        }
+    }
+}
+
 /// Why a request has no other answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SocketError {

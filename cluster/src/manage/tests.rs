@@ -7,7 +7,7 @@ use super::plan::annotation;
 use super::*;
 use crate::api::ReportedPlan;
 use crate::played_server::{PlayedAnswer, played};
-use sensor_model::socket::{APPLY_PROGRESS_SCHEMA, ApplyPhase, ApplyProgress};
+use sensor_model::socket::{ApplyPhase, ApplyProgress};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -111,16 +111,12 @@ impl Played {
 
 fn progress(phase: ApplyPhase, config: Option<&str>, current: &str) -> ApplyProgress {
     ApplyProgress {
-        schema: APPLY_PROGRESS_SCHEMA.to_owned(),
         phase,
         id: config.map(|config| format!("id-{config}")),
         config: config.map(str::to_owned),
         message: Some("chrony.service: the restart failed".to_owned()),
-        drifted: false,
-        unreconcilable: false,
-        rolled_back: false,
         current: Some(current.to_owned()),
-        is_managed_by_operator: false,
+        ..ApplyProgress::idle()
     }
 }
 

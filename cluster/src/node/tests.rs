@@ -4,7 +4,6 @@ use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::publish::{NodeMetadata, PolicyStanding};
 use crate::reports::{NodeFinding, SensorState};
-use sensor_model::socket::{APPLY_PROGRESS_SCHEMA, ApplyPhase};
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -346,18 +345,7 @@ async fn while_the_operators_daemon_updates_the_node_its_own_changes_are_no_drif
 #[tokio::test(start_paused = true)]
 async fn in_mode_manage_an_update_is_that_of_others_only_while_the_operators_daemon_runs() {
     for (daemon_runs, expected) in [(true, "Unknown Updating"), (false, "True Drifted")] {
-        let progress = ApplyProgress {
-            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
-            phase: ApplyPhase::Idle,
-            id: None,
-            config: None,
-            message: None,
-            drifted: false,
-            unreconcilable: false,
-            rolled_back: false,
-            current: None,
-            is_managed_by_operator: daemon_runs,
-        };
+        let progress = ApplyProgress { is_managed_by_operator: daemon_runs, ..ApplyProgress::idle() };
         let (_sensor, progress) = watch::channel(Some(progress));
         let (client, log) = api_server_with("openshift-machine-config-operator");
         let writing = Writing::start_in(client, Some(progress));

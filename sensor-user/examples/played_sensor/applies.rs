@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use sensor_model::action::Action;
 use sensor_model::plan::{self, Plan, Step};
 use sensor_model::socket::{
-    APPLY, APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG, CONFIG_BYTES, DesiredConfig,
-    PLANNED_CONFIG_SCHEMA, PlannedConfig, wait_of,
+    APPLY, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG, CONFIG_BYTES, DesiredConfig, PLANNED_CONFIG_SCHEMA,
+    PlannedConfig, wait_of,
 };
 use serde_json::json;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -32,18 +32,7 @@ pub(crate) struct Applies(watch::Sender<State>);
 impl Applies {
     /// Serves `manage.sock` beside the daemon's socket in this folder.
     pub(crate) fn serve(run: &Path) -> Result<Self> {
-        let progress = ApplyProgress {
-            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
-            phase: ApplyPhase::Idle,
-            id: None,
-            config: None,
-            message: None,
-            drifted: false,
-            unreconcilable: false,
-            rolled_back: false,
-            current: None,
-            is_managed_by_operator: false,
-        };
+        let progress = ApplyProgress::idle();
         let state = watch::Sender::new(State { drains: false, planned: None, progress });
         let listener = UnixListener::bind(run.join("manage.sock"))?;
         let (served, daemon) = (state.clone(), run.join("reporter.sock"));
@@ -194,16 +183,11 @@ fn order(asked: &Asked, state: &watch::Sender<State>) -> Result<String> {
     state.send_modify(|state| {
         let current = state.progress.current.clone();
         state.progress = ApplyProgress {
-            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
             phase: ApplyPhase::Running,
             id: Some(planned.id),
             config: Some(planned.config),
-            message: None,
-            drifted: false,
-            unreconcilable: false,
-            rolled_back: false,
             current,
-            is_managed_by_operator: false,
+            ..ApplyProgress::idle()
         };
     });
     Ok(answer("202 Accepted", &serde_json::to_string(&state.borrow().progress)?))

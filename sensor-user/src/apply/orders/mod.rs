@@ -35,8 +35,8 @@ use boot::present_boot;
 use files::{OrderDirectory, OrderEnd, OrderName, OrderResult, PlanAnswer};
 use sensor_model::journal::{Boot, Brings};
 use sensor_model::socket::{
-    APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA,
-    PlannedConfig, SocketError, SocketErrorReason,
+    ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA, PlannedConfig, SocketError,
+    SocketErrorReason,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -189,16 +189,9 @@ impl NodeOrders {
         is_running: impl FnOnce(&Self) -> Result<bool, SystemdError>,
     ) -> ApplyProgress {
         let idle = ApplyProgress {
-            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
-            phase: ApplyPhase::Idle,
-            id: None,
-            config: None,
-            message: None,
-            drifted: false,
-            unreconcilable: false,
-            rolled_back: false,
             current: self.current(known),
             is_managed_by_operator: self.is_managed_by_operator(),
+            ..ApplyProgress::idle()
         };
         let Some(order) = self.directory.ordered() else { return idle };
         let progress =
@@ -207,19 +200,18 @@ impl NodeOrders {
             return ended(progress, &end);
         }
         let message = match is_running(self) {
-            Ok(true) => Some(self.directory.line().map(|line| fit(&line))),
-            Ok(false) => None,
+            Ok(true) => self.directory.line(),
+            // The process notes the end and then ends, so it may have noted it meanwhile.
+            Ok(false) => {
+                return match self.end() {
+                    Some(end) => ended(progress, &end),
+                    None => self.again(&order, progress),
+                };
+            }
             // It may run: a second process would only wait for its lock.
-            Err(error) => Some(Some(fit(&format!("whether {} runs is not known: {error}", UNIT.name)))),
+            Err(error) => Some(format!("whether {} runs is not known: {error}", UNIT.name)),
         };
-        if let Some(message) = message {
-            return ApplyProgress { phase: ApplyPhase::Running, message, ..progress };
-        }
-        // The process notes the end and then ends, so it may have noted it meanwhile.
-        match self.end() {
-            Some(end) => ended(progress, &end),
-            None => self.again(&order, progress),
-        }
+        ApplyProgress { phase: ApplyPhase::Running, message: message.map(|line| fit(&line)), ..progress }
     }
 
     /// How the newest order ended; `None` while it is under way, and when the boot is over that it waited for.

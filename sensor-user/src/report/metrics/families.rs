@@ -20,7 +20,7 @@ const LATENCY_BUCKETS: [f64; 18] = [
     0.204_8, 0.409_6, 0.819_2, 1.638_4, 3.276_8, 6.553_6, 13.107_2,
 ];
 
-/// Upper bounds in seconds, from a revert to a drift that nobody cared about for a week.
+/// Upper bounds in seconds: the shortest is that of a revert by the daemon, and the longest is a week.
 const RECOVERY_BUCKETS: [f64; 10] =
     [0.1, 1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 604_800.0];
 

@@ -4,8 +4,8 @@ use super::*;
 use sensor_model::node_disruption::DisruptionPolicy;
 use sensor_model::plan::plan;
 use sensor_model::socket::{
-    APPLY_PROGRESS_SCHEMA, ApplyOrder, ApplyPhase, ApplyProgress, CONFIG_BYTES, PLANNED_CONFIG_SCHEMA,
-    POLICIES_BYTES, PlannedConfig, TAKEN_POLICIES_SCHEMA, TakenPolicies,
+    ApplyOrder, ApplyPhase, ApplyProgress, CONFIG_BYTES, PLANNED_CONFIG_SCHEMA, POLICIES_BYTES,
+    PlannedConfig, TAKEN_POLICIES_SCHEMA, TakenPolicies,
 };
 use std::sync::{Condvar, Mutex};
 
@@ -47,16 +47,9 @@ impl ConfigOrders for Played {
     fn progress(&self) -> ApplyProgress {
         let id = self.ordered.lock().unwrap().clone();
         ApplyProgress {
-            schema: APPLY_PROGRESS_SCHEMA.to_owned(),
             phase: if id.is_some() { ApplyPhase::Done } else { ApplyPhase::Idle },
             id,
-            config: None,
-            message: None,
-            drifted: false,
-            unreconcilable: false,
-            rolled_back: false,
-            current: None,
-            is_managed_by_operator: false,
+            ..ApplyProgress::idle()
         }
     }
 }
