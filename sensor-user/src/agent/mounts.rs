@@ -133,8 +133,14 @@ impl AnnouncedMounts {
 
     /// The announced mount behind a difference at a mount point, found by the inodes that are or were there. A mount over an object of a
     /// file system that was mounted a moment before has an inode that no watch knows yet. Then it is the newest on one of these devices, and
-    /// without such a one the newest of all, provided that one process made all of those.
-    pub fn of(&mut self, keys: &[InodeKey], devices: &[u32]) -> Option<&AnnouncedMount> {
+    /// without such a one the newest of all, provided that one process made all of those. Such a one may be another mount that takes effect
+    /// later, so it goes on waiting if `is_watched` says that a watch knows its inode: the table then shows it at the path of that watch.
+    pub fn of(
+        &mut self,
+        keys: &[InodeKey],
+        devices: &[u32],
+        is_watched: impl Fn(InodeKey) -> bool,
+    ) -> Option<&AnnouncedMount> {
         let by_key = self.waiting.iter().rposition(|(announced, _)| keys.contains(&announced.key));
         let has_device = |announced: &AnnouncedMount| devices.contains(&announced.key.dev);
         let at = match by_key {
@@ -145,7 +151,7 @@ impl AnnouncedMounts {
             None => self.only(|_| true)?,
         };
         let (announced, shown) = self.waiting.get_mut(at)?;
-        *shown = true;
+        *shown |= by_key.is_some() || !is_watched(announced.key);
         Some(announced)
     }
 
@@ -284,7 +290,8 @@ impl MountTracker {
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         for (of_table, point) in points.iter().filter_map(|point| Some((point, below(&root, point)?))) {
             let devices = before.devices_of_change(&self.table, of_table);
-            let announced = self.announced.of(&verifier.keys_at(&point), &devices).cloned();
+            let is_watched = |key| verifier.registry.is_enrolled(key);
+            let announced = self.announced.of(&verifier.keys_at(&point), &devices, is_watched).cloned();
             let mut things = verifier.mount_changed(&point);
             things.retain(|thing| concerns(&verdicts.expectation(*thing).thing, &point));
             // The record of the hierarchy tells of the mount. The things below have one only if they differ.
@@ -349,8 +356,9 @@ mod tests {
         let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 70, 1));
         waiting.push(announced(8, 80, 2));
-        let mut who =
-            |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }], &[]).map(|found| found.actor.pid);
+        let mut who = |ino| {
+            waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }], &[], |_| false).map(|found| found.actor.pid)
+        };
         assert_eq!((who(70), who(80), who(90)), (Some(7), Some(8), None));
         waiting.table_compared(3);
         assert!(waiting.due(3, 3).is_none(), "the table showed both");
@@ -360,13 +368,31 @@ mod tests {
     fn a_point_that_no_record_names_has_the_actor_of_all_records_if_there_is_only_one() {
         let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 0, 1));
-        assert_eq!(waiting.of(&[], &[]).map(|found| found.actor.pid), Some(7));
+        assert_eq!(waiting.of(&[], &[], |_| false).map(|found| found.actor.pid), Some(7));
         waiting.push(announced(9, 0, 2));
         waiting.table_compared(PATIENCE_NS + 1);
-        assert_eq!(waiting.of(&[], &[]).map(|found| found.actor.pid), Some(9), "the table showed the first");
+        assert_eq!(
+            waiting.of(&[], &[], |_| false).map(|found| found.actor.pid),
+            Some(9),
+            "the table showed the first"
+        );
         waiting.push(announced(9, 0, 3));
         waiting.table_compared(PATIENCE_NS + 3);
-        assert!(waiting.of(&[], &[]).is_none());
+        assert!(waiting.of(&[], &[], |_| false).is_none());
+    }
+
+    #[test]
+    fn a_mount_of_a_watched_inode_waits_for_its_own_point_when_another_point_changes_before() {
+        let mut waiting = AnnouncedMounts::default();
+        waiting.push(announced(7, 70, 1));
+        let [own, other] = [70, 90].map(|ino| InodeKey { ino, dev: 1, volume: 0 });
+        let is_watched = |key: InodeKey| key.ino == 70;
+        assert_eq!(waiting.of(&[other], &[1], is_watched).map(|found| found.actor.pid), Some(7));
+        waiting.table_compared(2);
+        assert!(!waiting.are_shown());
+        assert_eq!(waiting.of(&[own], &[1], is_watched).map(|found| found.actor.pid), Some(7));
+        waiting.table_compared(3);
+        assert!(waiting.are_shown());
     }
 
     /// A system extension was refreshed: its program unmounted the old overlay (device 2) and mounted a new one (device 3) over a directory of
@@ -384,9 +410,13 @@ mod tests {
             waiting.push(on(7, dev, at_ns));
         }
         waiting.push(on(8, 3, 4));
-        assert_eq!(waiting.of(&old_inode, &[3]).map(|found| found.actor.pid), Some(8));
+        assert_eq!(waiting.of(&old_inode, &[3], |_| false).map(|found| found.actor.pid), Some(8));
         waiting.push(on(9, 3, 5));
-        assert_eq!(waiting.of(&old_inode, &[3]).map(|found| found.actor.pid), None, "two processes");
+        assert_eq!(
+            waiting.of(&old_inode, &[3], |_| false).map(|found| found.actor.pid),
+            None,
+            "two processes"
+        );
     }
 
     #[test]
