@@ -36,7 +36,8 @@ const NEEDED: [(CapabilitySet, &str); 3] = [
 pub enum HostNamespacesError {
     /// Process 1 is not the host's.
     #[error(
-        "process 1 of this process-id namespace is not the host's: set `hostPID: true` in the pod's spec"
+        "process 1 of this process-id namespace is not the host's: set `hostPID: true` in the pod's spec; a node that is itself a container, as \
+         with kind, cannot run the sensor"
     )]
     NoHostPid,
     /// The process has more than one thread.

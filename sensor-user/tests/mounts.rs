@@ -279,7 +279,7 @@ fn a_baseline_has_a_named_path_below_another_one_on_another_file_system() {
     let observer = Observer::new(root.path()).unwrap();
     let taken = |paths: &[&str]| {
         let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
-        let found = take_baseline(&observer, &paths).unwrap().paths;
+        let found = take_baseline(&observer, &paths, &mut |_| {}).unwrap().paths;
         found.into_iter().map(|one| one.path).collect::<Vec<_>>()
     };
     assert_eq!(taken(&["/"]), ["/", "/opt"], "it stays on the file systems of the named paths");

@@ -3,6 +3,7 @@
 use super::{
     exit::{BadInput, IN_SYNC},
     output::Screen,
+    progress::Bar,
     sources::host_path,
 };
 use crate::{image::take_baseline, observation::Observer};
@@ -26,7 +27,9 @@ impl BaselineCommand {
     /// A path that does not exist or cannot be read. Nothing is printed then.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let observer = Observer::new(&self.root).map_err(BadInput::wrap)?;
-        let taken = take_baseline(&observer, &self.path);
+        let mut bar = Bar::new();
+        let taken = take_baseline(&observer, &self.path, &mut |paths| bar.show(|| format!("{paths} paths")));
+        bar.end();
         let baseline = taken.map_err(|error| BadInput::wrap_if(error.is_input(), error))?;
         screen.json(&baseline)?;
         Ok(IN_SYNC)

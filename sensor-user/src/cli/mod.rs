@@ -27,6 +27,7 @@ pub mod make_index;
 pub mod order;
 pub mod output;
 pub mod plan;
+mod progress;
 pub mod quarantine;
 pub mod render;
 pub mod repair;

@@ -38,7 +38,11 @@ const MOST_DEEP: usize = 256;
 ///
 /// # Errors
 /// A path that does not exist or cannot be read.
-pub fn take_baseline(observer: &Observer, paths: &[PathBuf]) -> Result<Baseline, ImageError> {
+pub fn take_baseline(
+    observer: &Observer,
+    paths: &[PathBuf],
+    progress: &mut dyn FnMut(usize),
+) -> Result<Baseline, ImageError> {
     let mut roots: Vec<&PathBuf> = paths.iter().collect();
     roots.sort();
     roots.dedup();
@@ -57,7 +61,10 @@ pub fn take_baseline(observer: &Observer, paths: &[PathBuf]) -> Result<Baseline,
             let point = escaped(root);
             found.retain(|one| one.path != point);
         }
-        let mut take = |path: &Path, entry: ImageEntry| found.push(BaselinePath::of(path, &entry));
+        let mut take = |path: &Path, entry: ImageEntry| {
+            found.push(BaselinePath::of(path, &entry));
+            progress(found.len());
+        };
         let mut walk = Walk::new(observer, &mut take);
         walk.all(root)?;
         not_entered.append(&mut walk.not_entered);

@@ -363,7 +363,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, name).unwrap();
         }
-        let baseline = take_baseline(&Observer::new(&root).unwrap(), &["/usr".into()]).unwrap();
+        let baseline = take_baseline(&Observer::new(&root).unwrap(), &["/usr".into()], &mut |_| {}).unwrap();
         let text = serde_json::to_vec(&baseline).unwrap();
         index_baseline(Path::new("baseline.json"), &text, &Images::of(&state)).unwrap();
         let mounts = place.path().join("mountinfo");

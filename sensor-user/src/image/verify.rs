@@ -120,10 +120,16 @@ impl<'a> Verifier<'a> {
     }
 
     /// Compares all paths of the image, or those at and below `below`. `unexpected`: also finds what the image does not have.
+    /// `progress` is told how many paths of the image are done.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn all(&self, below: &[PathBuf], unexpected: bool) -> Result<Verified, ImageError> {
+    pub fn all(
+        &self,
+        below: &[PathBuf],
+        unexpected: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Verified, ImageError> {
         let mut verified = Verified::default();
         let mut chosen = Vec::new();
         for path in below {
@@ -133,7 +139,10 @@ impl<'a> Verifier<'a> {
         if self.is_running && chosen.is_empty() {
             verified.left_out = OF_THE_HOST.to_vec();
         }
+        let mut done = 0;
         self.index.each(|path, entry| {
+            progress(done);
+            done += 1;
             let path = Path::new(OsStr::from_bytes(path));
             let is_chosen = chosen.is_empty() || chosen.iter().any(|above| path.starts_with(above));
             let is_left_out =
@@ -338,11 +347,13 @@ mod tests {
         let root = Path::new("/proc");
         let observer = Observer::new(root).unwrap();
         let verifier = Verifier::new(&index, &observer, root);
-        let found = verifier.all(&[], true).unwrap();
+        let mut progress = Vec::new();
+        let found = verifier.all(&[], true, &mut |done| progress.push(done)).unwrap();
+        assert_eq!(progress, [0], "it is told before the first path");
         assert_eq!((found.compared, &found.unexpected[..]), (1, &[][..]));
         let unlisted = UnlistedDirectory { path: directory, reason: Errno::EINVAL.desc().to_owned() };
         assert_eq!(found.unlisted, [unlisted]);
-        assert_eq!(verifier.all(&[], false).unwrap().unlisted, [], "nothing is listed");
+        assert_eq!(verifier.all(&[], false, &mut |_| {}).unwrap().unlisted, [], "nothing is listed");
         ended.wait().unwrap();
     }
 }

@@ -166,7 +166,7 @@ fn assert_same_image(world: &World, with_owners: bool) -> (ImageIndex, usize) {
     }
     // The comparison of `holdfast image verify` finds no difference either.
     let observer = Observer::new(&root).unwrap();
-    let verified = Verifier::new(&index, &observer, &root).all(&[], true).unwrap();
+    let verified = Verifier::new(&index, &observer, &root).all(&[], true, &mut |_| {}).unwrap();
     let differing: Vec<_> =
         verified.differing.iter().map(|found| (&found.path, &found.differences)).collect();
     assert!(

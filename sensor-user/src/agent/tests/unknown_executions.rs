@@ -56,7 +56,7 @@ pub(super) fn with_baseline(is_indexed: bool) -> Node {
     }
     if is_indexed {
         let observer = Observer::new(&node.path("root")).unwrap();
-        let baseline = take_baseline(&observer, &[PathBuf::from("/usr/bin")]).unwrap();
+        let baseline = take_baseline(&observer, &[PathBuf::from("/usr/bin")], &mut |_| {}).unwrap();
         let text = serde_json::to_vec(&baseline).unwrap();
         index_baseline("baseline.json".as_ref(), &text, &Images::of(&node.path("state"))).unwrap();
     }

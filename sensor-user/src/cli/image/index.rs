@@ -7,6 +7,7 @@ use crate::{
         BadInput,
         exit::{DRIFT, IN_SYNC},
         output::{Output, Screen, Tone, clean, count},
+        progress::Bar,
     },
     image::{
         BOOTED, ImageError, Indexed, LeftOutExtension, Progress, index_baseline, index_extensions,
@@ -18,9 +19,8 @@ use anyhow::Context as _;
 use sensor_model::image::{Choice, DamagedFiles, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
 use serde::Serialize;
 use std::{
-    io::{self, IsTerminal as _, Stderr, Write},
+    io,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 /// The value of [`IndexedReport::schema`].
@@ -29,8 +29,6 @@ const SCHEMA: &str = "holdfast.image-index/v1";
 const BASELINE_BYTES: u64 = 512 << 20;
 /// Most damaged files that the text shows. The JSON has up to a thousand.
 const SHOWN_DAMAGED: usize = 20;
-/// How often a terminal shows the progress.
-const EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -133,7 +131,7 @@ impl Index {
     fn commit(&self, observer: &Observer, wanted: &str) -> Result<Indexed, ImageError> {
         let mut bar = Bar::new();
         let indexed = index_ostree(observer, &self.place.images(), wanted, &mut |read| {
-            bar.show_line(|| format!("{} MiB of files", read >> 20));
+            bar.show(|| format!("{} MiB of files", read >> 20));
         });
         bar.end();
         indexed
@@ -144,11 +142,17 @@ impl Index {
         let mut bar = Bar::new();
         let indexed =
             index_image(layout, &choice, &self.place.images(), ImageLimits::default(), &mut |progress| {
-                bar.show(progress);
+                bar.show(|| of_layers(&progress));
             });
         bar.end();
         indexed
     }
+}
+
+fn of_layers(progress: &Progress) -> String {
+    let Progress { layer, layers, read, size } = progress;
+    let percent = (u128::from(*read) * 100).checked_div(u128::from(*size)).unwrap_or(100);
+    format!("layer {layer} of {layers}, {percent} % of {} MiB", size >> 20)
 }
 
 fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
@@ -212,96 +216,16 @@ fn damaged_files(damaged: &DamagedFiles, screen: &mut Screen) -> io::Result<()> 
     ))
 }
 
-/// The progress, on a terminal alone.
-struct Bar<W> {
-    out: W,
-    is_shown: bool,
-    last: Instant,
-    width: usize,
-}
-
-impl Bar<Stderr> {
-    fn new() -> Self {
-        let out = io::stderr();
-        let is_shown = out.is_terminal();
-        Self { out, is_shown, last: Instant::now(), width: 0 }
-    }
-}
-
-impl<W: Write> Bar<W> {
-    fn show(&mut self, progress: Progress) {
-        self.show_line(|| {
-            let Progress { layer, layers, read, size } = progress;
-            let percent = (u128::from(read) * 100).checked_div(u128::from(size)).unwrap_or(100);
-            format!("layer {layer} of {layers}, {percent} % of {} MiB", size >> 20)
-        });
-    }
-
-    fn show_line(&mut self, line: impl FnOnce() -> String) {
-        if self.is_shown && self.last.elapsed() >= EVERY {
-            self.last = Instant::now();
-            self.print(&line());
-        }
-    }
-
-    fn print(&mut self, line: &str) {
-        // The progress is no part of the answer.
-        let _ = write!(self.out, "\r{line:<width$}", width = self.width);
-        self.width = line.len();
-    }
-
-    fn end(&mut self) {
-        if self.width > 0 {
-            self.print("");
-            let _ = write!(self.out, "\r");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A bar that shows its next line.
-    fn bar(is_shown: bool) -> Bar<Vec<u8>> {
-        Bar { out: Vec::new(), is_shown, last: Instant::now().checked_sub(EVERY).unwrap(), width: 0 }
-    }
-
-    fn written(bar: &mut Bar<Vec<u8>>) -> String {
-        String::from_utf8(std::mem::take(&mut bar.out)).unwrap()
-    }
-
-    fn progress(layer: usize, read: u64, size: u64) -> Progress {
-        Progress { layer, layers: 12, read: read << 20, size: size << 20 }
-    }
-
     #[test]
-    fn a_terminal_shows_the_layer_and_the_part_of_the_bytes_and_the_end_erases_the_line() {
-        let mut bar = bar(true);
-        bar.show(progress(11, 50, 200));
-        assert_eq!(written(&mut bar), "\rlayer 11 of 12, 25 % of 200 MiB");
-        bar.last = Instant::now().checked_sub(EVERY).unwrap();
-        bar.show(progress(1, 0, 0));
-        assert_eq!(written(&mut bar), "\rlayer 1 of 12, 100 % of 0 MiB  ", "it covers the longer line");
-        bar.end();
-        let width = "layer 1 of 12, 100 % of 0 MiB".len();
-        assert_eq!(written(&mut bar), format!("\r{:width$}\r", ""));
-    }
-
-    #[test]
-    fn a_line_that_follows_too_soon_is_not_written() {
-        let mut bar = bar(true);
-        bar.last = Instant::now() + Duration::from_hours(1);
-        bar.show(progress(1, 1, 2));
-        bar.end();
-        assert_eq!(written(&mut bar), "");
-    }
-
-    #[test]
-    fn without_a_terminal_nothing_is_written() {
-        let mut bar = bar(false);
-        bar.show(progress(1, 1, 2));
-        bar.end();
-        assert_eq!(written(&mut bar), "");
+    fn the_progress_names_the_layer_and_the_part_of_the_bytes() {
+        let of = |read: u64, size: u64| {
+            of_layers(&Progress { layer: 11, layers: 12, read: read << 20, size: size << 20 })
+        };
+        assert_eq!(of(50, 200), "layer 11 of 12, 25 % of 200 MiB");
+        assert_eq!(of(0, 0), "layer 11 of 12, 100 % of 0 MiB");
     }
 }

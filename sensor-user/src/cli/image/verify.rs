@@ -6,6 +6,7 @@ use crate::{
         BadInput,
         exit::{DRIFT, FAILURE, IN_SYNC},
         output::{Output, Screen, Tone, clean},
+        progress::Bar,
         sources::host_path,
     },
     image::{
@@ -148,7 +149,13 @@ impl Verify {
                 Some(_) => {}
             }
         }
-        let verified = scan.all(&self.path, self.unexpected).map_err(input)?;
+        let paths = index.meta().entries;
+        let mut bar = Bar::new();
+        let verified = scan.all(&self.path, self.unexpected, &mut |done| {
+            bar.show(|| format!("{done} of {paths} paths of the image"));
+        });
+        bar.end();
+        let verified = verified.map_err(input)?;
         let everything = [PathBuf::from("/")];
         let paths = if self.path.is_empty() { &everything[..] } else { &self.path[..] };
         let over = covered(&observer, &images, paths).map_err(input)?;
