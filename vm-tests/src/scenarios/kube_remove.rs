@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
-use crate::guest::service::{CONFIG, CONFIG_NAME, CONFIGS};
 use crate::guest::{Context, image, run, shell, wait};
 
 /// How long a rollout may take in an emulated guest.
@@ -181,9 +180,7 @@ fn taken_back() -> Result<String> {
 
 /// The service runs; the pod's sensor ends with an error that names it, and `kubectl describe pod` shows the error.
 fn pod_beside_service() -> Result<String> {
-    // A service reads no config of the operator's daemon, and the purge removed the one that it had kept.
-    fs::create_dir_all(CONFIGS)?;
-    fs::write(format!("{CONFIGS}/{CONFIG_NAME}.yaml"), CONFIG)?;
+    // The purge removed the configs that Holdfast had kept, so the service reads that of the operator's daemon.
     run("systemctl", &["start", SERVICE])?;
     kube::apply(&kube::kustomization("base")?)?;
     let message = kube::error_of_sensor(|_| true);
