@@ -62,7 +62,7 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
 }
 
 /// Decodes the kernel's octal escapes.
-fn unescape(text: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, behind)) = rest.split_first() {

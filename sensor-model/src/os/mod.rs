@@ -7,6 +7,7 @@ pub mod arguments;
 mod composefs;
 pub mod extensions;
 pub mod hierarchy;
+mod mounted;
 mod origin;
 mod pristine;
 mod status;
@@ -16,6 +17,7 @@ mod verity;
 mod tests;
 
 pub use composefs::{COMPOSEFS_DEPLOYMENTS, SealedRoot, has_root_image, origin_of_root, sealed_root};
+pub use mounted::{DEPLOYMENTS, deployment_of_etc};
 pub use origin::of_origin;
 pub use pristine::PristineEtc;
 pub use status::{DeploymentStatus, StatusError};

@@ -70,17 +70,20 @@ fn aligned_elements(bytes: &[u8], alignment: usize) -> Option<Vec<&[u8]>> {
 
 /// The texts of a dictionary from texts to values of any type (`a{sv}`). Its other values are left out.
 pub(super) fn texts(bytes: &[u8]) -> Option<BTreeMap<&str, &str>> {
+    let values = dictionary(bytes)?.into_iter();
+    let texts = values.filter_map(|(key, value)| Some((key, value.strip_suffix(b"\0s")?)));
+    texts.map(|(key, value)| Some((key, text(value)?))).collect()
+}
+
+/// The values of a dictionary from texts to values of any type (`a{sv}`). A zero and the type follow each value.
+pub(super) fn dictionary(bytes: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
     // A value of any type is aligned to eight bytes, so a pair of a key and a value is too.
     const ALIGNMENT: usize = 8;
     let mut found = BTreeMap::new();
     for pair in aligned_elements(bytes, ALIGNMENT)? {
         let ([key], last) = ends::<1>(pair)?;
         let value = pair.get(key.checked_next_multiple_of(ALIGNMENT)?..last)?;
-        let key = text(pair.get(..key)?)?;
-        // The type follows the value and a zero.
-        if let Some(value) = value.strip_suffix(b"\0s") {
-            found.insert(key, text(value)?);
-        }
+        found.insert(text(pair.get(..key)?)?, value);
     }
     Some(found)
 }

@@ -21,17 +21,15 @@ use sensor_model::{
     expectation::{KERNEL_ARGUMENTS, OSTREE_BOOTED, Thing},
     observation::Observation,
     os::{
-        COMPOSEFS_DEPLOYMENTS, Deployment, SealedRoot, arguments, of_origin, origin_of_root, reference,
-        sealed_root,
+        COMPOSEFS_DEPLOYMENTS, DEPLOYMENTS, Deployment, SealedRoot, arguments, deployment_of_etc, of_origin,
+        origin_of_root, reference, sealed_root,
     },
+    ostree::backing_root,
 };
 use std::{
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
 };
-
-/// The directory of ostree's deployments, with one directory for each OS.
-const DEPLOYMENTS: &str = "/ostree/deploy";
 
 /// The file in which the Machine Config Operator keeps the name of the image that the cluster built for this node, before the node reboots into it.
 const CLUSTER_IMAGE: &str = "/etc/machine-config-daemon/currentimage";
@@ -45,6 +43,9 @@ const COMPOSEFS_STAGED: &str = "/run/composefs/staged-deployment";
 
 /// Most bytes of a command line or an origin file.
 const LIMIT: u64 = 64 << 10;
+
+/// Flags of a handle of a deployment's directory.
+const DIRECTORY: OFlag = HANDLE.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
 /// Why this host cannot observe a thing; `None` if it can.
 pub(super) fn unchecked(root: &Root, thing: &Thing) -> Option<String> {
@@ -93,14 +94,17 @@ pub(super) fn booted(root: &Root) -> Result<Observation, FailedOperation> {
     Ok(Observation::Os(Deployment { cluster_image, cluster_image_is_staged, ..deployment }))
 }
 
-/// The directory of the booted deployment of ostree.
+/// The directory of the booted deployment of ostree: the one whose tree is mounted.
+///
+/// The root may be a composefs image, which no deployment's directory is. The kernel's argument comes last: a soft reboot keeps that of the
+/// deployment before, and a rollback or a clean-up removes the link that it names.
 pub(super) fn ostree_deployment(root: &Root) -> Result<PathBuf, FailedOperation> {
-    if let Some(found) = deployment_of_root(root)? {
-        return Ok(found);
+    for find in [deployment_of_root, deployment_of_mount, deployment_of_note, deployment_of_argument] {
+        if let Some(found) = find(root)? {
+            return Ok(found);
+        }
     }
-    // The root may be another file system (composefs). Then the boot loader's argument names the deployment.
-    deployment_of_argument(root)?
-        .ok_or(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })
+    Err(FailedOperation { operation: "find the deployment of", errno: Errno::ENOENT })
 }
 
 /// The commit in the name of a deployment of ostree.
@@ -175,10 +179,15 @@ pub(super) fn sealed(root: &Root) -> Option<SealedRoot> {
 }
 
 /// The origin file of a host whose root is a composefs image that bootc made without ostree.
-/// An error other than a missing table, or one that only root may read, leaves it open whether it is such a host.
+/// An error leaves it open whether it is such a host.
 fn composefs_origin(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
+    Ok(table(root)?.and_then(|table| origin_of_root(&table)))
+}
+
+/// The host's mount table; `None` without one, and if only root may read it.
+fn table(root: &Root) -> Result<Option<Vec<u8>>, FailedOperation> {
     match host_mounts(root) {
-        Ok(table) => Ok(origin_of_root(&table)),
+        Ok(table) => Ok(Some(table)),
         Err(FailedOperation {
             errno: Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EPERM, ..
         }) => Ok(None),
@@ -203,16 +212,36 @@ pub(super) fn deployments(root: &Root) -> Vec<PathBuf> {
 
 /// The deployment whose directory is the root directory.
 fn deployment_of_root(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
-    let identity = |handle: std::os::fd::BorrowedFd<'_>| {
-        stat_handle(handle, StatxFlags::INO).map(|stat| (device(&stat), stat.stx_ino))
+    deployment_with(root, identity(root.directory())?)
+}
+
+/// The deployment whose `etc` is mounted at `/etc`.
+fn deployment_of_mount(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
+    let found = table(root)?.and_then(|table| deployment_of_etc(&table));
+    Ok(found.filter(|deployment| root.open_at(deployment, DIRECTORY).is_ok()))
+}
+
+/// The deployment that ostree noted. After a soft reboot it is the one before until `ostree-boot-complete.service` has run.
+fn deployment_of_note(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
+    let note = match read_bytes(root, Path::new(OSTREE_BOOTED)) {
+        Err(FailedOperation { errno: Errno::ENOENT | Errno::EACCES | Errno::EPERM, .. }) => return Ok(None),
+        read => read?,
     };
-    let own = identity(root.directory())?;
+    backing_root(&note).map_or(Ok(None), |wanted| deployment_with(root, wanted))
+}
+
+/// The device and the inode number of an open directory.
+fn identity(handle: BorrowedFd<'_>) -> Result<(u64, u64), FailedOperation> {
+    stat_handle(handle, StatxFlags::INO).map(|stat| (device(&stat), stat.stx_ino))
+}
+
+/// The deployment whose directory has this device and this inode number.
+fn deployment_with(root: &Root, wanted: (u64, u64)) -> Result<Option<PathBuf>, FailedOperation> {
     for os in names(root, Path::new(DEPLOYMENTS))? {
         let folder = os.join("deploy");
         for deployment in names(root, &folder)? {
-            let flags = HANDLE | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-            let Ok(handle) = root.open_at(&deployment, flags) else { continue };
-            if identity(handle.as_fd())? == own {
+            let Ok(handle) = root.open_at(&deployment, DIRECTORY) else { continue };
+            if identity(handle.as_fd())? == wanted {
                 return Ok(Some(deployment));
             }
         }
@@ -220,6 +249,7 @@ fn deployment_of_root(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
     Ok(None)
 }
 
+/// The deployment to which the kernel's argument leads.
 fn deployment_of_argument(root: &Root) -> Result<Option<PathBuf>, FailedOperation> {
     let line = read(root, Path::new(KERNEL_ARGUMENTS))?;
     let split = arguments::split(&line);
@@ -240,8 +270,11 @@ pub(super) fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, FailedOp
 }
 
 fn read(root: &Root, path: &Path) -> Result<String, FailedOperation> {
+    read_bytes(root, path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn read_bytes(root: &Root, path: &Path) -> Result<Vec<u8>, FailedOperation> {
     let failed = |errno| FailedOperation { operation: "read the boot facts of", errno };
     let file = root.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).map_err(failed)?;
-    let bytes = bounded::read_open(file, LIMIT).map_err(|error| failed(error.errno()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    bounded::read_open(file, LIMIT).map_err(|error| failed(error.errno()))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     repository::Repository,
-    world::{RunResult, World},
+    world::{BOOT_LINK, RunResult, World},
 };
 use holdfast::{
     desired::{DaemonInputs, Desired, HostFacts as _, NamedSources, load},
@@ -13,7 +13,10 @@ use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::Expected;
 use sensor_model::status::BootedImage;
 use serde_json::json;
-use std::fs;
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, symlink},
+};
 
 #[test]
 fn the_image_that_bootc_booted_from_a_composefs_root_is_found_by_its_manifest_and_compared_with_the_config() {
@@ -90,6 +93,48 @@ fn the_booted_image_has_the_name_and_the_digest_of_the_deployment() {
         booted(),
         Some(BootedImage { name, digest: Some(digest), config: Some("rendered-0".to_owned()) })
     );
+}
+
+#[test]
+fn the_booted_deployment_is_the_mounted_one_wherever_the_kernels_argument_leads() {
+    let world = World::new();
+    let other = world.deploy(&"b".repeat(64), "refspec=os/next");
+    world.boot_commit(&"a".repeat(64));
+    let booted = || booted_image(&Observer::new(&world.at("root")).unwrap(), &Images::of(&world.at("state")));
+    let name = || booted().and_then(|booted| booted.name);
+    let (before, next) = (Some("os/stable".to_owned()), Some("os/next".to_owned()));
+    assert_eq!(name(), before);
+    let table = |root: &str| {
+        let etc = format!("31 30 253:4 {root} /etc rw - xfs /dev/vda4 rw\n");
+        let table = format!("30 1 0:30 / / ro - overlay composefs ro,lowerdir+=/l,datadir+=/d\n{etc}");
+        world.write_host("proc/1/mountinfo", &table, 0o444);
+    };
+    let link = world.at("root").join(BOOT_LINK);
+    let target = fs::read_link(&link).unwrap();
+
+    // A soft reboot into another deployment; and then, or without it, a rollback gives the links other names.
+    table(&format!("/ostree/deploy/os/deploy/{}.0/etc", "b".repeat(64)));
+    assert_eq!(name(), next);
+    fs::remove_file(&link).unwrap();
+    assert_eq!(name(), next);
+    table("/ostree/deploy/os/deploy/none.0/etc");
+    assert_eq!(booted(), None, "the mounted deployment and the link do not exist");
+
+    // A transient `/etc` names no deployment. So ostree's note decides.
+    table("/");
+    let note = |inode: u64| {
+        let device = fs::metadata(&other).unwrap().dev();
+        let key = b"backing-root-device-inode\0".iter().copied().chain([0; 6]);
+        let value = [device.to_ne_bytes(), inode.to_ne_bytes()].concat();
+        let note: Vec<u8> = key.chain(value).chain(*b"\0(tt)\x1a\x36").collect();
+        fs::write(world.at("root/run/ostree-booted"), note).unwrap();
+    };
+    note(fs::metadata(&other).unwrap().ino());
+    assert_eq!(name(), next);
+    symlink(target, &link).unwrap();
+    assert_eq!(name(), next);
+    note(0);
+    assert_eq!(name(), before, "no deployment has this inode number");
 }
 
 #[test]

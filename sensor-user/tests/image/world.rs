@@ -30,6 +30,9 @@ spec:
       - {path: /etc/motd, mode: 0644, contents: {source: "data:,declared"}}
 "#;
 
+/// The link to the deployment that the kernel's argument names.
+pub(crate) const BOOT_LINK: &str = "ostree/boot.1/os/c/0";
+
 pub(crate) struct World {
     directory: TempDir,
 }
@@ -116,11 +119,22 @@ impl World {
     }
 
     fn boot_deployment(&self, checksum: &str, origin: &str) {
-        let deployment = format!("ostree/deploy/os/deploy/{checksum}.0");
+        self.deploy(checksum, origin);
         self.write_host("run/ostree-booted", "", 0o644);
-        self.write_host("proc/cmdline", &format!("root=/dev/vda ostree=/{deployment}\n"), 0o444);
-        fs::create_dir_all(self.at("root").join(&deployment)).unwrap();
+        self.write_host("proc/cmdline", &format!("root=/dev/vda ostree=/{BOOT_LINK}\n"), 0o444);
+        let link = self.at("root").join(BOOT_LINK);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&link);
+        symlink(format!("../../../deploy/os/deploy/{checksum}.0"), link).unwrap();
+    }
+
+    /// Makes a deployment of a commit, with its origin. Gives its directory.
+    pub(crate) fn deploy(&self, checksum: &str, origin: &str) -> PathBuf {
+        let deployment = format!("ostree/deploy/os/deploy/{checksum}.0");
         self.write_host(&format!("{deployment}.origin"), &format!("[origin]\n{origin}\n"), 0o644);
+        let directory = self.at("root").join(deployment);
+        fs::create_dir_all(&directory).unwrap();
+        directory
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {

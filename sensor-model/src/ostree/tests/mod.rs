@@ -1,5 +1,6 @@
 //! The objects are those that `ostree commit` (2022.7) wrote of a tree with a program, a link and a file in `/usr/etc`.
 
+mod booted;
 mod image;
 mod layers;
 

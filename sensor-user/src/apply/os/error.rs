@@ -118,11 +118,10 @@ pub enum OsError {
         /// Why not.
         error: io::Error,
     },
-    /// The kernel was started without ostree.
-    #[error("/proc/cmdline names no deployment: it has no ostree= argument")]
-    NoOstreeArgument,
     /// No boot loader entry starts the booted deployment.
-    #[error("no entry of the boot loader names {0}")]
+    #[error(
+        "no entry in /boot/loader/entries starts the booted deployment {0}: the ostree= argument of none leads to it"
+    )]
     NoEntry(String),
     /// The host's root directory cannot be opened.
     #[error(transparent)]

@@ -74,25 +74,31 @@ fn wanted(change: &OsChange, booted: &[String]) -> Vec<String> {
     booted.iter().filter(|word| !gone(word)).chain(&change.add_arguments).cloned().collect()
 }
 
-/// The arguments in the boot loader's entry of the booted deployment.
-pub(super) fn arguments(root: &Path) -> Result<Vec<String>, OsError> {
+/// The arguments in the boot loader's entry of a deployment, which has a stateroot and a name.
+///
+/// The entry of the booted deployment need not have the kernel's own `ostree=`: a soft reboot keeps that of the deployment before, and a rollback gives
+/// the links of all entries other names.
+pub(super) fn arguments(root: &Path, stateroot: &str, name: &str) -> Result<Vec<String>, OsError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |error| OsError::File { path, error }
     };
     let text = |path: &Path| bounded::read_text(path, bounded::UNIT).map_err(failed(path));
-    let line = arguments::split(&text(&root.join("proc/cmdline"))?);
-    let own = line.iter().find(|word| word.starts_with("ostree=")).ok_or(OsError::NoOstreeArgument)?;
+    let deployment = Path::new(stateroot).join("deploy").join(name);
+    let leads_there = |word: &String| {
+        let link = word.strip_prefix("ostree=").map(|link| root.join(link.trim_start_matches('/')));
+        link.and_then(|link| fs::canonicalize(link).ok()).is_some_and(|real| real.ends_with(&deployment))
+    };
     let folder = root.join(ENTRIES);
     for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
         let entry = text(&entry.map_err(failed(&folder))?.path())?;
         let options = entry.lines().find_map(|line| line.strip_prefix("options"));
         let options = arguments::split(options.unwrap_or_default());
-        if options.contains(own) {
-            return Ok(options.into_iter().filter(|word| word != own).collect());
+        if options.iter().any(leads_there) {
+            return Ok(options.into_iter().filter(|word| !word.starts_with("ostree=")).collect());
         }
     }
-    Err(OsError::NoEntry(own.clone()))
+    Err(OsError::NoEntry(name.to_owned()))
 }
 
 pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, OsError> {
@@ -112,7 +118,8 @@ pub(super) async fn stage(
     root: &Path,
 ) -> Result<(), OsError> {
     let (stateroot, name) = status.place.clone().ok_or(OsError::NothingBooted)?;
-    let booted = Booted { stateroot, name, arguments: arguments(root)? };
+    let arguments = arguments(root, &stateroot, &name)?;
+    let booted = Booted { stateroot, name, arguments };
     for command in commands(change, &booted)? {
         if command[1] == "pull" {
             tools.download(&command).await?;

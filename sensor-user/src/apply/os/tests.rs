@@ -1,3 +1,4 @@
+mod booted_entry;
 mod cluster_image;
 mod order;
 
