@@ -3,7 +3,7 @@
 //! In: the directory of indexes, and an observer of the host. Out: the indexes that say what the host should have, the strongest first.
 
 use super::{
-    deployment::{booted_commit, booted_digest},
+    deployment::{booted_commit, commit, deployment},
     error::ImageError,
     images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES},
     index::ImageIndex,
@@ -71,17 +71,29 @@ pub(super) fn strongest<'a>(
 pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, ImageError> {
     let mut chosen = Chosen { indexes: Vec::new(), is_one_old: false };
     chosen.add(images, EXTENSIONS, observer)?;
-    let opened = booted_digest(observer).map(|digest| images.open(&digest));
-    let image = match opened.transpose() {
-        Err(ImageError::Unknown { .. }) => None,
-        opened => opened?,
-    };
-    chosen.indexes.extend(image.map(|index| index.on(observer)));
+    chosen.indexes.extend(of_booted_image(images, observer)?);
     match of_booted_commit(images, observer)? {
         Some(index) => chosen.indexes.push(index),
         None => chosen.add(images, OSTREE, observer)?,
     }
     Ok(chosen)
+}
+
+/// The index of the booted image; `None` without one, and if the host booted an ostree commit that is not of this image alone. rpm-ostree makes such a commit
+/// of an image and of packages, and the origin keeps the image's digest.
+///
+/// # Errors
+/// The index cannot be read.
+pub fn of_booted_image(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
+    let Some(booted) = deployment(observer) else { return Ok(None) };
+    let Some(digest) = &booted.digest else { return Ok(None) };
+    let index = match images.open(digest) {
+        Err(ImageError::Unknown { .. }) => return Ok(None),
+        opened => opened?.on(observer),
+    };
+    let is_of_commit = commit(observer, &booted)
+        .is_none_or(|commit| commit.image_digest().is_some_and(|digest| index.meta().is(digest)));
+    Ok(is_of_commit.then_some(index))
 }
 
 /// The index of the booted ostree commit; `None` without one. It may be from before the boot.

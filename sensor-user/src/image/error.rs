@@ -167,6 +167,12 @@ pub enum ImageError {
          image index LAYOUT`"
     )]
     BootedNotIndexed,
+    /// The image of the booted deployment has an index, but the booted commit is another tree, and has none.
+    #[error(
+        "the index of {0} is that of the base image: the booted ostree commit was not made from this image alone (rpm-ostree may have added \
+         packages), and has no index; make it with `holdfast image index --ostree`"
+    )]
+    BaseAlone(String),
     /// There is no index of the host's extensions or packages, of its commit, or of a baseline.
     #[error("there is no index of this host's {0}; make it with `holdfast image index --{0}`")]
     NotIndexed(&'static str),
@@ -328,6 +334,7 @@ impl ImageError {
             | Self::NoPackages
             | Self::NoPristine
             | Self::BootedNotIndexed
+            | Self::BaseAlone(_)
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
             | Self::OtherCommit

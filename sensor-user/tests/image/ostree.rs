@@ -413,6 +413,51 @@ fn the_daemon_makes_the_index_of_the_booted_commit_unless_there_is_one() {
 }
 
 #[test]
+fn the_index_of_an_image_is_not_that_of_a_commit_of_the_image_and_of_packages() {
+    let world = World::new();
+    let digest = LayoutMaker::one(&world.at("layout"), &two_layers());
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    let files = [
+        ("usr/bin/tool", "replaced", 0o755),
+        ("usr/bin/added", "of a package", 0o755),
+        ("usr/etc/app.conf", "a=1\n", 0o644),
+    ];
+    for (path, content, mode) in files {
+        world.write_host(path, content, mode);
+    }
+    world.write_host("etc/app.conf", "a=1\n", 0o644);
+    world.write_host("etc/motd", "declared", 0o644);
+    world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
+    symlink("usr/bin", world.at("root/bin")).unwrap();
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(&world, "  - {path: /usr/bin/, image: true, action: degrade}\n");
+    let repository = Repository::new(&world.at("root"));
+    let boot = |texts: &[(&str, &str)]| {
+        let commit = repository.commit_with("layered", texts, &files);
+        world.boot_commit_by_tag(&commit, &format!("os.example/os@{digest}"));
+    };
+    let verify = || world.run(&["image", "verify", "/usr/bin", "ROOT", "STATE"]);
+    let renew = || assert_eq!(world.run(&["make-index", "HOST", "STATE"]).code, 0);
+
+    // The origin keeps the digest of the base.
+    boot(&[]);
+    assert_eq!(check(&world).0, 3);
+    let refused = verify();
+    assert!(refused.code == 2 && refused.err.contains("is that of the base image"), "{refused:?}");
+    renew();
+    assert_eq!(check(&world), (0, Vec::new()));
+    assert_eq!(verify().code, 0, "{:?}", verify());
+
+    // The image itself.
+    fs::remove_file(world.at("state/images/ostree.index")).unwrap();
+    boot(&[("ostree.manifest-digest", digest.as_str())]);
+    renew();
+    assert!(!world.at("state/images/ostree.index").exists());
+    assert_eq!(check(&world).1[0].0, "/usr/bin/tool");
+    assert_eq!(verify().code, 1);
+}
+
+#[test]
 fn explain_calls_a_closed_directory_unknown_while_no_index_shows_whose_its_names_are() {
     let (world, _) = booted();
     policy(&world, "  - {path: /usr/lib/extra/, closed: true, action: degrade}\n");

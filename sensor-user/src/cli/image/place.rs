@@ -3,7 +3,9 @@
 use crate::{
     cli::BadInput,
     desired::state_directory,
-    image::{ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit},
+    image::{
+        ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit, of_booted_image,
+    },
     observation::Observer,
 };
 use std::path::{Path, PathBuf};
@@ -44,20 +46,19 @@ impl ImageOption {
         if let Some(wanted) = &self.image {
             return images.open(wanted).and_then(|index| index.refuse_old(observer)).map_err(input);
         }
-        if let Some(digest) = booted_digest(observer) {
-            match images.open(&digest) {
-                // The commit that was made from the image may have an index.
-                Err(error @ ImageError::Unknown { .. }) => {
-                    let commit = commit(images, observer).map_err(input)?;
-                    return commit.ok_or(error).and_then(|index| index.refuse_old(observer)).map_err(input);
-                }
-                opened => return opened.map_err(input),
-            }
+        if let Some(index) = of_booted_image(images, observer).map_err(input)? {
+            return Ok(index);
         }
-        if let Some(index) =
-            commit(images, observer).transpose().or_else(|| images.named(PACKAGES).transpose())
-        {
-            return index.and_then(|index| index.refuse_old(observer)).map_err(input);
+        let mut found = commit(images, observer).map_err(input)?;
+        if found.is_none() {
+            if let Some(digest) = booted_digest(observer) {
+                let error = images.open(&digest).err().unwrap_or(ImageError::BaseAlone(digest));
+                return Err(input(error));
+            }
+            found = images.named(PACKAGES).map_err(input)?;
+        }
+        if let Some(index) = found {
+            return index.refuse_old(observer).map_err(input);
         }
         Err(BadInput::because(
             "this host does not show which image it booted, and neither its ostree commit nor its packages have an index; name an image with \

@@ -11,7 +11,8 @@ mod named_commit;
 pub(super) mod repository;
 
 use super::{
-    deployment::{booted_commit, booted_digest},
+    chosen::of_booted_image,
+    deployment::booted_commit,
     error::{ImageError, OstreeFault},
     images::{Images, OSTREE},
     write::{self, Indexed},
@@ -92,8 +93,7 @@ pub fn index_ostree(
 /// As [`index_ostree`].
 pub fn renew_ostree(observer: &Observer, images: &Images) -> Result<Option<Indexed>, ImageError> {
     let Some(commit) = booted_commit(observer) else { return Ok(None) };
-    let of_image = booted_digest(observer).and_then(|digest| images.open(&digest).ok());
-    if of_image.is_some() {
+    if let Ok(Some(_)) = of_booted_image(images, observer) {
         return Ok(None);
     }
     match images.of_commit(&commit) {
