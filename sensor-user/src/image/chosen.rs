@@ -17,7 +17,7 @@ pub(super) struct Chosen {
     /// The indexes, the strongest first: of the merged extensions, of the booted image, of the booted ostree commit, of the packages and of the baseline, as far as they
     /// exist.
     pub(super) indexes: Vec<ImageIndex>,
-    /// An index is left out, because it is of other extensions or packages, or of another commit, than the host has now.
+    /// An index is left out, because it is of other extensions or packages, or of another commit, than the host has now, and no other one replaces it.
     pub(super) is_one_old: bool,
 }
 
@@ -71,9 +71,13 @@ pub(super) fn strongest<'a>(
 pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, ImageError> {
     let mut chosen = Chosen { indexes: Vec::new(), is_one_old: false };
     chosen.add(images, EXTENSIONS, observer)?;
-    chosen.indexes.extend(of_booted_image(images, observer)?);
+    let image = of_booted_image(images, observer)?;
+    let has_image = image.is_some();
+    chosen.indexes.extend(image);
     match of_booted_commit(images, observer)? {
         Some(index) => chosen.indexes.push(index),
+        // The image's index is complete, so that of an earlier commit is not missed.
+        None if has_image => {}
         None => chosen.add(images, OSTREE, observer)?,
     }
     Ok(chosen)
@@ -132,7 +136,8 @@ impl Chosen {
         match images.named(name)?.map(|index| index.refuse_old(observer)).transpose() {
             Err(error @ (ImageError::Old | ImageError::OtherCommit | ImageError::OtherExtensions)) => {
                 tracing::warn!(index = name, %error, "An index is not used.");
-                self.is_one_old = true;
+                // On a host that boots images the packages are a part of the image, whose index is complete.
+                self.is_one_old |= name != PACKAGES || !observer.boots_images();
             }
             opened => self.indexes.extend(opened?),
         }

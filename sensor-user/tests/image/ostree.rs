@@ -406,10 +406,21 @@ fn the_daemon_makes_the_index_of_the_booted_commit_unless_there_is_one() {
     world.boot_commit(&repository.commit("version 2", &FILES));
     renew();
     assert_eq!(verify(&world).0, 0, "it is of the commit that was booted then");
-    fs::remove_file(&index).unwrap();
+    let second = inode();
     world.boot(&LayoutMaker::one(&world.at("layout"), &two_layers()));
     assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
-    assert_eq!((world.run(&["make-index", "HOST", "STATE"]).code, inode()), (0, None), "its image has one");
+    assert_eq!((world.run(&["make-index", "HOST", "STATE"]).code, inode()), (0, second), "its image has one");
+
+    // The old one is left out.
+    world.write_host("usr/bin/tool", "new tool", 0o755);
+    world.write_host("etc/motd", "declared", 0o644);
+    world.write_host("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(&world, "  - {path: /usr/bin/, image: true, action: degrade}\n");
+    assert_eq!(check(&world), (0, Vec::new()));
+    fs::remove_dir_all(world.at("layout")).unwrap();
+    world.boot(&LayoutMaker::one(&world.at("layout"), &two_layers()[..1]));
+    assert_eq!(check(&world).0, 3, "neither of the two indexes is that of the booted image");
 }
 
 #[test]

@@ -217,6 +217,23 @@ fn an_index_that_is_missing_is_unknown_also_for_globs_and_for_directories_that_a
 }
 
 #[test]
+fn an_old_index_of_packages_does_not_keep_that_of_the_booted_image_from_use() {
+    let world = booted();
+    let status = "Package: a\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n";
+    world.write_host("var/lib/dpkg/status", status, 0o644);
+    world.write_host("var/lib/dpkg/info/a.list", "/.\n/opt\n", 0o644);
+    let indexed = world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(indexed.code, 0, "{indexed:?}");
+    assert_eq!(check(&world), (0, Vec::new()));
+    world.write_host("var/lib/dpkg/status", &format!("{status}\nPackage: b\n"), 0o644);
+    assert_eq!(check(&world), (0, Vec::new()));
+    for of_image in ["run/ostree-booted", "proc/cmdline"] {
+        fs::remove_file(world.at("root").join(of_image)).unwrap();
+    }
+    unknown(&world, &["/etc", "/usr/bin"]);
+}
+
+#[test]
 fn a_weaker_index_does_not_take_the_place_of_that_of_the_booted_image() {
     let world = booted();
     fs::remove_dir_all(world.at("state/images")).unwrap();
