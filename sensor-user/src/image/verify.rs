@@ -25,6 +25,9 @@ use std::{
     sync::Arc,
 };
 
+/// Directories of the image over which each running host mounts a file system: procfs and sysfs have another mode than the image's directory. `/tmp`
+/// and `/var` are not among them: with a wrong mode there users can change the files of others.
+const MOUNT_POINTS: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/sysroot"];
 /// Most links that are followed to the entry of a path.
 const MOST_LINKS: usize = 40;
 
@@ -182,7 +185,9 @@ impl<'a> Verifier<'a> {
     /// Compares one entry at its path.
     pub(super) fn compare(&self, path: PathBuf, mut entry: ImageEntry) -> Found {
         let meta = self.index.meta();
-        if self.is_running && meta.source == ImageSource::Layers && is_of_each_host(&path) {
+        let is_of_host = meta.source == ImageSource::Layers && is_of_each_host(&path);
+        let is_mount_point = MOUNT_POINTS.iter().any(|point| path == Path::new(point));
+        if self.is_running && (is_of_host || is_mount_point) {
             entry.known = Known::Existence;
         }
         let layer = meta.layers.get(usize::from(entry.layer));
@@ -325,8 +330,39 @@ fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::image::{Images, index_baseline};
+    use sensor_model::difference::DifferenceKind;
     use serde_json::json;
-    use std::process::Command;
+    use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+    #[test]
+    fn the_mode_of_a_directory_that_a_running_host_mounts_over_is_not_compared_and_its_existence_is() {
+        let place = tempfile::tempdir().unwrap();
+        let images = Images::of(&place.path().join("state"));
+        let paths = ["/proc", "/sys", "/tmp"]
+            .map(|path| json!({"path": path, "type": "directory", "mode": "0755", "uid": 0, "gid": 0}));
+        let text = json!({"schema": "holdfast.baseline/v1", "taken": "2026-01-01T00:00:00Z", "paths": paths});
+        index_baseline(Path::new("baseline.json"), text.to_string().as_bytes(), &images).unwrap();
+        let index = images.named("baseline").unwrap().unwrap();
+        let root = place.path().join("root");
+        for directory in ["proc", "tmp"] {
+            let directory = root.join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o555)).unwrap();
+        }
+        let observer = Observer::new(&root).unwrap();
+        let differing = |is_running| {
+            let verifier = Verifier { is_running, ..Verifier::new(&index, &observer, &root) };
+            let compare = |path: &str| {
+                let entry = index.find(path.as_bytes()).unwrap().unwrap();
+                let found = verifier.compare(path.into(), entry).differences;
+                found.iter().map(|difference| difference.kind).collect::<Vec<_>>()
+            };
+            ["/proc", "/sys", "/tmp"].map(compare)
+        };
+        let (mode, missing) = (DifferenceKind::Mode, DifferenceKind::Missing);
+        assert_eq!(differing(true), [vec![], vec![missing], vec![mode]]);
+        assert_eq!(differing(false), [vec![mode], vec![missing], vec![mode]]);
+    }
 
     #[test]
     fn a_directory_whose_names_cannot_be_read_is_named_and_does_not_count_as_one_without_unexpected_names() {
