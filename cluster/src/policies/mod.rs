@@ -9,6 +9,8 @@ mod node;
 mod pods;
 mod task;
 #[cfg(test)]
+mod task_tests;
+#[cfg(test)]
 mod tests;
 
 pub use task::PolicyFollower;

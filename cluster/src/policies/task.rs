@@ -168,7 +168,8 @@ impl PolicyFollower {
             self.waits_for_pods += 1;
             // A list takes a moment after each start.
             if self.waits_for_pods >= SHOWN_WAIT {
-                self.stand(evaluated.answered(PolicyState::Waiting, Some(NO_PODS)), false);
+                let policies = evaluated.answered(PolicyState::Waiting, Some(NO_PODS));
+                self.stand(policies, taints(&evaluated, false));
             }
             return AGAIN;
         }
@@ -179,11 +180,11 @@ impl PolicyFollower {
         };
         let is_taken =
             policies.iter().all(|policy| matches!(policy.state, PolicyState::InForce | PolicyState::Limited));
-        self.stand(policies, evaluated.taints && is_taken);
+        self.stand(policies, taints(&evaluated, is_taken));
         again
     }
 
-    fn stand(&self, policies: Vec<ReportedPolicy>, taints: bool) {
+    fn stand(&self, policies: Vec<ReportedPolicy>, taints: Option<bool>) {
         let standing = PolicyStanding { policies, taints };
         self.standing.send_if_modified(|known| {
             let is_other = known.as_ref() != Some(&standing);
@@ -237,6 +238,16 @@ impl PolicyFollower {
         let is_other = self.facts.as_ref() != Some(&facts);
         self.facts = Some(facts);
         is_other
+    }
+}
+
+/// Whether the node is to have the taint while drift degrades it. Policies that the sensor has not taken neither add the taint nor remove it:
+/// the sensor keeps those of before, and they may have asked for it.
+fn taints(evaluated: &Evaluated, is_taken: bool) -> Option<bool> {
+    match (evaluated.taints, is_taken) {
+        (false, _) => Some(false),
+        (true, true) => Some(true),
+        (true, false) => None,
     }
 }
 

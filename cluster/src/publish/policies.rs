@@ -7,6 +7,7 @@ use crate::api::ReportedPolicy;
 pub struct PolicyStanding {
     /// The policies that select the node.
     pub policies: Vec<ReportedPolicy>,
-    /// One that is in force asks for the taint while drift degrades the node.
-    pub taints: bool,
+    /// Whether one that is in force asks for the taint while drift degrades the node. `None`: one asks for it, and the sensor has not taken the
+    /// policies as they are now, so the node keeps the taint that it has.
+    pub taints: Option<bool>,
 }

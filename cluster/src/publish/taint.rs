@@ -45,13 +45,13 @@ impl SeenTaints {
 }
 
 /// Whether the node is to have the taint; `None` if it keeps what it has. A node that matches never keeps it, also while the policies
-/// are not known.
+/// are not known. One without a policy that asks for the taint never does, either.
 pub(super) fn wanted(status: &DriftReportStatus, policies: Option<&PolicyStanding>) -> Option<bool> {
-    match (policies, status.state) {
-        (_, DriftState::InSync) => Some(false),
-        (Some(policies), _) if !policies.taints => Some(false),
-        (Some(_), DriftState::Drifted) => Some(status.degraded),
-        (None, _) | (_, DriftState::Updating | DriftState::Unknown) => None,
+    match (status.state, policies.map(|policies| policies.taints)) {
+        (DriftState::InSync, _) | (_, Some(Some(false))) => Some(false),
+        (DriftState::Drifted, Some(Some(true))) => Some(status.degraded),
+        (DriftState::Drifted, Some(None)) => (!status.degraded).then_some(false),
+        (_, None) | (DriftState::Updating | DriftState::Unknown, _) => None,
     }
 }
 
@@ -78,16 +78,20 @@ mod tests {
     #[test]
     fn only_a_drift_that_degrades_taints_and_only_if_a_policy_asks_for_it() {
         let status = |state, degraded| DriftReportStatus { state, degraded, ..DriftReportStatus::default() };
-        let asks = PolicyStanding { taints: true, ..PolicyStanding::default() };
-        let other = PolicyStanding::default();
+        let standing = |taints| PolicyStanding { taints, ..PolicyStanding::default() };
+        let (asks, waits, other) = (standing(Some(true)), standing(None), standing(Some(false)));
         for (state, degraded, policies, expected) in [
             (DriftState::Drifted, true, Some(&asks), Some(true)),
             (DriftState::Drifted, false, Some(&asks), Some(false)),
             (DriftState::Drifted, true, Some(&other), Some(false)),
+            (DriftState::Drifted, true, Some(&waits), None),
+            (DriftState::Drifted, false, Some(&waits), Some(false)),
             (DriftState::Drifted, true, None, None),
             (DriftState::Unknown, true, Some(&asks), None),
             (DriftState::Unknown, true, Some(&other), Some(false)),
+            (DriftState::Unknown, true, Some(&waits), None),
             (DriftState::InSync, false, Some(&asks), Some(false)),
+            (DriftState::InSync, false, Some(&waits), Some(false)),
             (DriftState::InSync, false, None, Some(false)),
         ] {
             assert_eq!(wanted(&status(state, degraded), policies), expected, "{state:?} {degraded}");

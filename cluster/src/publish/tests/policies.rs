@@ -28,7 +28,7 @@ fn degrading(paths: &[&str]) -> NodeFinding {
 
 fn asks_for_the_taint() -> PolicyStanding {
     let policy = ReportedPolicy { name: "one".to_owned(), ..ReportedPolicy::default() };
-    PolicyStanding { policies: vec![policy], taints: true }
+    PolicyStanding { policies: vec![policy], taints: Some(true) }
 }
 
 /// The keys of the taints in each write of them.
@@ -66,9 +66,33 @@ async fn a_taint_of_an_earlier_reporter_goes_with_the_drift_or_with_the_policy()
     let (mut publisher, log) = super::publisher(tainted_server(&[ours]));
     publisher.round(Some(&degrading(&["/etc/a"])), None).await;
     assert!(taint_writes(&log).is_empty());
-    publisher.set_policies(Some(PolicyStanding::default()));
+    publisher.set_policies(Some(PolicyStanding { taints: Some(false), ..PolicyStanding::default() }));
     publisher.round(Some(&degrading(&["/etc/a"])), None).await;
     assert_eq!(taint_writes(&log), [none], "no policy asks for it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_the_sensor_has_not_taken_neither_add_the_taint_nor_remove_it() {
+    let ours = json!({"key": "holdfast.dev/drifted", "effect": "NoSchedule"});
+    let none: [&str; 0] = [];
+    let waits = || Some(PolicyStanding { taints: None, ..asks_for_the_taint() });
+    let drifted = degrading(&["/etc/a"]);
+    let status = DriftReportStatus { state: DriftState::Unknown, ..drifted.status.clone() };
+    let unknown = NodeFinding { status, ..drifted.clone() };
+    // What the sensor keeps in force does not degrade the node any more.
+    let observed = finding(&["/etc/a"]);
+    for is_over in [&observed, &finding(&[])] {
+        let (mut publisher, log) = publisher(tainted_server(std::slice::from_ref(&ours)));
+        publisher.set_policies(waits());
+        for finding in [&drifted, &unknown, &drifted] {
+            publisher.round(Some(finding), None).await;
+        }
+        assert!(taint_writes(&log).is_empty(), "the node keeps it");
+        publisher.round(Some(is_over), None).await;
+        assert_eq!(taint_writes(&log), [none]);
+        publisher.round(Some(&drifted), None).await;
+        assert!(taint_writes(&log).is_empty(), "the node does not get it");
+    }
 }
 
 #[tokio::test(start_paused = true)]
