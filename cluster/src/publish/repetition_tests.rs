@@ -198,6 +198,24 @@ async fn reporters_that_start_while_the_sensor_is_silent_keep_the_drifts_and_the
     assert_eq!(report.lock().unwrap()["count"], 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_an_update_changed_has_no_event_of_an_earlier_reporter() {
+    let during = DriftReportStatus { state: DriftState::Updating, ..finding(&["/etc/a"]).status };
+    for (after, expected) in [(&[][..], None), (&["/etc/a"], Some("1 managed thing drifted: /etc/a"))] {
+        let report = json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+            "metadata": {"name": "n1"}, "status": during});
+        let (mut publisher, log) = publisher(move |asked| match asked.line() {
+            line if line == format!("PATCH {REPORT}") => PlayedAnswer::Json(report.clone()),
+            _ => good(asked),
+        });
+        settle(&mut publisher, &finding(after)).await;
+        let asked = log.take();
+        let notes = notes(&asked);
+        assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");
+        assert!(notes.iter().zip(expected).all(|(note, begin)| note.starts_with(begin)), "{notes:?}");
+    }
+}
+
 /// The requests of a reporter to which the API server and the sensor tell this time.
 async fn requests_at(time: &'static str) -> Vec<String> {
     let at = move |paths: &[&str]| {

@@ -1,7 +1,7 @@
 //! The `DriftReport`.
 
 use super::{PublishError, Publisher, limited, objects, ours};
-use crate::api::{DriftReport, DriftReportStatus, ReportedOsImage, ReportedRewriting};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedOsImage, ReportedRewriting};
 use crate::metrics::WrittenObject;
 use crate::reports::rewriting_event;
 use jiff::Timestamp;
@@ -120,7 +120,7 @@ impl Publisher {
                 self.last_report = Some(last.clone());
             }
         }
-        self.reported = self.reported.take().or(last);
+        self.reported = self.reported.take().or_else(|| last.map(announced));
     }
 
     /// Whether a report is older than the Node. The garbage collector has not removed it yet, and its log was another machine's.
@@ -128,4 +128,12 @@ impl Publisher {
         let made = report.metadata.creation_timestamp.as_ref().zip(self.node_made.as_ref());
         made.is_some_and(|(report, node)| report.0 < node.0)
     }
+}
+
+/// The report of an earlier reporter as its Events have it. The drifts of an update have none.
+fn announced(last: DriftReportStatus) -> DriftReportStatus {
+    if last.state == DriftState::Updating {
+        return DriftReportStatus { count: 0, newest: None, drifts: Vec::new(), more: 0, ..last };
+    }
+    last
 }
