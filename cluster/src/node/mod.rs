@@ -3,6 +3,8 @@
 //! In: the options of `holdfast-cluster node`. Out: the node's objects, for as long as it runs. One task asks the sensor, another
 //! one writes. Between them is only the newest finding, so a slow API server delays neither the sensor nor the newest state.
 
+#[cfg(test)]
+mod restart_tests;
 mod sensor;
 #[cfg(test)]
 mod steady_tests;
@@ -22,7 +24,7 @@ use crate::policies::PolicyFollower;
 use crate::probes;
 use crate::publish::{self, ManagedNode, NodeMetadata, Publisher, ReporterPlace, WrittenNode};
 use crate::reads::Reads;
-use crate::reports::NodeFinding;
+use crate::reports::{ComparedConfig, NodeFinding};
 use crate::secure::{self, Authorizer, CertificateFiles, Certificates, Pages, SecureError};
 use crate::socket::SensorSocket;
 use kube::{Client, Config};
@@ -204,7 +206,7 @@ fn follow_cluster(
     tasks.spawn(follower.run());
     let (opinions, os_image) = watch::channel(None);
     tasks.spawn(OsImageFollower::new(reads, name, opinions).run(newest.clone(), node.clone()));
-    let (found, config) = watch::channel(None);
+    let (found, config) = watch::channel(ComparedConfig::default());
     tasks.spawn(ConfigFollower::new(reads, found).run(newest.clone(), node.clone()));
     ClusterChannels { policies, os_image, config, node, progress: None }
 }

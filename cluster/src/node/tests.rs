@@ -3,7 +3,7 @@ use crate::api::DriftState;
 use crate::metrics::ReporterMetrics;
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::publish::{NodeMetadata, PolicyStanding};
-use crate::reports::{NodeFinding, SensorState};
+use crate::reports::{ComparedConfig, NodeFinding, SensorState};
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -194,23 +194,22 @@ fn api_server() -> (Client, PlayedLog) {
 }
 
 /// The task that writes, with what it takes.
-struct Writing {
-    findings: watch::Sender<Option<NodeFinding>>,
+pub(super) struct Writing {
+    pub(super) findings: watch::Sender<Option<NodeFinding>>,
     stop: watch::Sender<bool>,
     /// Mode `observe` never sends anything.
     _managed: watch::Sender<Option<ManagedNode>>,
     /// No policy is known.
     _policies: watch::Sender<Option<PolicyStanding>>,
-    os_image: watch::Sender<Option<crate::api::ReportedOsImage>>,
-    /// No config is compared.
-    _config: watch::Sender<Option<crate::api::ReportedConfig>>,
-    node: watch::Sender<Option<NodeMetadata>>,
+    pub(super) os_image: watch::Sender<Option<crate::api::ReportedOsImage>>,
+    pub(super) config: watch::Sender<ComparedConfig>,
+    pub(super) node: watch::Sender<Option<NodeMetadata>>,
     renewed: watch::Receiver<Option<Instant>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Writing {
-    fn start(client: Client) -> Self {
+    pub(super) fn start(client: Client) -> Self {
         Self::start_in(client, None)
     }
 
@@ -232,7 +231,7 @@ impl Writing {
         let publisher = Publisher::new(&publisher_client, reads.clone(), place);
         let (policies, standing) = watch::channel(None);
         let (set_image, os_image) = watch::channel(None);
-        let (set_config, config) = watch::channel(None);
+        let (set_config, config) = watch::channel(ComparedConfig::default());
         let (set_node, node) = watch::channel(None);
         let cluster = ClusterChannels { policies: standing, os_image, config, node, progress };
         let pods = Pods::new(reads, "n1");
@@ -243,14 +242,14 @@ impl Writing {
             _managed: observe,
             _policies: policies,
             os_image: set_image,
-            _config: set_config,
+            config: set_config,
             node: set_node,
             renewed,
             task,
         }
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.stop.send_replace(true);
         timeout(Duration::from_secs(1), self.task).await.unwrap().unwrap();
     }

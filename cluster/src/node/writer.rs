@@ -1,9 +1,9 @@
 //! The task that writes to the API server.
 
-use crate::api::{ReportedConfig, ReportedOsImage};
+use crate::api::ReportedOsImage;
 use crate::pods::Pods;
 use crate::publish::{ManagedNode, NodeMetadata, PolicyStanding, Publisher, WrittenNode};
-use crate::reports::{NodeFinding, add_config, add_os_image, mark_update, name_pods, unnamed_pods};
+use crate::reports::{ComparedConfig, NodeFinding, mark_update, name_pods, unnamed_pods};
 use sensor_model::socket::ApplyProgress;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(super) struct ClusterChannels {
     pub(super) policies: watch::Receiver<Option<PolicyStanding>>,
     pub(super) os_image: watch::Receiver<Option<ReportedOsImage>>,
-    pub(super) config: watch::Receiver<Option<ReportedConfig>>,
+    pub(super) config: watch::Receiver<ComparedConfig>,
     pub(super) node: NodeChannel,
     /// What the sensor says about applies in the mode `manage`; none in the mode `observe`, in which others update the node.
     pub(super) progress: Option<watch::Receiver<Option<ApplyProgress>>>,
@@ -74,16 +74,12 @@ pub(super) async fn write(
             if cluster.is_led_by_others() && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
                 mark_update(&mut finding.status);
             }
-            if let Some(opinions) = &*cluster.os_image.borrow_and_update() {
-                add_os_image(&mut finding.status, &finding.sensor, opinions);
-            }
-            if let Some(config) = &*cluster.config.borrow_and_update() {
-                add_config(&mut finding.status, &finding.sensor, config);
-            }
             again = pods.again_at();
         }
         let managed = update.managed.borrow_and_update().clone();
         publisher.set_policies(cluster.policies.borrow_and_update().clone());
+        let os_image = cluster.os_image.borrow_and_update().clone();
+        publisher.set_compared(os_image, cluster.config.borrow_and_update().clone());
         let round = publisher.round(finding.as_ref(), managed.as_ref()).await;
         update.renewals.send_replace(publisher.renewed());
         update.written.send_if_modified(|last| {

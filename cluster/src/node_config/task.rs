@@ -1,14 +1,14 @@
 //! The task that compares the sensor's config with the MachineConfigs of the cluster.
 //!
 //! In: the newest finding and the newest Node. Out: the part of the report, whenever it changes. It reads a MachineConfig when the sensor's
-//! config or the annotation changes, and else rarely. What it has found stays while the API server does not answer.
+//! config or the annotation changes, and else rarely. What it has found stays while the API server or the sensor does not answer.
 
 use super::compare::{Known, Object, Subject, compared};
-use crate::api::{ConfigState, ReportedConfig};
+use crate::api::ConfigState;
 use crate::backoff::Backoff;
 use crate::publish::{NodeMetadata, PREFIX, STATE, limited};
 use crate::reads::Reads;
-use crate::reports::NodeFinding;
+use crate::reports::{ComparedConfig, NodeFinding, SensorState};
 use kube::api::{Api, DynamicObject};
 use sensor_model::config_digest::digest_of_object;
 use sensor_model::status::ExpectedConfig;
@@ -37,24 +37,24 @@ pub struct ConfigFollower {
     subject: Option<Subject>,
     known: Known,
     /// What was found last, for the subject of then.
-    last: Option<ReportedConfig>,
+    last: ComparedConfig,
     due: Instant,
     /// When the objects were last read.
     read_at: Option<Instant>,
     backoff: Backoff,
     /// It is logged that the last read had an error.
     is_noted: bool,
-    found: watch::Sender<Option<ReportedConfig>>,
+    found: watch::Sender<ComparedConfig>,
 }
 
 impl ConfigFollower {
     /// Nothing is asked yet.
-    pub fn new(reads: &Reads, found: watch::Sender<Option<ReportedConfig>>) -> Self {
+    pub fn new(reads: &Reads, found: watch::Sender<ComparedConfig>) -> Self {
         Self {
             configs: reads.machine_configs(),
             subject: None,
             known: Known::new(),
-            last: None,
+            last: ComparedConfig::default(),
             due: Instant::now(),
             read_at: None,
             backoff: Backoff::new(FIRST_PAUSE, EVERY),
@@ -70,10 +70,16 @@ impl ConfigFollower {
         mut nodes: watch::Receiver<Option<NodeMetadata>>,
     ) {
         while !self.found.is_closed() {
-            let config = findings.borrow_and_update().as_ref().and_then(|finding| finding.config.clone());
+            let answer = findings.borrow_and_update().as_ref().and_then(|finding| {
+                let answers = matches!(finding.sensor, SensorState::Answers { .. });
+                answers.then(|| finding.config.clone())
+            });
             let node = nodes.borrow_and_update().clone();
-            let subject = config.zip(node).and_then(|(config, node)| subject(config, &node));
-            let again = self.step(subject).await;
+            // A sensor that is silent for a while comes back with the same config, mostly.
+            let again = match answer.zip(node) {
+                Some((config, node)) => self.step(config.and_then(|config| subject(config, &node))).await,
+                None => Instant::now() + EVERY,
+            };
             tokio::select! {
                 changed = findings.changed() => if changed.is_err() { return },
                 changed = nodes.changed() => if changed.is_err() { return },
@@ -89,7 +95,7 @@ impl ConfigFollower {
         self.subject.clone_from(&subject);
         let Some(subject) = subject else {
             self.known.clear();
-            self.last = None;
+            self.last = ComparedConfig { config: None, is_final: true };
             self.hand_on();
             return now + EVERY;
         };
@@ -104,11 +110,12 @@ impl ConfigFollower {
             self.read(&subject).await;
         }
         // What was found about another config is not given up for want of a read.
-        if !self.known.is_empty() || self.backoff.is_failing() && self.last.is_none() {
-            self.last = Some(compared(&subject, &self.known));
+        if !self.known.is_empty() || self.backoff.is_failing() && self.last.config.is_none() {
+            let config = compared(&subject, &self.known);
             let again = self.read_at.map_or(self.due, |read_at| read_at + NOT_SAME);
-            let state = self.last.as_ref().map(|last| last.state);
-            let is_other = matches!(state, Some(ConfigState::Differs | ConfigState::Other));
+            let is_other = matches!(config.state, ConfigState::Differs | ConfigState::Other);
+            self.last.is_final |= subject.names().iter().all(|name| self.known.contains_key(name));
+            self.last.config = Some(config);
             if is_other && !self.backoff.is_failing() {
                 self.due = self.due.min(again);
             }

@@ -1,9 +1,9 @@
 use super::*;
-use crate::api::{ConfigState, DriftReportStatus, ReportedConfig};
+use crate::api::{ConfigState, DriftReportStatus};
 use crate::played_server::{PlayedAnswer, PlayedLog, played};
 use crate::publish::NodeMetadata;
 use crate::reads::Reads;
-use crate::reports::{NodeFinding, SensorState};
+use crate::reports::{ComparedConfig, NodeFinding, SensorState};
 use sensor_model::config_digest::digest_of_object;
 use sensor_model::status::{ConfigOrigin, ExpectedConfig};
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ struct Following {
     log: PlayedLog,
     findings: watch::Sender<Option<NodeFinding>>,
     nodes: watch::Sender<Option<NodeMetadata>>,
-    found: watch::Receiver<Option<ReportedConfig>>,
+    found: watch::Receiver<ComparedConfig>,
 }
 
 impl Following {
@@ -53,7 +53,7 @@ impl Following {
         let (client, log) = played(move |_| server.lock().unwrap().clone());
         let (findings, newest) = watch::channel(None);
         let (nodes, node) = watch::channel(None);
-        let (sender, found) = watch::channel(None);
+        let (sender, found) = watch::channel(ComparedConfig::default());
         let follower = ConfigFollower::new(&Reads::with(client.clone(), client), sender);
         tokio::spawn(follower.run(newest, node));
         let following = Self { answer, log, findings, nodes, found };
@@ -79,14 +79,13 @@ impl Following {
 
     async fn until(&mut self, state: ConfigState) -> Duration {
         let begin = Instant::now();
-        let wanted =
-            |found: &Option<ReportedConfig>| found.as_ref().is_some_and(|found| found.state == state);
+        let wanted = |found: &ComparedConfig| found.config.as_ref().is_some_and(|found| found.state == state);
         timeout(Duration::from_mins(31), self.found.wait_for(wanted)).await.unwrap().unwrap();
         begin.elapsed()
     }
 
     fn state(&self) -> Option<ConfigState> {
-        self.found.borrow().as_ref().map(|found| found.state)
+        self.found.borrow().config.as_ref().map(|found| found.state)
     }
 }
 
@@ -152,6 +151,27 @@ async fn a_server_that_fails_is_asked_less_and_less_and_changes_nothing_that_was
     let mut new = Following::start(PlayedAnswer::Code(500));
     new.expect(&object(A, "audit=0"));
     new.until(ConfigState::Unknown).await;
+    assert!(!new.found.borrow().is_final, "an earlier reporter may know it");
+    new.set(PlayedAnswer::Code(403));
+    new.found.wait_for(|found| found.is_final).await.unwrap();
+    assert_eq!(new.state(), Some(ConfigState::Unknown), "the object may not be read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sensor_or_a_node_that_is_away_for_a_while_changes_nothing_that_was_found() {
+    let mut following = Following::start(PlayedAnswer::Json(object(A, "audit=1")));
+    following.expect(&object(A, "audit=0"));
+    following.until(ConfigState::Differs).await;
+    following.found.mark_unchanged();
+    let sensor = SensorState::Silent { since: String::new() };
+    let finding = NodeFinding { config: None, sensor, ..finding(&object(A, "audit=0")) };
+    following.findings.send_replace(Some(finding));
+    let node = following.nodes.send_replace(None);
+    sleep(Duration::from_hours(1)).await;
+    following.expect(&object(A, "audit=0"));
+    following.nodes.send_replace(node);
+    sleep(Duration::from_mins(1)).await;
+    assert!(!following.found.has_changed().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,12 +192,13 @@ async fn without_an_annotation_or_an_answer_of_the_sensor_nothing_is_read_and_no
     following.expect(&object(A, "audit=1"));
     sleep(Duration::from_hours(1)).await;
     assert_eq!(following.log.lines(), [""; 0]);
-    assert_eq!(following.state(), None);
+    let nothing = ComparedConfig { config: None, is_final: true };
+    assert_eq!(*following.found.borrow(), nothing, "what an earlier reporter found is over");
     following.annotate(&[("currentConfig", A)]);
     following.until(ConfigState::Same).await;
     following.findings.send_replace(Some(NodeFinding { config: None, ..finding(&object(A, "audit=1")) }));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(following.state(), None, "a silent sensor expects nothing that is known");
+    assert_eq!(*following.found.borrow(), nothing, "the sensor expects nothing");
 }
 
 #[tokio::test(start_paused = true)]

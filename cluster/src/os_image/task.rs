@@ -2,7 +2,8 @@
 //!
 //! In: the newest finding and the newest Node. Out: the opinions for the report, whenever they change. It reads the other objects when the
 //! booted image or an annotation changes, and else rarely. A sentence is handed on only if a read half a minute later confirms it: the
-//! objects are read one after the other, and their writers are not at once.
+//! objects are read one after the other, and their writers are not at once. Nothing at all is handed on before the first read of all objects,
+//! and before a first difference is confirmed: until then what an earlier reporter found holds.
 
 use super::objects;
 use super::opinions::{Opinions, Subject};
@@ -108,11 +109,8 @@ impl OsImageFollower {
             self.due = self.due.min(soonest.max(now + TOGETHER));
             self.subject.clone_from(&subject);
         }
-        let Some(subject) = subject else {
-            self.differs_since = None;
-            self.hand_on(None);
-            return now + EVERY;
-        };
+        // Without a booted image or a Node there is nothing new to say.
+        let Some(subject) = subject else { return now + EVERY };
         // Whatever the objects say, nothing is out of step now.
         let is_updating = subject.is_updating();
         if !is_updating && now >= self.due {
@@ -125,7 +123,11 @@ impl OsImageFollower {
             }
         }
         let out_of_step = self.confirmed(verdict(&subject, &self.opinions));
-        self.hand_on(Some(self.report(&subject, out_of_step)));
+        let waits_for_confirmation = out_of_step.is_none() && self.differs_since.is_some();
+        let is_decided = is_updating || self.read_at.is_some() && !waits_for_confirmation;
+        if is_decided || self.found.borrow().is_some() {
+            self.hand_on(self.report(&subject, out_of_step));
+        }
         if is_updating { now + EVERY } else { self.due }
     }
 
@@ -159,10 +161,10 @@ impl OsImageFollower {
         }
     }
 
-    fn hand_on(&self, report: Option<ReportedOsImage>) {
+    fn hand_on(&self, report: ReportedOsImage) {
         self.found.send_if_modified(|known| {
-            let is_other = *known != report;
-            *known = report;
+            let is_other = known.as_ref() != Some(&report);
+            *known = Some(report);
             is_other
         });
     }

@@ -129,9 +129,10 @@ async fn a_difference_is_handed_on_after_a_second_read_and_ends_with_the_annotat
     let mut following = Following::start(A);
     following.done(B);
     sleep(Duration::from_secs(20)).await;
-    assert_eq!(following.until(false).await.desired.as_deref(), Some(B));
-    assert_eq!(following.log.lines(), [BUILDS, BOOTC], "the first read shows nothing yet");
+    assert_eq!(following.log.lines(), [BUILDS, BOOTC]);
+    assert_eq!(*following.found.borrow(), None, "an earlier reporter may have found the same");
     let found = following.until(true).await;
+    assert_eq!(found.desired.as_deref(), Some(B));
     assert_eq!(
         found.out_of_step.as_deref(),
         Some("the node booted quay.io/os@sha256:aa; the annotation desiredImage names quay.io/os@sha256:bb")
@@ -140,6 +141,34 @@ async fn a_difference_is_handed_on_after_a_second_read_and_ends_with_the_annotat
     following.done(A);
     sleep(Duration::from_millis(10)).await;
     assert_eq!(following.found.borrow().as_ref().unwrap().out_of_step, None, "without another read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_handed_on_before_each_object_was_read_unless_an_update_is_under_way() {
+    let mut following = Following::start(A);
+    following.objects.set(BUILDS, PlayedAnswer::Code(500));
+    following.done(A);
+    sleep(Duration::from_hours(1)).await;
+    assert_eq!(*following.found.borrow(), None);
+    following.objects.set(BUILDS, PlayedAnswer::Code(404));
+    following.until(false).await;
+    let mut updating = Following::start(A);
+    updating.annotate(&[("state", "Working")]);
+    updating.until(false).await;
+    assert_eq!(updating.log.lines(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_known_for_a_while_ends_no_difference() {
+    let mut following = Following::start(A);
+    following.done(B);
+    following.until(true).await;
+    following.found.mark_unchanged();
+    following.nodes.send_replace(None);
+    sleep(Duration::from_mins(1)).await;
+    following.done(B);
+    sleep(Duration::from_mins(10)).await;
+    assert!(!following.found.has_changed().unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@
 
 use super::event_queue::UncertainEvent;
 use super::{PublishError, Publisher, REFRESH, limited, objects};
-use crate::api::{ConfigState, DriftReportStatus, DriftState};
+use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
 use crate::metrics::WrittenObject;
 use crate::reports::{NodeEvent, config_event, event, with_config};
 use jiff::{SignedDuration, Timestamp};
@@ -38,11 +38,12 @@ impl Publisher {
             return again;
         }
         let Some(NextEvent { event, led_to, is_of_config }) = self.next_event(status) else {
+            let noted = self.with_noted_config(status);
             // Such a state ends no drift, so it must not hide the recovery.
-            if matches!(status.state, DriftState::Updating | DriftState::Unknown) {
-                self.note_config(status);
-            } else {
-                self.reported = Some(status.clone());
+            if !matches!(status.state, DriftState::Updating | DriftState::Unknown) {
+                self.reported = Some(noted);
+            } else if let Some(reported) = &mut self.reported {
+                reported.config = noted.config;
             }
             return idle;
         };
@@ -67,14 +68,13 @@ impl Publisher {
         }
     }
 
-    /// Notes that the config of the cluster is expected again, so that the next change of its copy has an Event, too.
-    fn note_config(&mut self, status: &DriftReportStatus) {
-        let is_known = status.config.as_ref().is_some_and(|config| {
-            !matches!(config.state, ConfigState::Unknown | ConfigState::Updating | ConfigState::Differs)
-        });
-        if let Some(reported) = self.reported.as_mut().filter(|_| is_known) {
-            reported.config.clone_from(&status.config);
-        }
+    /// The report, with the config of the last Event while it is not known whether the node has the config of the cluster. A config that is the
+    /// cluster's again is noted, so that the next change of it has an Event, too.
+    fn with_noted_config(&self, status: &DriftReportStatus) -> DriftReportStatus {
+        let is_known =
+            |config: &ReportedConfig| !matches!(config.state, ConfigState::Unknown | ConfigState::Updating);
+        let noted = || self.reported.as_ref()?.config.clone();
+        DriftReportStatus { config: status.config.clone().filter(is_known).or_else(noted), ..status.clone() }
     }
 
     /// The Event that leads from the report of the last one to this report.
@@ -83,7 +83,11 @@ impl Publisher {
         if let Some(event) = config_event(last, status) {
             return Some(NextEvent { event, led_to: with_config(last, status), is_of_config: true });
         }
-        Some(NextEvent { event: event(last, status)?, led_to: status.clone(), is_of_config: false })
+        Some(NextEvent {
+            event: event(last, status)?,
+            led_to: self.with_noted_config(status),
+            is_of_config: false,
+        })
     }
 
     /// Settles whether the Event exists whose creation got no answer: it is created again under its own name, so that a late creation by the

@@ -6,6 +6,7 @@
 //! by name. No field of another writer is touched.
 
 mod attempts;
+mod compared;
 mod error;
 mod event_budget;
 mod event_queue;
@@ -31,10 +32,10 @@ pub use objects::{FIELD_MANAGER, LEASE_DURATION};
 pub use place::ReporterPlace;
 pub use policies::PolicyStanding;
 
-use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedPlan, ReportedPolicy};
+use crate::api::{DriftReport, DriftReportStatus, ReportedOsImage, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reads::Reads;
-use crate::reports::{Condition, ConditionStatus, NodeFinding, SensorState, conditions};
+use crate::reports::{ComparedConfig, Condition, ConditionStatus, NodeFinding, SensorState, conditions};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use event_queue::{EventQueue, UncertainEvent};
@@ -107,6 +108,9 @@ pub struct Publisher {
     policies: Option<PolicyStanding>,
     /// The policies of the report of an earlier reporter.
     reported_policies: Vec<ReportedPolicy>,
+    /// What the cluster says about the OS image; `None` until this reporter has compared it.
+    os_image: Option<ReportedOsImage>,
+    config: ComparedConfig,
     taint: WriteAttempts<bool>,
     /// The Node's taints; `None` if they have to be asked for.
     seen_taints: Option<SeenTaints>,
@@ -149,6 +153,8 @@ impl Publisher {
             is_plan_decided: false,
             policies: None,
             reported_policies: Vec::new(),
+            os_image: None,
+            config: ComparedConfig::default(),
             taint: WriteAttempts::new(Duration::ZERO),
             seen_taints: None,
             written: WrittenNode::default(),
@@ -200,25 +206,23 @@ impl Publisher {
         }
         if let Some(finding) = finding {
             self.has_answered |= matches!(finding.sensor, SensorState::Answers { .. });
-            self.metrics.node_is_updating(finding.status.state == DriftState::Updating);
-            let image = finding.status.os_image.as_ref();
-            self.metrics.os_image_is_out_of_step(image.is_some_and(|image| image.out_of_step.is_some()));
-            self.metrics.config_is(finding.status.config.as_ref().map(|config| config.state));
-            again = again.min(self.write_report(&uid, &finding.status).await);
+            again = again.min(self.write_report(&uid, finding).await);
             self.metrics.log_is_rewritten(self.log.rewritten().is_some());
+            self.count_state(&self.compared(finding));
         }
         if let Some(write) = managed.and_then(|managed| managed.annotations.as_ref()) {
             again = again.min(self.write_annotations(&uid, write).await);
         }
         if let Some(finding) = finding {
-            let known = NodeFinding { status: self.completed(&finding.status), ..finding.clone() };
+            let known = NodeFinding { status: self.completed(finding), ..finding.clone() };
             again = again.min(self.write_conditions(&uid, conditions(&known)).await);
             // The Node is another one: an Event or a Lease of the old one would be wrong.
             if self.uid.is_none() {
                 return again;
             }
-            again = again.min(self.write_taint(&finding.status).await);
-            again = again.min(self.write_event(&uid, &finding.status).await);
+            let found = self.compared(finding);
+            again = again.min(self.write_taint(&found).await);
+            again = again.min(self.write_event(&uid, &found).await);
         }
         // After the Event of a drift, which is the more important one.
         again = again.min(self.send_queued().await);

@@ -2,8 +2,9 @@
 
 use super::tests::{EVENTS, NODE, REPORT, finding, good, publisher};
 use super::*;
+use crate::api::{ConfigState, DriftState, ReportedConfig};
 use crate::played_server::{PlayedAnswer, PlayedRequest};
-use crate::reports::NodeEvent;
+use crate::reports::{ComparedConfig, NodeEvent};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -213,6 +214,35 @@ async fn what_an_update_changed_has_no_event_of_an_earlier_reporter() {
         let notes = notes(&asked);
         assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");
         assert!(notes.iter().zip(expected).all(|(note, begin)| note.starts_with(begin)), "{notes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_config_that_cannot_be_compared_for_a_while_has_no_second_event() {
+    use ConfigState::{Differs, Same, Unknown};
+    let (mut publisher, log) = publisher(good);
+    for (state, paths, expected) in [
+        (Some(Differs), &[][..], &["NodeConfigDiffers"][..]),
+        (Some(Unknown), &[], &[]),
+        (Some(Differs), &[], &[]),
+        (None, &["/etc/a"], &["ConfigDriftDetected"]),
+        (Some(Unknown), &["/etc/a"], &[]),
+        (Some(Differs), &["/etc/a"], &[]),
+        (Some(Same), &["/etc/a"], &[]),
+        (Some(Differs), &["/etc/a"], &["NodeConfigDiffers"]),
+    ] {
+        let reported = |state| ReportedConfig {
+            expected: Some("rendered-1".to_owned()),
+            state,
+            ..ReportedConfig::default()
+        };
+        let config = ComparedConfig { config: state.map(reported), is_final: true };
+        publisher.set_compared(None, config);
+        settle(&mut publisher, &finding(paths)).await;
+        let asked = log.take();
+        let events = asked.iter().filter(|asked| asked.method == "POST");
+        let reasons: Vec<_> = events.filter_map(|asked| asked.body["reason"].as_str()).collect();
+        assert_eq!(reasons, expected, "{state:?} {paths:?}");
     }
 }
 

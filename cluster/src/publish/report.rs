@@ -3,23 +3,24 @@
 use super::{PublishError, Publisher, limited, objects, ours};
 use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedOsImage, ReportedRewriting};
 use crate::metrics::WrittenObject;
-use crate::reports::rewriting_event;
+use crate::reports::{NodeFinding, rewriting_event};
 use jiff::Timestamp;
 use kube::api::Patch;
 use tokio::time::Instant;
 
 impl Publisher {
-    pub(super) async fn write_report(&mut self, uid: &str, found: &DriftReportStatus) -> Instant {
+    pub(super) async fn write_report(&mut self, uid: &str, finding: &NodeFinding) -> Instant {
         // The time and the log's newest entry change all the time. They go with other changes.
-        let compared = DriftReportStatus { observed_at: None, log: None, ..found.clone() };
-        if self.log.is_contradicted_by(found.log.as_ref()) {
+        let status = DriftReportStatus { observed_at: None, log: None, ..finding.status.clone() };
+        let steady = NodeFinding { status, ..finding.clone() };
+        if self.log.is_contradicted_by(finding.status.log.as_ref()) {
             self.report.forget();
         }
-        let wanted = self.completed(&compared);
+        let wanted = self.completed(&steady);
         if let Some(later) = self.report.later(&wanted) {
             return later;
         }
-        let result = self.apply_report(uid, found).await;
+        let result = self.apply_report(uid, finding).await;
         self.metrics.wrote(WrittenObject::Report, PublishError::write_result(&result));
         if result.as_ref().is_err_and(PublishError::is_missing) {
             self.is_owned = false;
@@ -27,12 +28,13 @@ impl Publisher {
         if result.is_ok() {
             self.written.plan.clone_from(&self.plan);
         }
-        self.report.done(self.completed(&compared), result)
+        self.report.done(self.completed(&steady), result)
     }
 
     /// The report with what the sensor does not know. Until the sensor has answered, it has the drifts that an earlier reporter knew: without
     /// them the next reporter could not know which Events were created.
-    pub(super) fn completed(&self, found: &DriftReportStatus) -> DriftReportStatus {
+    pub(super) fn completed(&self, finding: &NodeFinding) -> DriftReportStatus {
+        let found = self.compared(finding);
         let known = self.last_report.as_ref().filter(|_| !self.has_answered);
         let known = known.map(|last| DriftReportStatus {
             state: found.state,
@@ -47,11 +49,11 @@ impl Publisher {
             plan: self.plan.clone(),
             policies: policies.clone(),
             log_rewritten: self.log.rewritten().cloned(),
-            ..known.unwrap_or_else(|| found.clone())
+            ..known.unwrap_or(found)
         }
     }
 
-    async fn apply_report(&mut self, uid: &str, found: &DriftReportStatus) -> Result<(), PublishError> {
+    async fn apply_report(&mut self, uid: &str, finding: &NodeFinding) -> Result<(), PublishError> {
         if !self.is_owned {
             let report = Patch::Apply(objects::report(&self.place, uid));
             let answer = limited("DriftReport", self.reports.patch(&self.place.node, &ours(), &report)).await;
@@ -61,7 +63,7 @@ impl Publisher {
             }
             self.is_owned = true;
         }
-        let log = self.log.fields(found.log.as_ref()).await;
+        let log = self.log.fields(finding.status.log.as_ref()).await;
         // The Event is first: after a failure in between it is repeated under the same name, and not lost.
         if let Some(rewriting) = log.rewritten.as_ref().filter(|_| log.is_found_now) {
             self.announce_rewriting(uid, rewriting).await?;
@@ -69,7 +71,7 @@ impl Publisher {
         let status = DriftReportStatus {
             log: log.entry.clone(),
             log_rewritten: log.rewritten.clone(),
-            ..self.completed(found)
+            ..self.completed(finding)
         };
         let status = Patch::Apply(objects::report_status(&self.place, &status));
         limited("DriftReport's status", self.reports.patch_status(&self.place.node, &ours(), &status))

@@ -1,7 +1,7 @@
 mod policies;
 
 use super::*;
-use crate::api::{Drift, DriftReportStatus, ReportedPlan};
+use crate::api::{Drift, DriftReportStatus, DriftState, ReportedPlan};
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::reports::{NodeEvent, SensorState};
 use serde_json::{Value, json};

@@ -7,6 +7,15 @@
 use super::finding::SensorState;
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
 
+/// What the comparison of the node's config with the cluster has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ComparedConfig {
+    /// The part of the report. `None`: nothing is known, or the Node names no config.
+    pub config: Option<ReportedConfig>,
+    /// Whether all that the comparison needs was read since the start. Until then what an earlier reporter found is as good.
+    pub is_final: bool,
+}
+
 /// Writes what is known of the node's config into a report. Nothing is known of it while the sensor gives no status.
 pub fn add_config(status: &mut DriftReportStatus, sensor: &SensorState, config: &ReportedConfig) {
     if !matches!(sensor, SensorState::Answers { .. }) {
