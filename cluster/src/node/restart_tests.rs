@@ -1,6 +1,6 @@
 //! A new reporter goes on where the one before ended.
 
-use super::tests::Writing;
+use super::tests::{Writing, api_server_with, finding, node_in};
 use super::*;
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig, ReportedOsImage};
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
@@ -126,4 +126,46 @@ async fn a_config_that_differed_does_so_until_it_is_compared_again() {
         assert_eq!(written(&log), ["False InSync"]);
         writing.end().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finding_that_is_faster_than_the_node_shows_no_update_as_drift() {
+    for is_managed in [false, true] {
+        let (sensor, progress) = watch::channel(None);
+        let (client, log) = api_server_with("openshift-machine-config-operator");
+        let writing = Writing::start_with(client, is_managed.then_some(progress), None);
+        writing.findings.send_replace(Some(finding("/etc/a")));
+        sleep(Duration::from_millis(100)).await;
+        writing.node.send_replace(Some(node_in("Working")));
+        if is_managed {
+            sleep(Duration::from_millis(500)).await;
+            let progress = ApplyProgress { is_managed_by_operator: true, ..ApplyProgress::idle() };
+            sensor.send_replace(Some(progress));
+        }
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(written(&log), ["Unknown Updating"], "{is_managed}");
+        sensor.send_replace(None);
+        writing.findings.send_replace(Some(finding("/etc/b")));
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(written(&log), ["Unknown Updating"], "the sensor gives no progress for a while");
+        writing.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_node_the_first_finding_is_written_after_seconds_and_the_lease_at_once() {
+    let (client, log) = api_server_with("default");
+    let writing = Writing::start_with(client, None, None);
+    writing.findings.send_replace(Some(finding("/etc/a")));
+    sleep(Duration::from_secs(4)).await;
+    let lines = log.lines();
+    assert!(lines.iter().any(|line| line.contains("/leases/")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("/driftreports/")), "{lines:?}");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(written(&log), ["True Drifted", "ConfigDriftDetected"]);
+    writing.node.send_replace(None);
+    writing.findings.send_replace(Some(finding("/etc/b")));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(written(&log), ["True Drifted", "ConfigDriftDetected"], "only the first one waits");
+    writing.end().await;
 }

@@ -168,13 +168,13 @@ pub(super) fn finding(path: &str) -> NodeFinding {
 }
 
 /// The Node with this state of an update.
-fn node_in(state: &str) -> NodeMetadata {
+pub(super) fn node_in(state: &str) -> NodeMetadata {
     let annotation = ("machineconfiguration.openshift.io/state".to_owned(), state.to_owned());
     NodeMetadata { annotations: [annotation].into(), ..NodeMetadata::default() }
 }
 
 /// An API server that knows the Node and a pod of this namespace, and accepts every write.
-fn api_server_with(namespace: &'static str) -> (Client, PlayedLog) {
+pub(super) fn api_server_with(namespace: &'static str) -> (Client, PlayedLog) {
     played(move |asked: &PlayedRequest| match asked.line().as_str() {
         "GET /api/v1/pods" => {
             PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "PodList", "metadata": {},
@@ -213,8 +213,16 @@ impl Writing {
         Self::start_in(client, None)
     }
 
-    /// With the progress of the mode `manage`.
+    /// With the progress of the mode `manage`. The Node is known.
     fn start_in(client: Client, progress: Option<watch::Receiver<Option<ApplyProgress>>>) -> Self {
+        Self::start_with(client, progress, Some(NodeMetadata::default()))
+    }
+
+    pub(super) fn start_with(
+        client: Client,
+        progress: Option<watch::Receiver<Option<ApplyProgress>>>,
+        node: Option<NodeMetadata>,
+    ) -> Self {
         let place = ReporterPlace {
             node: "n1".to_owned(),
             namespace: "holdfast-system".to_owned(),
@@ -232,7 +240,7 @@ impl Writing {
         let (policies, standing) = watch::channel(None);
         let (set_image, os_image) = watch::channel(None);
         let (set_config, config) = watch::channel(ComparedConfig::default());
-        let (set_node, node) = watch::channel(None);
+        let (set_node, node) = watch::channel(node);
         let cluster = ClusterChannels { policies: standing, os_image, config, node, progress };
         let pods = Pods::new(reads, "n1");
         let task = tokio::spawn(writer::write(publisher, pods, newest, update, cluster, stopped));

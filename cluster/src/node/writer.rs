@@ -15,6 +15,8 @@ const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(2);
 /// Without a finding for this time the next one begins anew.
 const QUIET: Duration = Duration::from_secs(5);
+/// Longest wait of a first finding for the Node, which shows whether an update is under way.
+const FIRST_NODE: Duration = Duration::from_secs(5);
 
 /// What the writer takes from the tasks that read other objects of the cluster. The other sides may never say anything.
 #[derive(Debug)]
@@ -28,11 +30,11 @@ pub(super) struct ClusterChannels {
 }
 
 impl ClusterChannels {
-    /// Whether another program updates the node, also in the mode `manage`, where the Machine Config Operator's daemon still runs.
-    fn is_led_by_others(&self) -> bool {
-        self.progress.as_ref().is_none_or(|progress| {
-            progress.borrow().as_ref().is_some_and(|progress| progress.is_managed_by_operator)
-        })
+    /// Whether another program updates the node, also in the mode `manage`, where the Machine Config Operator's daemon still runs. `None`: the
+    /// sensor gives no progress.
+    fn is_led_by_others(&mut self) -> Option<bool> {
+        let Some(progress) = &mut self.progress else { return Some(true) };
+        progress.borrow_and_update().as_ref().map(|progress| progress.is_managed_by_operator)
     }
 }
 
@@ -60,18 +62,25 @@ pub(super) async fn write(
 ) {
     let mut spacing = SHORTEST;
     let mut last_change = Instant::now();
+    // The sensor's socket is faster than the API server, and an update that is under way would be drift.
+    let mut held_until = Some(last_change + FIRST_NODE);
+    let mut is_led_by_others = None;
     loop {
         let begin = Instant::now();
-        let mut finding = findings.borrow_and_update().clone();
-        let mut again = None;
         let node = cluster.node.borrow_and_update().clone();
+        // A sensor that restarts gives its status before its progress.
+        is_led_by_others = cluster.is_led_by_others().or(is_led_by_others);
+        held_until =
+            held_until.filter(|until| begin < *until && (node.is_none() || is_led_by_others.is_none()));
+        let mut finding = findings.borrow_and_update().clone().filter(|_| held_until.is_none());
+        let mut again = held_until;
         if let Some(uid) = node.as_ref().and_then(|node| node.uid.as_ref()) {
             publisher.see_node(uid);
         }
         if let Some(finding) = &mut finding {
             let names = pods.names(&unnamed_pods(&finding.status)).await;
             name_pods(&mut finding.status, names);
-            if cluster.is_led_by_others() && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
+            if is_led_by_others == Some(true) && node.as_ref().is_some_and(NodeMetadata::is_being_updated) {
                 mark_update(&mut finding.status);
             }
             again = pods.again_at();
@@ -107,7 +116,8 @@ pub(super) async fn write(
             changed = cluster.config.changed() => if changed.is_err() {
                 return;
             },
-            () = changed(&mut cluster.node) => {}
+            () = changed(Some(&mut cluster.node)) => {}
+            () = changed(cluster.progress.as_mut()) => {}
         }
         // A round that was due without a change, such as one that renews the Lease, does not end the quiet time.
         if last_change.elapsed() >= QUIET {
@@ -122,9 +132,12 @@ pub(super) async fn write(
     }
 }
 
-/// Waits for another Node, for ever after the end of the watch.
-async fn changed(node: &mut NodeChannel) {
-    if node.changed().await.is_err() {
-        std::future::pending::<()>().await;
+/// Waits for another value, for ever without a channel and after the end of the task that fills it.
+async fn changed<T>(channel: Option<&mut watch::Receiver<T>>) {
+    if let Some(channel) = channel
+        && channel.changed().await.is_ok()
+    {
+        return;
     }
+    std::future::pending::<()>().await;
 }
