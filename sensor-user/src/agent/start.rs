@@ -344,7 +344,8 @@ impl AgentRun {
         let things = (0..).map(ThingId).take(desired.expectations.len());
         verifier.protect(things.filter_map(|thing| Some((thing, rules.rule_of(thing)?))))?;
         let (proc, root) = (Path::new("/proc"), &options.inputs.root);
-        let attributor = Attributor::new(Arc::clone(observer), root, proc, std::process::id())?;
+        let (users, own_tgid) = (Arc::clone(observer), std::process::id());
+        let attributor = Attributor::new(users, root, proc, own_tgid, Arc::clone(clock))?;
         let workers = carried.workers.take();
         let workers = workers.unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock)));
         let budgets = std::mem::take(&mut carried.budgets);

@@ -3,23 +3,45 @@
 //! In: the number that a kernel program read (the group's inode number in the hierarchy), and the process's own
 //! `/proc/PID/cgroup` while it exists. Out: the path below the hierarchy's root, which names unit, container and pod. A removed
 //! group is known if it existed at the start or was created since; the kernel programs store the latter. It never writes.
+//!
+//! A user can make as many groups as they like below their own, and processes in them. So the hierarchy is searched at most once in a
+//! pause, for a limited time, and groups of users never displace those of root.
+
+#[cfg(test)]
+mod tests;
 
 use super::{cache::Cache, live::Live, table::ProcessTable};
-use crate::{bounded, kernel::groups};
-use sensor_model::host::{hierarchy::Hierarchy, mountinfo};
+use crate::{bounded, clock::Clock, kernel::groups};
+use sensor_model::{
+    cgroup::Placement,
+    host::{hierarchy::Hierarchy, mountinfo},
+};
 use std::{
     collections::VecDeque,
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-/// Most cached groups. A full node has some hundreds.
-const CACHED: usize = 4096;
+/// Most cached groups that only root makes. A full node has some hundreds.
+const CACHED_OF_ROOT: usize = 4096;
 
-/// Most groups that one search visits.
-const SEARCHED: usize = 20_000;
+/// Most cached groups that a user may have made.
+const CACHED_OF_USERS: usize = 1024;
+
+/// Most groups of either kind that one walk visits.
+const VISITED: usize = 8192;
+
+/// Bytes of the longest path that is kept; twice as long as the kernel programs store.
+const LONGEST_PATH: usize = 512;
+
+/// Shortest time between two searches.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Longest time of a search. Meanwhile the loop of the daemon does nothing else.
+const SEARCH_TIME: Duration = Duration::from_millis(200);
 
 /// Looks up paths and caches them.
 #[derive(Debug)]
@@ -27,54 +49,71 @@ pub(super) struct Cgroups {
     hierarchy: Hierarchy,
     /// The hierarchy's mount point.
     mount: Option<PathBuf>,
-    /// `None` for numbers that no search found, so that each costs one search at most.
-    paths: Cache<u64, Option<Arc<str>>>,
+    clock: Arc<dyn Clock>,
+    /// Groups that only root makes.
+    of_root: Cache<u64, Arc<str>>,
+    /// Groups that a user may have made.
+    of_users: Cache<u64, Arc<str>>,
+    /// Numbers that no group has any more.
+    gone: Cache<u64, ()>,
+    /// Boot-time nanoseconds before which no search begins.
+    next_search_ns: u64,
+}
+
+/// The answer about a group's number.
+#[derive(Debug)]
+pub(super) struct GroupPath {
+    /// The path of the group, if it is known.
+    pub(super) path: Option<Arc<str>>,
+    /// Boot-time nanoseconds from which a search may find the path; `None` if the answer stays valid.
+    pub(super) retry_ns: Option<u64>,
+}
+
+impl From<Option<Arc<str>>> for GroupPath {
+    fn from(path: Option<Arc<str>>) -> Self {
+        Self { path, retry_ns: None }
+    }
 }
 
 impl Cgroups {
     /// Finds the hierarchy's mount point in the mount table below `proc`, relative to `root`.
-    pub(super) fn new(root: &Path, proc: &Path) -> Self {
+    pub(super) fn new(root: &Path, proc: &Path, clock: Arc<dyn Clock>) -> Self {
         let hierarchy = groups::of(proc);
-        Self::at(hierarchy, mount(hierarchy, root, proc))
+        Self::at(hierarchy, mount(hierarchy, root, proc), clock)
     }
 
     /// Caches the existing groups.
-    fn at(hierarchy: Hierarchy, mount: Option<PathBuf>) -> Self {
-        let mut paths = Cache::new(CACHED);
-        if let Some(mount) = &mount {
-            walk(mount, CACHED, |id, path| {
-                paths.insert(id, Some(path));
-                false
-            });
-        }
-        Self { hierarchy, mount, paths }
+    fn at(hierarchy: Hierarchy, mount: Option<PathBuf>, clock: Arc<dyn Clock>) -> Self {
+        let (of_root, of_users) = (Cache::new(CACHED_OF_ROOT), Cache::new(CACHED_OF_USERS));
+        let gone = Cache::new(CACHED_OF_USERS);
+        let mut cgroups = Self { hierarchy, mount, clock, of_root, of_users, gone, next_search_ns: 0 };
+        cgroups.walk(None, u64::MAX);
+        cgroups
     }
 
     /// The path of a group, by its number or by a process in it.
-    pub(super) fn path(
-        &mut self,
-        id: u64,
-        live: Option<&Live>,
-        table: &dyn ProcessTable,
-    ) -> Option<Arc<str>> {
+    pub(super) fn path(&mut self, id: u64, live: Option<&Live>, table: &dyn ProcessTable) -> GroupPath {
         if id == 0 {
-            return self.own(live).map(Arc::from);
+            return self.own(live).map(Arc::from).into();
         }
-        if let Some(path) = self.paths.get(id) {
-            return path;
+        if let Some(path) = self.cached(id) {
+            return Some(path).into();
         }
-        if let Some(path) = table.group(id) {
+        if self.gone.get(id).is_some() {
+            return None.into();
+        }
+        let known = table.group(id).or_else(|| self.own(live).filter(|path| self.number(path) == Some(id)));
+        if let Some(path) = known {
             let path: Arc<str> = Arc::from(path);
-            self.paths.insert(id, Some(Arc::clone(&path)));
-            return Some(path);
+            self.keep(id, &path);
+            return Some(path).into();
         }
-        let own = self.own(live).filter(|path| self.number(path) == Some(id));
-        let path = match own {
-            Some(path) => Some(Arc::from(path)),
-            None => self.search(id),
-        };
-        self.paths.insert(id, path.clone());
-        path
+        self.search(id)
+    }
+
+    /// Whether a search may find now what an earlier one did not.
+    pub(super) fn is_due(&self, retry_ns: Option<u64>) -> bool {
+        retry_ns.is_some_and(|retry_ns| self.clock.boot_ns() >= retry_ns)
     }
 
     /// Whether the process of this `/proc/PID/cgroup` may still be in the group of that path.
@@ -92,37 +131,117 @@ impl Cgroups {
         Some(fs::symlink_metadata(point).ok()?.ino())
     }
 
-    fn search(&self, wanted: u64) -> Option<Arc<str>> {
-        let mut found = None;
-        walk(self.mount.as_ref()?, SEARCHED, |id, path| {
-            let right = id == wanted;
-            if right {
+    fn cached(&mut self, id: u64) -> Option<Arc<str>> {
+        self.of_root.get(id).or_else(|| self.of_users.get(id))
+    }
+
+    fn keep(&mut self, id: u64, path: &Arc<str>) {
+        if path.len() > LONGEST_PATH {
+            return;
+        }
+        if is_of_user(path) {
+            self.of_users.insert(id, Arc::clone(path));
+        } else {
+            self.of_root.insert(id, Arc::clone(path));
+        }
+    }
+
+    /// Searches the hierarchy for a number, unless the last search was a moment ago.
+    fn search(&mut self, wanted: u64) -> GroupPath {
+        if self.mount.is_none() {
+            return None.into();
+        }
+        let now = self.clock.boot_ns();
+        if now < self.next_search_ns {
+            return GroupPath { path: None, retry_ns: Some(self.next_search_ns) };
+        }
+        let (found, is_whole) = self.walk(Some(wanted), after(now, SEARCH_TIME));
+        self.next_search_ns = after(self.clock.boot_ns(), PAUSE);
+        if found.is_none() && is_whole {
+            // The kernel uses no number again.
+            self.gone.insert(wanted, ());
+        }
+        GroupPath { retry_ns: (found.is_none() && !is_whole).then_some(self.next_search_ns), path: found }
+    }
+
+    /// Walks the hierarchy until a moment, and caches the first groups of either kind. Gives the path of the wanted one, and whether the
+    /// walk visited all groups.
+    fn walk(&mut self, wanted: Option<u64>, until_ns: u64) -> (Option<Arc<str>>, bool) {
+        let Some(mount) = self.mount.clone() else { return (None, true) };
+        let clock = Arc::clone(&self.clock);
+        let (mut found, mut left) = (None, [CACHED_OF_ROOT, CACHED_OF_USERS]);
+        let is_late = || clock.boot_ns() >= until_ns;
+        let is_whole = walk(&mount, is_late, |id, path, is_of_user| {
+            let left = &mut left[usize::from(is_of_user)];
+            if *left > 0 && self.cached(id).is_none() {
+                self.keep(id, &path);
+            }
+            *left = left.saturating_sub(1);
+            if wanted == Some(id) {
                 found = Some(path);
             }
-            right
         });
-        found
+        if let (Some(id), Some(path)) = (wanted, &found) {
+            self.keep(id, path);
+        }
+        (found, is_whole)
     }
 }
 
-/// Walks a hierarchy, groups near the root first, at most `limit`, until `each` gives true.
-fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool) {
-    let mut pending = VecDeque::from([(mount.to_owned(), String::new())]);
-    let mut seen = 0;
-    while let Some((directory, path)) = pending.pop_front() {
-        let Ok(metadata) = fs::symlink_metadata(&directory) else { continue };
-        let shown: Arc<str> = Arc::from(if path.is_empty() { "/" } else { path.as_str() });
-        seen += 1;
-        if each(metadata.ino(), shown) || seen > limit {
-            return;
+fn after(now_ns: u64, time: Duration) -> u64 {
+    now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Whether a group is below a unit, a container or a pod and belongs to it. A user may make any number of such groups.
+fn is_of_user(path: &str) -> bool {
+    let Some((parent, _)) = path.rsplit_once('/') else { return false };
+    let parent = Placement::of_path(parent);
+    parent.is_specific() && Placement::of_path(path) == parent
+}
+
+/// Walks a hierarchy until it `is_late`, groups near the root first and those of users last. Calls `visit` with each group's number and
+/// path, and whether a user may have made it. `false`: there are more groups than it visited.
+fn walk(mount: &Path, is_late: impl Fn() -> bool, mut visit: impl FnMut(u64, Arc<str>, bool)) -> bool {
+    let (mut of_root, mut of_users) = (VecDeque::from([PathBuf::new()]), VecDeque::new());
+    let mut left = [VISITED; 2];
+    let mut is_whole = true;
+    loop {
+        let next = of_root.pop_front().map(|directory| (directory, false));
+        let next = next.or_else(|| of_users.pop_front().map(|directory| (directory, true)));
+        let Some((directory, is_below_user)) = next else { return is_whole };
+        if is_late() {
+            return false;
         }
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                pending.push_back((entry.path(), format!("{path}/{name}")));
+        let point = mount.join(&directory);
+        let Ok(metadata) = fs::symlink_metadata(&point) else { continue };
+        visit(metadata.ino(), Arc::from(shown(&directory)), is_below_user);
+        for entry in fs::read_dir(&point).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let below = directory.join(entry.file_name());
+            let is_of_user = is_below_user || is_of_user(&shown(&below));
+            let left = &mut left[usize::from(is_of_user)];
+            if *left == 0 {
+                // One directory may have any number of groups, so even their names are not all read.
+                is_whole = false;
+                break;
+            }
+            *left -= 1;
+            if below.as_os_str().len() >= LONGEST_PATH {
+                is_whole = false;
+            } else if is_of_user {
+                of_users.push_back(below);
+            } else {
+                of_root.push_back(below);
             }
         }
     }
+}
+
+/// The path of a group below the hierarchy's root, as `/proc/PID/cgroup` shows it.
+fn shown(directory: &Path) -> String {
+    format!("/{}", directory.display())
 }
 
 /// The mount point of a hierarchy, by the mount table below `proc`. One below `root` comes before others.
@@ -138,80 +257,4 @@ pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<Pa
         .filter(|point| point.starts_with(root) || root == Path::new("/"))
         .min_by_key(|point| point.as_os_str().len())
         .or_else(|| points().next())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::table::NoTable;
-    use super::*;
-
-    /// A table with one group that was created while the sensor ran.
-    struct Made(u64, &'static str);
-
-    impl ProcessTable for Made {
-        fn process(&self, _: u32) -> Option<sensor_common::map::Process> {
-            None
-        }
-        fn execution(&self, _: u64) -> Option<sensor_common::map::Execution> {
-            None
-        }
-        fn group(&self, id: u64) -> Option<String> {
-            (id == self.0).then(|| self.1.to_owned())
-        }
-    }
-
-    #[test]
-    fn a_group_of_the_start_is_known_after_its_removal() {
-        // The walk needs only inode numbers, which any directory tree has.
-        let tree = tempfile::tempdir().unwrap();
-        let group = tree.path().join("system.slice/sshd.service");
-        fs::create_dir_all(&group).unwrap();
-        let id = fs::metadata(&group).unwrap().ino();
-        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
-        fs::remove_dir(&group).unwrap();
-        assert_eq!(cgroups.path(id, None, &NoTable).as_deref(), Some("/system.slice/sshd.service"));
-        let root = fs::metadata(tree.path()).unwrap().ino();
-        assert_eq!(cgroups.path(root, None, &NoTable).as_deref(), Some("/"));
-    }
-
-    #[test]
-    fn a_group_created_later_is_found_by_its_number() {
-        let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
-        let group = tree.path().join("later.service");
-        fs::create_dir(&group).unwrap();
-        let id = fs::metadata(&group).unwrap().ino();
-        assert_eq!(cgroups.path(id, None, &NoTable).as_deref(), Some("/later.service"));
-    }
-
-    #[test]
-    fn a_short_lived_group_is_known_from_the_kernel_programs_map() {
-        let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
-        let made = Made(u64::MAX - 1, "/system.slice/run-1.service");
-        assert_eq!(cgroups.path(u64::MAX - 1, None, &made).as_deref(), Some("/system.slice/run-1.service"));
-        assert_eq!(
-            cgroups.path(u64::MAX - 1, None, &NoTable).as_deref(),
-            Some("/system.slice/run-1.service")
-        );
-    }
-
-    #[test]
-    fn a_number_without_a_group_is_searched_for_once() {
-        let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
-        assert_eq!(cgroups.path(u64::MAX, None, &NoTable), None);
-        assert_eq!(cgroups.paths.get(u64::MAX), Some(None));
-    }
-
-    #[test]
-    fn only_cgroup2_mounts_count_and_a_mount_point_that_is_not_utf_8_hides_none() {
-        let proc = tempfile::tempdir().unwrap();
-        fs::create_dir(proc.path().join("self")).unwrap();
-        let table = b"30 23 0:26 / /tmp/\xff rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
-        fs::write(proc.path().join("self/mountinfo"), table).unwrap();
-        fs::write(proc.path().join("self/cgroup"), "0::/x.service\n").unwrap();
-        let cgroups = Cgroups::new(Path::new("/"), proc.path());
-        assert_eq!(cgroups.mount.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
-    }
 }

@@ -12,8 +12,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::clock::Clock;
 use cache::Cache;
-use cgroup::Cgroups;
+use cgroup::{Cgroups, GroupPath};
 use live::{Live, Procfs, split_arguments};
 use sensor_common::{
     map::{Execution, Process, UNKNOWN_EXECUTION},
@@ -80,6 +81,8 @@ struct Asked<'a> {
 struct Described {
     actor: Arc<Actor>,
     parent: Option<Parent>,
+    /// Boot-time nanoseconds from which another search may find the actor's control group; `None` if nothing is missing.
+    retry_ns: Option<u64>,
 }
 
 /// The parent of a process.
@@ -99,13 +102,14 @@ type UntabledKey = (u32, Option<u64>, Option<u64>);
 pub struct Attributor {
     users: Arc<dyn Users>,
     procfs: Procfs,
-    cgroups: Cgroups,
+    /// Boxed, because the agent that has it is held in futures.
+    cgroups: Box<Cgroups>,
     own_tgid: u32,
     /// The daemon's start in ticks; `None` if procfs does not show the daemon. An earlier process may have had its number.
     own_start: Option<u64>,
     /// Holdfast's other processes, by number and start. No two processes of a boot have the same pair.
     own_processes: Vec<(u32, u64)>,
-    /// Descriptions by thread group, start, execution and control group. They stay valid.
+    /// Descriptions by thread group, start, execution and control group. They stay valid, except those that lack the control group.
     described: Cache<(u32, u64, u64, Option<u64>), Described>,
     /// Descriptions of processes that are not in the table, each with the process's `stat`. A description is valid while procfs shows
     /// the same `stat`, which changes at each exec.
@@ -114,15 +118,16 @@ pub struct Attributor {
 
 impl Attributor {
     /// An attributor for the processes of the procfs at `proc`, which must be the host's. User names come from `users`, and
-    /// `own_tgid` is the daemon's own number there.
+    /// `own_tgid` is the daemon's own number there. The `clock` limits how often it searches for control groups.
     pub fn new(
         users: Arc<impl Users + 'static>,
         root: &Path,
         proc: &Path,
         own_tgid: u32,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, ProcfsError> {
         let procfs = Procfs::open(proc).map_err(|source| ProcfsError { path: proc.to_owned(), source })?;
-        let cgroups = Cgroups::new(root, proc);
+        let cgroups = Box::new(Cgroups::new(root, proc, clock));
         let own_start = procfs.process(own_tgid).map(|live| live.stat.start);
         Ok(Self {
             users,
@@ -239,6 +244,7 @@ impl Attributor {
         let key = start_ns.zip(exec_id).map(|(start_ns, id)| (asked.tgid, start_ns, id, asked.cgroup));
         if let Some(key) = key
             && let Some(described) = self.described.get(key)
+            && !self.cgroups.is_due(described.retry_ns)
         {
             return described;
         }
@@ -253,6 +259,7 @@ impl Attributor {
             live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.shows_executions());
         if let (None, Some(stat)) = (key, stat)
             && let Some((_, described)) = self.untabled.get(untabled).filter(|(known, _)| known == stat)
+            && !self.cgroups.is_due(described.retry_ns)
         {
             return described;
         }
@@ -305,7 +312,7 @@ impl Attributor {
             let name = asked.comm.and_then(|comm| text(comm)).or(live.map(|live| live.stat.comm.clone()));
             actor.argv.extend(name.map(|name| format!("[{name}]")));
         }
-        self.place(&mut actor, asked.cgroup, execution, live, table);
+        let retry_ns = self.place(&mut actor, asked.cgroup, execution, live, table);
         let parent = match entry {
             Some(entry) => Some(Parent {
                 tgid: entry.parent_tgid,
@@ -318,7 +325,7 @@ impl Attributor {
                 exec_id: None,
             }),
         };
-        Described { actor: Arc::new(actor), parent }
+        Described { actor: Arc::new(actor), parent, retry_ns }
     }
 
     /// The start of a live process's parent; exact if the parent is in the table.
@@ -330,7 +337,8 @@ impl Attributor {
             .or(Some(self.procfs.start_ns(&parent)))
     }
 
-    /// Sets unit, slice, container and pod, by the control group.
+    /// Sets unit, slice, container and pod, by the control group. Gives the moment from which another search may find a group that it did
+    /// not find.
     fn place(
         &mut self,
         actor: &mut Actor,
@@ -338,12 +346,14 @@ impl Attributor {
         execution: Option<&Execution>,
         live: Option<&Live>,
         table: &dyn ProcessTable,
-    ) {
+    ) -> Option<u64> {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
-        let path = self.cgroups.path(id, live, table);
+        let GroupPath { path, retry_ns } = self.cgroups.path(id, live, table);
         let mut placement = path.as_deref().map(Placement::of_path).unwrap_or_default();
-        // Another hierarchy may name the unit: systemd creates a unit's group only in hierarchies that need it.
+        // Another hierarchy may name the unit: systemd creates a unit's group only in hierarchies that need it. If a search is to come, the
+        // process is in another group now.
         if !placement.is_specific()
+            && retry_ns.is_none()
             && let Some(text) = live.and_then(Live::cgroup)
             && self.cgroups.may_be_in(&text, path.as_deref())
         {
@@ -356,6 +366,7 @@ impl Attributor {
         actor.slice = placement.slice;
         actor.container_id = placement.container_id;
         actor.pod_uid = placement.pod_uid;
+        retry_ns
     }
 }
 

@@ -1,6 +1,7 @@
 //! Actors from a table of ended processes, and from procfs.
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::observation::Observer;
 use sensor_common::{
     limits::{ARGV_BYTES, FILENAME_BYTES, NAME_BYTES},
@@ -10,10 +11,10 @@ use std::{collections::HashMap, fs};
 use tempfile::TempDir;
 
 /// Larger than any process number of Linux, so no process has it.
-const DEAD: u32 = 1 << 30;
+pub(super) const DEAD: u32 = 1 << 30;
 
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     processes: HashMap<u32, Process>,
     executions: HashMap<u64, Execution>,
     groups: HashMap<u64, String>,
@@ -32,6 +33,14 @@ impl ProcessTable for Table {
 }
 
 impl Table {
+    /// One process that has ended.
+    pub(super) fn one() -> Self {
+        let mut table = Self::default();
+        table.fork(0, DEAD, 10);
+        table.exec(DEAD, 11, &["sh"]);
+        table
+    }
+
     fn fork(&mut self, parent: u32, child: u32, start_ns: u64) {
         let (parent_start_ns, exec_id) =
             self.processes.get(&parent).map_or((0, 0), |process| (process.start_ns, process.exec_id));
@@ -78,7 +87,7 @@ impl Table {
     }
 }
 
-fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
+pub(super) fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
     let mut comm = [0; 16];
     comm[..4].copy_from_slice(b"comm");
     ChangeRecord {
@@ -119,7 +128,9 @@ fn host() -> Host {
     fs::create_dir(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/passwd"), "root:x:0:0::/:\nalice:x:1000:1000::/:\n").unwrap();
     let observer = Arc::new(Observer::new(root.path()).unwrap());
-    let attributor = Attributor::new(observer, root.path(), Path::new("/proc"), std::process::id()).unwrap();
+    let attributor =
+        Attributor::new(observer, root.path(), Path::new("/proc"), std::process::id(), Arc::new(SystemClock))
+            .unwrap();
     Host { _root: root, attributor }
 }
 
@@ -329,7 +340,8 @@ fn the_records_group_gives_unit_container_and_pod() {
     fs::write(table.join("mountinfo"), format!("31 30 0:27 / {} rw - cgroup2 cgroup2 rw\n", point.display()))
         .unwrap();
     let observer = Arc::new(Observer::new(root.path()).unwrap());
-    let mut attributor = Attributor::new(observer, root.path(), &root.path().join("proc"), 1).unwrap();
+    let mut attributor =
+        Attributor::new(observer, root.path(), &root.path().join("proc"), 1, Arc::new(SystemClock)).unwrap();
     let mut record = record(DEAD, 10, 20);
     record.cgroup = fs::metadata(&group).unwrap().ino();
     let actor = attributor.attribute(&record, &NoTable);
@@ -358,7 +370,7 @@ fn a_unit_without_a_group_of_version_1_comes_from_the_live_process_unless_that_h
     let unit = |live: &str, group| {
         fs::write(process.join("cgroup"), live).unwrap();
         let observer = Arc::new(Observer::new(root.path()).unwrap());
-        let mut attributor = Attributor::new(observer, root.path(), &proc, 1).unwrap();
+        let mut attributor = Attributor::new(observer, root.path(), &proc, 1, Arc::new(SystemClock)).unwrap();
         let start_ns = attributor.attribute_pid(DEAD, 1, &NoTable).unwrap().start_ns;
         let record = ChangeRecord { cgroup: group, ..record(DEAD, start_ns, start_ns + 1) };
         let actor = attributor.attribute(&record, &table);

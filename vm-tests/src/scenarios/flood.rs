@@ -2,19 +2,20 @@
 //!
 //! In: a file that a deny rule protects and whose mode lets everybody write, and a file that root edits. Out: refused
 //! opens, and mounts that are not visible to the host, with a command line of 100 KB. While the daemon is stopped they
-//! exceed the ring by far. While it runs, one process after the other makes them.
+//! exceed the ring by far. While it runs, one process after the other makes them. Then the user makes more control groups than the
+//! kernel programs keep, with a process in each.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
-use sensor_common::limits::RING_BYTES;
+use sensor_common::limits::{GROUP_ENTRIES, RING_BYTES};
 use sensor_common::record::ChangeRecord;
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ pub(crate) const FLOODER: &str = "flooder";
 const DIRECTORY: &str = "/etc/flood";
 const DENIED: &str = "/etc/flood/denied.conf";
 const EDITED: &str = "/etc/flood/edited.conf";
+const ATTEMPTED: &str = "/etc/flood/attempted.conf";
 const LOG: &str = "/var/log/holdfast/forensic.jsonl";
 const LIMIT: Duration = Duration::from_mins(1);
 /// More than the ring holds, both of opens and of mounts.
@@ -34,6 +36,11 @@ const ATTEMPTS: usize = 2 * RING_BYTES as usize / size_of::<ChangeRecord>();
 /// Number of processes, one after the other, and of attempts of each.
 const PROCESSES: usize = 100;
 const EACH: usize = 20;
+/// The control groups that belong to a user.
+const OF_USER: &str = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service";
+/// Number of groups that the user makes, and of those that get a process. The kernel programs no longer have their paths then.
+const GROUPS: u32 = GROUP_ENTRIES * 3 / 2;
+const GROUPS_WITH_PROCESS: u32 = GROUP_ENTRIES / 2;
 /// Size of an entry, and of the log's growth in all.
 const ENTRY: usize = 16 << 10;
 const LOG_ROOM: u64 = 512 << 10;
@@ -45,6 +52,9 @@ const CONFIG: &str = machine_config!(
         mode: 438
         contents: {source: "data:,content%0A"}
       - path: /etc/flood/edited.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
+      - path: /etc/flood/attempted.conf
         mode: 420
         contents: {source: "data:,content%0A"}
 "#
@@ -84,7 +94,7 @@ pub(crate) fn attempt(place: &Path) -> Result<()> {
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell(&format!(
-        "mkdir -p {DIRECTORY} && for f in {DENIED} {EDITED}; do echo content > $f; chmod 644 $f; done && chmod 666 {DENIED}"
+        "mkdir -p {DIRECTORY} && for f in {DENIED} {EDITED} {ATTEMPTED}; do echo content > $f; chmod 644 $f; done && chmod 666 {DENIED}"
     ))?;
     fs::write("/run/flood.yaml", CONFIG)?;
     fs::write("/run/flood-policy.yaml", POLICY)?;
@@ -106,6 +116,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         flooder(EACH)?;
     }
     context.check("while_the_daemon_reads", edit(&mut agent));
+    context.check("from_groups_that_nobody_knows", from_unknown_groups(&mut agent));
     let attempts = ATTEMPTS + PROCESSES * EACH;
     context.check("every_refusal_is_recorded_or_counted", counted(&agent, before.0, attempts));
     let memory = peak(&agent)?.saturating_sub(before.2);
@@ -156,6 +167,32 @@ fn without_a_reader(agent: &mut RunningDaemon) -> Result<String> {
     named(agent, skip, changed?)?;
     ensure!(self::lost()? <= lost, "records found no room");
     Ok(format!("{ATTEMPTS} refused opens and as many mounts"))
+}
+
+/// A user attempts a change from hundreds of control groups that only a search would find, and then root edits a file.
+fn from_unknown_groups(agent: &mut RunningDaemon) -> Result<String> {
+    let received = || page::sum("holdfast_events_total", |line| line.contains("\"set-attributes\""));
+    let before = received()?;
+    shell(&format!("mkdir -p {OF_USER}/first && chown -R 1000:1000 {OF_USER}"))?;
+    agent.signal(Signal::SIGSTOP)?;
+    // Only root moves a process into the groups of a user; its children are there, too.
+    fs::write(format!("{OF_USER}/first/cgroup.procs"), "0")?;
+    let attempts = format!(
+        "cd {OF_USER} && seq 1 {GROUPS} | xargs mkdir && for n in $(seq 1 {GROUPS_WITH_PROCESS}); do \
+         (echo 0 > $n/cgroup.procs && exec chmod 666 {ATTEMPTED} 2> /dev/null); done; exit 0"
+    );
+    let made = Command::new("/bin/sh").args(["-c", &attempts]).uid(1000).gid(1000).status();
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0")?;
+    let skip = agent.records()?.len();
+    let changed = change();
+    agent.signal(Signal::SIGCONT)?;
+    ensure!(made?.success(), "the user cannot make groups");
+    let began = Instant::now();
+    named(agent, skip, changed?)?;
+    let took = began.elapsed();
+    let received = received()? - before;
+    ensure!(received >= f64::from(GROUPS_WITH_PROCESS), "only {received} attempts were recorded");
+    Ok(format!("{received} attempts; root's edit was recorded after {took:?}"))
 }
 
 fn edit(agent: &mut RunningDaemon) -> Result<String> {

@@ -471,8 +471,9 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flood",
-        shows: "a user with endless refusals takes no room from others in the ring, the log and memory",
+        shows: "a user with endless refusals or control groups takes no room from others in the ring, the log and memory, and no time",
         by_default: Some(only(&["6.12"], "what it costs is decided in user space")),
+        limit: 400,
         run: flood::bare,
         ..Scenario::USUAL
     },
