@@ -294,7 +294,9 @@ impl Attributor {
         let mut actor = Actor {
             pid: asked.tgid,
             start_ns: start_ns.or(live.map(|live| self.procfs.start_ns(live))).unwrap_or_default(),
-            exe: same.and_then(Live::exe).or(execution.and_then(|execution| text(&execution.filename))),
+            exe: same
+                .and_then(|live| running(live, execution))
+                .or(execution.and_then(|execution| text(&execution.filename))),
             exe_file: execution.map(executed).or_else(|| same.and_then(Live::exe_file)),
             argv,
             argv_cut,
@@ -398,6 +400,24 @@ impl Program {
             execution => Self { execution, is_current: true },
         }
     }
+}
+
+/// The path of a process's program, if it is the executed file. In the middle of an exec procfs shows the next program already, and the
+/// table still the one before it.
+fn running(live: &Live, execution: Option<&Execution>) -> Option<String> {
+    // The path comes first: if the file is the executed one after that, no other program was there before.
+    let path = live.exe()?;
+    let Some(execution) = execution else { return Some(path) };
+    live.exe_file().filter(|file| is_executed(file, execution)).map(|_| path)
+}
+
+/// Whether a file of procfs may be the executed one. The kernel program and procfs agree on the number of a device only for block devices:
+/// btrfs and overlayfs show other numbers than `super_block.s_dev`.
+fn is_executed(file: &FileIdentity, execution: &Execution) -> bool {
+    // `MKDEV()`.
+    let (major, minor) = (execution.file.dev >> 20, execution.file.dev & 0xf_ffff);
+    let is_comparable = major != 0 && rustix::fs::major(file.device) != 0;
+    file.inode == execution.file.ino && (!is_comparable || file.device == rustix::fs::makedev(major, minor))
 }
 
 /// The identity of the executed file.

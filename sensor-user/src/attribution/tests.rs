@@ -419,6 +419,31 @@ fn the_executed_file_comes_from_the_execution_or_the_live_process() {
 }
 
 #[test]
+fn in_the_middle_of_an_exec_the_program_is_the_one_before_it() {
+    let own = host().attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap();
+    let mut table = Table::default();
+    table.fork(0, own.pid, own.start_ns);
+    table.exec(own.pid, own.start_ns + 1, &["before"]);
+    let mut exe_with = |ino| {
+        table.executions.get_mut(&1).unwrap().file = InodeKey { ino, dev: 0, volume: 0 };
+        host().attributor.attribute(&record(own.pid, own.start_ns, u64::MAX), &table).exe
+    };
+    // The table still has the execution before, and procfs shows the next program.
+    assert_eq!(exe_with(7).as_deref(), Some("/usr/bin/before"));
+    assert_eq!(exe_with(own.exe_file.as_ref().unwrap().inode), own.exe);
+    let mut execution = Table::one().executions[&1];
+    execution.file = InodeKey { ino: 7, dev: 8 << 20 | 1, volume: 0 };
+    let on = |major, minor| FileIdentity {
+        device: rustix::fs::makedev(major, minor),
+        inode: 7,
+        volume: 0,
+        generation: None,
+    };
+    assert!(is_executed(&on(8, 1), &execution) && !is_executed(&on(8, 2), &execution));
+    assert!(is_executed(&on(0, 44), &execution), "procfs shows a number of btrfs or overlayfs");
+}
+
+#[test]
 fn an_ancestor_has_its_program_of_the_fork_however_many_it_executed_since() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
