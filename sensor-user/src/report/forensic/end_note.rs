@@ -237,11 +237,13 @@ pub(super) struct EndNoteWriter {
     due_ns: u64,
     /// There is a note about the log, so entries may name it.
     pub(super) is_kept: bool,
+    /// The log that this daemon opened was compared with the note.
+    pub(super) is_compared: bool,
 }
 
 impl EndNoteWriter {
     pub(super) fn new(state: &Path) -> Self {
-        Self { state: state.to_owned(), noted: 0, due_ns: 0, is_kept: false }
+        Self { state: state.to_owned(), noted: 0, due_ns: 0, is_kept: false, is_compared: false }
     }
 
     /// How long after now a note is due; `None` while the last note names the last entry.

@@ -401,6 +401,7 @@ impl ForensicLog {
         });
         self.in_doubt = None;
         self.open = Some((directory, segment));
+        self.compare_end_once();
         for reason in [interference.or(differs), broken].into_iter().flatten() {
             let mut record = self.record(RecordKind::Tamper);
             record.detail = detail(json!({ "file": CURRENT, "reason": reason }));

@@ -167,7 +167,7 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
     }
     files.sort();
     let current = directory.join(CURRENT);
-    if current.exists() {
+    if current.try_exists().map_err(error)? {
         files.push(current);
     }
     Ok(files)

@@ -99,6 +99,69 @@ fn an_unreadable_note_counts_as_a_cut_and_the_note_of_another_log_does_not_count
     assert_eq!(EndNote::read(place.directory.path(), &other.path().join("log")).unwrap(), None);
 }
 
+/// A daemon that begins while the disk refuses.
+fn refused(place: &TestLog) -> (ForensicLog, Option<Shortfall>) {
+    REFUSE.set(Some(Errno::EROFS));
+    let mut log = place.open();
+    assert!(log.degraded().is_some());
+    let shortfall = log.note_end(place.directory.path());
+    (log, shortfall)
+}
+
+/// The disk accepts writes again. Gives what the records of the log's faults say is missing.
+fn accepted(place: &TestLog, mut log: ForensicLog) -> Vec<u64> {
+    REFUSE.set(None);
+    place.clock.forward(MAXIMUM_BACKOFF);
+    let record = drift(&log, "/etc/later");
+    assert_eq!(log.append(&[record]), Durability::Written);
+    let mut records = place.entries().into_iter().map(|entry| entry.record).collect::<Vec<_>>();
+    records.retain(|record| record.kind == RecordKind::Tamper);
+    records.iter().filter_map(|record| record.detail["missing"].as_u64()).collect()
+}
+
+#[test]
+fn a_start_while_the_disk_refuses_finds_a_cut_and_reports_no_whole_log_as_cut() {
+    let place = TestLog::new();
+    run(&place, 5, true);
+    let (log, shortfall) = refused(&place);
+    assert_eq!(shortfall, None);
+    assert!(place.metric("holdfast_forensic_missing_entries 0"));
+    assert!(accepted(&place, log).is_empty());
+    assert_eq!(run(&place, 0, true), None);
+
+    let place = TestLog::new();
+    run(&place, 5, true);
+    cut(&place, 3);
+    let (log, shortfall) = refused(&place);
+    assert_eq!(shortfall.unwrap().missing, 2);
+    assert_eq!(accepted(&place, log), [2], "it is reported once");
+}
+
+#[test]
+fn a_log_that_could_not_be_compared_at_the_start_is_compared_before_the_first_write() {
+    // It is cut after the start.
+    let place = TestLog::new();
+    run(&place, 5, true);
+    let (log, shortfall) = refused(&place);
+    assert_eq!(shortfall, None);
+    cut(&place, 3);
+    assert_eq!(accepted(&place, log), [2]);
+    assert!(place.metric("holdfast_forensic_missing_entries 2"));
+
+    // It is cut before, and cannot be read.
+    let place = TestLog::new();
+    run(&place, 5, true);
+    cut(&place, 4);
+    let aside = place.directory.path().join("aside");
+    fs::rename(place.current(), &aside).unwrap();
+    fs::create_dir(place.current()).unwrap();
+    let (log, shortfall) = refused(&place);
+    assert_eq!(shortfall, None, "what cannot be read may be whole");
+    fs::remove_dir(place.current()).unwrap();
+    fs::rename(&aside, place.current()).unwrap();
+    assert_eq!(accepted(&place, log), [1]);
+}
+
 /// A daemon that records its start, and stops.
 fn begin(place: &TestLog) -> Option<Shortfall> {
     let mut log = place.open();
