@@ -23,11 +23,12 @@ use thiserror::Error;
 /// Names in the state directory that are deleted with all that is below them.
 const DIRECTORIES: [&str; 6] = ["apply", "images", "last-config", "last-config.new", "order", "scan"];
 /// Files in the state directory, beside the note of the log's end.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "agent.lock",
     "canary",
     "cluster-policies.json",
     ".cluster-policies.json.new",
+    "cluster-policies.json.new",
     "cluster-policies.detached.json",
 ];
 /// The directory of the quarantine in the state directory.

@@ -1,4 +1,9 @@
 use super::*;
+use crate::apply::orders::NodePolicies;
+use crate::desired::{DaemonInputs, NamedSources, cluster_policies};
+use crate::report::socket::PolicyOrders as _;
+use sensor_model::drift_policy::ActionLimits;
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
@@ -94,6 +99,35 @@ fn what_holdfast_did_not_make_stays_and_is_named() {
     assert_eq!(done.kept, kept);
     assert!(kept.iter().all(|path| path.exists()));
     assert_eq!((names(&host.state).len(), names(&host.log).len()), (1, 2));
+}
+
+#[test]
+fn what_a_failed_replacement_of_the_clusters_policies_leaves_is_deleted() {
+    let host = Host::new();
+    for file in FILES {
+        fs::remove_file(host.state.join(file)).unwrap();
+    }
+    let sources = NamedSources {
+        root: host.state.clone(),
+        state: Some(host.state.clone()),
+        configs: Vec::new(),
+        policies: Vec::new(),
+        allow_unknown: false,
+    };
+    let inputs = sources.daemon_inputs(DaemonInputs::default(), crate::apply::waits_or_none);
+    // A rename replaces no directory by a file.
+    fs::create_dir(cluster_policies(&host.state)).unwrap();
+    let before = names(&host.state).len();
+    let policy = json!({
+        "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": "one" },
+        "spec": { "rules": [{ "path": "/etc/a", "action": "observe" }] },
+    });
+    let policies = json!({ "policies": [policy] }).to_string();
+    NodePolicies::new(&inputs, ActionLimits::MANAGE).take(policies.as_bytes()).unwrap_err();
+    assert_eq!(names(&host.state).len(), before + 1, "a temporary file is left");
+    fs::remove_dir(cluster_policies(&host.state)).unwrap();
+    assert_eq!(host.purge(true, true).unwrap().kept, Vec::<PathBuf>::new());
+    assert!(!host.state.exists());
 }
 
 #[test]
