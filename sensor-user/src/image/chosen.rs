@@ -9,7 +9,7 @@ use super::{
     index::ImageIndex,
 };
 use crate::observation::Observer;
-use sensor_model::image::{ImageEntry, ImageSource};
+use sensor_model::image::ImageSource;
 
 /// The indexes that apply to a host.
 #[derive(Debug)]
@@ -46,22 +46,6 @@ pub(super) fn applying(images: &Images, observer: &Observer) -> Result<Chosen, I
         chosen.add(images, name, observer)?;
     }
     Ok(chosen)
-}
-
-/// The strongest index that has a path, with its entry; `None` if no index has it.
-///
-/// # Errors
-/// An index cannot be read.
-pub(super) fn strongest<'a>(
-    indexes: &'a [ImageIndex],
-    path: &[u8],
-) -> Result<Option<(&'a ImageIndex, ImageEntry)>, ImageError> {
-    for index in indexes {
-        if let Some(entry) = index.find(path)? {
-            return Ok(Some((index, entry)));
-        }
-    }
-    Ok(None)
 }
 
 /// The indexes of the merged extensions, of the booted image and of the booted ostree commit, if they exist.

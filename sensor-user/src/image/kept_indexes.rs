@@ -4,13 +4,8 @@
 //! verified then. So the indexes stay open until the directory of indexes changes, or what they have to be of.
 
 use super::{
-    EXTENSIONS,
-    chosen::{applying, strongest},
-    deployment::booted_commit,
-    error::ImageError,
-    images::Images,
-    index::ImageIndex,
-    merged_extensions,
+    EXTENSIONS, chosen::applying, deployment::booted_commit, error::ImageError, images::Images,
+    index::ImageIndex, merged_extensions,
 };
 use crate::{
     observation::Observer,
@@ -89,7 +84,7 @@ impl KeptIndexes {
         };
         let looked_up = indexes.and_then(|indexes| {
             let Some(indexes) = indexes else { return Ok((None, Opened::NotWhole)) };
-            let has = strongest(&indexes, path.as_os_str().as_bytes())?.is_some();
+            let has = any_has(&indexes, path)?;
             Ok((Some(has), Opened::Whole(indexes)))
         });
         let (has, indexes) = match looked_up {
@@ -99,6 +94,16 @@ impl KeptIndexes {
         self.0 = Some(Kept { of, indexes });
         has
     }
+}
+
+/// Whether an index has a path.
+fn any_has(indexes: &[ImageIndex], path: &Path) -> Result<bool, ImageError> {
+    for index in indexes {
+        if index.find(path.as_os_str().as_bytes())?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl HostState {

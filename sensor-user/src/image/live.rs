@@ -1,12 +1,12 @@
 //! What the images of a host expect at the paths that a drift policy names.
 //!
 //! In: the policy's rules with `image`, and the indexes that apply to the host, the strongest first. Out: an expectation for each such path
-//! of the first index that has it. Only a state that can be compared in full is expected: a file with its SHA-256, mode and owner, a
+//! of the first index that knows enough of it. Only a state that can be compared in full is expected: a file with its SHA-256, mode and owner, a
 //! directory, a symbolic link. The hierarchies of the OS with such paths are expected, too, with the
 //! indexed extensions over them. If the booted image has no index, what it has is unknown, and the paths of the rules are too.
 
 use super::{
-    chosen::{applying, booted, choose_indexes, strongest},
+    chosen::{applying, booted, choose_indexes},
     error::ImageError,
     hierarchies,
     images::Images,
@@ -149,7 +149,7 @@ pub(crate) fn expected_at(
     path: &Path,
 ) -> Result<Option<Expectation>, ImageError> {
     let indexes = choose_indexes(&Images::of(state), None, observer)?;
-    let found = strongest(&indexes, path.as_os_str().as_bytes())?;
+    let found = deciding(&indexes, path)?;
     Ok(found.and_then(|(index, entry)| live_of(path, &entry, index.meta())))
 }
 
@@ -170,8 +170,8 @@ pub(crate) fn expected_in_etc(observer: &Observer, state: &Path) -> Result<Vec<E
     for index in &chosen.indexes {
         index.each(|bytes, entry| {
             let path = Path::new(OsStr::from_bytes(bytes));
-            let is_compared = path.starts_with("/etc") && known.insert(bytes.into());
-            if is_compared && can_be_watched(path, &entry, index.meta()) {
+            let is_decided = path.starts_with("/etc") && decides(path, &entry, index.meta());
+            if is_decided && known.insert(bytes.into()) && can_be_watched(path, &entry, index.meta()) {
                 found.extend(live_of(path, &entry, index.meta()));
             }
             Ok::<(), ImageError>(())
@@ -197,10 +197,10 @@ fn unindexed(policy: &DriftPolicy) -> impl Iterator<Item = Expectation> {
 #[derive(Default)]
 struct Found<'a> {
     expectations: Vec<Expectation>,
-    /// The paths of earlier indexes.
+    /// The paths about which an earlier index decides.
     known: BTreeSet<Box<[u8]>>,
-    /// Paths of which too little is known.
-    left_out: usize,
+    /// Paths of which no index so far knows enough.
+    left_out: BTreeSet<Box<[u8]>>,
     /// The paths that differed when they were scanned last.
     scanned: BTreeSet<String>,
     /// The paths of the rules that watch something.
@@ -220,7 +220,13 @@ impl Found<'_> {
             if rule.scan && !is_found() {
                 return Ok(());
             }
-            if !self.known.insert(bytes.into()) || is_changed_by_host(path, &entry, meta) {
+            if self.known.contains(bytes) {
+                return Ok(());
+            }
+            if is_changed_by_host(path, &entry, meta) {
+                if decides(path, &entry, meta) {
+                    self.decided(bytes);
+                }
                 return Ok(());
             }
             let strength = meta.strength(&entry);
@@ -228,6 +234,7 @@ impl Found<'_> {
             let source = sources.entry((layer, strength)).or_insert_with(|| source(meta, layer, strength));
             match live(path, &entry, meta, source) {
                 Some(expectation) => {
+                    self.decided(bytes);
                     // The kernel programs refuse changes of watched paths only, and a finding of the scan differs.
                     let may_be_covered = rule.action != DriftAction::Deny && !rule.scan;
                     let trees = self.trees.as_mut().filter(|_| may_be_covered);
@@ -238,20 +245,26 @@ impl Found<'_> {
                         self.rules.insert(rule.path.clone());
                     }
                 }
-                None => self.left_out += 1,
+                None => drop(self.left_out.insert(bytes.into())),
             }
             Ok::<(), ImageError>(())
         })
     }
 
+    /// Notes that an index decides about a path.
+    fn decided(&mut self, path: &[u8]) {
+        self.left_out.remove(path);
+        self.known.insert(path.into());
+    }
+
     /// Warns of what an operator may take for watched.
     fn warn(&self, policy: &DriftPolicy) {
-        if self.left_out > 0 {
+        if !self.left_out.is_empty() {
             tracing::warn!(
-                paths = self.left_out,
+                paths = self.left_out.len(),
                 watched = self.expectations.len(),
-                "The daemon does not watch some paths of rules with `image: true`, because the index does not have their SHA-256, mode and owner; \
-                 `holdfast image verify` compares what it has."
+                "The daemon does not watch some paths of rules with `image: true`, because no index has their SHA-256, mode and owner; \
+                 `holdfast image verify` compares what an index has."
             );
         }
         for rule in policy.image_rules().filter(|rule| !self.rules.contains(*rule)) {
@@ -270,6 +283,31 @@ fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool
         ImageSource::Layers | ImageSource::Ostree => is_of_each_host(path),
         ImageSource::Extensions | ImageSource::Baseline => false,
     }
+}
+
+/// Whether an index that has this entry decides about the path, so that weaker indexes do not. An entry that says too little to be watched does
+/// not: a package of dpkg would otherwise keep the baseline's digest and mode from being compared. Nor does the configuration file of a package,
+/// because a baseline says what it was made to be on this host.
+pub(crate) fn decides(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool {
+    let is_left_to_host = meta.source != ImageSource::Packages && is_changed_by_host(path, entry, meta);
+    is_left_to_host || can_be_watched(path, entry, meta)
+}
+
+/// The strongest index that decides about a path, with its entry; `None` if no index does.
+///
+/// # Errors
+/// An index cannot be read.
+pub(super) fn deciding<'a>(
+    indexes: &'a [ImageIndex],
+    path: &Path,
+) -> Result<Option<(&'a ImageIndex, ImageEntry)>, ImageError> {
+    for index in indexes {
+        let entry = index.find(path.as_os_str().as_bytes())?;
+        if let Some(entry) = entry.filter(|entry| decides(path, entry, index.meta())) {
+            return Ok(Some((index, entry)));
+        }
+    }
+    Ok(None)
 }
 
 /// The layer or package to blame, in words, the image, and what a verdict rests on.

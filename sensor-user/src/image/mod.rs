@@ -55,7 +55,7 @@ pub use images::{BASELINE, EXTENSIONS, Images, OSTREE, PACKAGES};
 pub use index::ImageIndex;
 pub(crate) use kept_indexes::KeptIndexes;
 pub use layout::Layout;
-pub(crate) use live::{add_names_below, expected, expected_at, expected_in_etc, version};
+pub(crate) use live::{add_names_below, decides, expected, expected_at, expected_in_etc, version};
 pub use merged_extensions::ExtensionFault;
 pub use ostree::{BOOTED, delete_old_commits, index_ostree, renew_ostree};
 pub use packages::index_packages;

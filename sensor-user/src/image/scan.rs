@@ -4,11 +4,11 @@
 //! these from then on, so each has a drift that ends when the path is as in the image again. A scan that is ended goes on where it was.
 
 use super::{
-    chosen::{applying, strongest},
+    chosen::applying,
     error::ImageError,
     images::Images,
     index::ImageIndex,
-    live::{can_be_watched, live_of},
+    live::{can_be_watched, deciding, live_of},
     scan_files::ScanFiles,
     scan_spending::Spending,
 };
@@ -183,7 +183,7 @@ impl Walk<'_> {
         path: &Path,
         entry: &ImageEntry,
     ) -> Result<(), ScanError> {
-        if strongest(stronger, path.as_os_str().as_bytes())?.is_some() {
+        if deciding(stronger, path)?.is_some() {
             return Ok(());
         }
         let Some(expectation) = self.expectation(index, path, entry) else { return Ok(()) };
@@ -301,7 +301,7 @@ impl Walk<'_> {
                 self.round.note(path, true);
                 continue;
             }
-            let Some((index, entry)) = strongest(indexes, path.as_bytes())? else { continue };
+            let Some((index, entry)) = deciding(indexes, place)? else { continue };
             let Some(expectation) = self.expectation(index, place, &entry) else { continue };
             if self.compare(&expectation, &entry).0 != Compared::Equal {
                 self.round.note(path, true);

@@ -37,7 +37,7 @@ pub struct ExplainReport {
     pub path: String,
     /// Whether a MachineConfig declares something at the path.
     pub managed: bool,
-    /// The worst verdict of the things; without a thing, that of the OS image.
+    /// The worst verdict of the things; without a thing, the worst of the OS image and of the other sources that nothing overrules.
     pub verdict: VerdictKind,
     /// Each declared thing: a unit and its file share a path.
     pub things: Vec<ExplainedThing>,
@@ -174,18 +174,18 @@ pub async fn explain(
         is_of_config && thing.thing.is_object() && *thing.thing.path() == *path
     };
     let declared_by = things.iter().find(declares).map(|thing| thing.source.name().to_owned());
-    let mut images =
-        explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?.into_iter();
-    let image = images.next();
+    let images = explain_by_images(indexes, &host.observer, &host.root, path, declared_by.as_deref())?;
+    let verdict = worst(&things, &images);
+    let mut images = images.into_iter();
     let last = log.last_change(path);
     let is_of_arguments = *path == *Thing::KernelArguments.path();
     let report = ExplainReport {
         schema: SCHEMA,
         path: path.to_string_lossy().into_owned(),
         managed: !things.is_empty(),
-        verdict: worst(&things, image.as_ref()),
+        verdict,
         things,
-        image,
+        image: images.next(),
         below: images.collect(),
         pristine: explain_by_pristine(&host.observer, path),
         over: Vec::new(),
@@ -208,16 +208,17 @@ pub fn explain_undeclared(
     log: &LogPlace,
     indexes: &[ImageIndex],
 ) -> Result<Explanation, ImageError> {
-    let mut images = explain_by_images(indexes, observer, root, path, None)?.into_iter();
-    let image = images.next();
+    let images = explain_by_images(indexes, observer, root, path, None)?;
+    let verdict = worst(&[], &images);
+    let mut images = images.into_iter();
     let last = log.last_change(path);
     let report = ExplainReport {
         schema: SCHEMA,
         path: path.to_string_lossy().into_owned(),
         managed: false,
-        verdict: worst(&[], image.as_ref()),
+        verdict,
         things: Vec::new(),
-        image,
+        image: images.next(),
         below: images.collect(),
         pristine: explain_by_pristine(observer, path),
         over: Vec::new(),
@@ -235,12 +236,13 @@ pub fn explain_undeclared(
     Ok(Explanation { report, doubt: last.doubt })
 }
 
-/// The verdict of a path. What the image has matters only if no config declares the path.
-fn worst(things: &[ExplainedThing], image: Option<&ExplainedImage>) -> VerdictKind {
-    let of_image = image.filter(|image| image.overruled_by.is_none()).and_then(|image| image.entry.as_ref());
+/// The verdict of a path. What images have matters only if no config declares the path.
+fn worst(things: &[ExplainedThing], images: &[ExplainedImage]) -> VerdictKind {
+    let applying = images.iter().filter(|image| image.overruled_by.is_none());
+    let of_images = applying.filter_map(|image| image.entry.as_ref()).map(|entry| entry.verdict);
     let declared = things.iter().map(|thing| thing.verdict).max().unwrap_or(VerdictKind::Compliant);
-    match of_image {
-        Some(entry) if declared == VerdictKind::Compliant => entry.verdict,
+    match of_images.max() {
+        Some(of_images) if declared == VerdictKind::Compliant => of_images,
         _ => declared,
     }
 }

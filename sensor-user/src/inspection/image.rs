@@ -4,7 +4,7 @@
 //! there, what it put there, and how the host differs.
 
 use crate::{
-    image::{Found, ImageError, ImageIndex, Verifier},
+    image::{Found, ImageError, ImageIndex, Verifier, decides},
     observation::{Observer, snapshot},
 };
 use sensor_model::{
@@ -32,8 +32,8 @@ pub struct ExplainedImage {
     pub names: Vec<String>,
     /// What it has at the path; null if it has nothing there.
     pub entry: Option<ExplainedEntry>,
-    /// The config that declares the path, or else the source of higher precedence that has it, so that the image's state does not apply; null
-    /// if there is neither.
+    /// The config that declares the path, or else the source of higher precedence that knows enough of it to be watched, so that the image's state
+    /// does not apply; null if there is neither.
     pub overruled_by: Option<String>,
 }
 
@@ -219,7 +219,7 @@ impl ImageState {
 }
 
 /// Explains a path by each index that has it, the strongest first; if none has it, by the first. Empty without an index. `declared_by` names
-/// the config that declares the path. Without a config the first index overrules the others.
+/// the config that declares the path. Without a config the first index that knows enough of the path to be watched overrules those after it.
 ///
 /// # Errors
 /// An index cannot be read.
@@ -239,11 +239,15 @@ pub(super) fn explain_by_images(
         overruled_by,
     };
     let mut all: Vec<ExplainedImage> = Vec::new();
+    let mut overruled_by = declared_by.map(str::to_owned);
     for index in indexes {
         if let Some(found) = Verifier::new(index, observer, root).path(path)? {
-            let overruled_by =
-                declared_by.map(str::to_owned).or_else(|| all.first().map(ExplainedImage::name));
-            all.push(explained(index, Some(found), overruled_by));
+            let is_deciding = decides(&found.path, &found.entry, index.meta());
+            let this = explained(index, Some(found), overruled_by.clone());
+            if is_deciding && overruled_by.is_none() {
+                overruled_by = Some(this.name());
+            }
+            all.push(this);
         }
     }
     if let ([], [first, ..]) = (&all[..], indexes) {

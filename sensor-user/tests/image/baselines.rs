@@ -1,6 +1,11 @@
 //! Baselines of paths that nothing else describes.
 
-use crate::world::World;
+use crate::{
+    packages::installed,
+    scanned::{findings, scan},
+    watched::{check, policy},
+    world::{CONFIG, World},
+};
 use std::{
     fs,
     os::unix::fs::{FileExt as _, PermissionsExt as _, symlink},
@@ -77,7 +82,7 @@ fn what_changed_since_a_baseline_differs_and_what_is_new_is_unexpected() {
 
 #[test]
 fn a_path_of_a_package_is_explained_by_the_package_and_another_one_by_the_baseline() {
-    let world = crate::packages::installed();
+    let world = installed();
     world.write_host("opt/tool", "x", 0o755);
     let result = world.run(&["baseline", "/usr", "/opt", "ROOT"]);
     fs::write(world.at("baseline.json"), &result.out).unwrap();
@@ -90,6 +95,96 @@ fn a_path_of_a_package_is_explained_by_the_package_and_another_one_by_the_baseli
     assert_eq!(explain("/usr/bin/tool", &[]), "packages");
     assert_eq!(explain("/usr/bin/tool", &["--image", "baseline"]), "baseline");
     assert_eq!(explain("/opt/tool", &[]), "baseline");
+}
+
+/// A host of dpkg with an index of its packages, and with a baseline of their programs and of a configuration file.
+fn packages_and_baseline() -> World {
+    let world = installed();
+    world.write_host("etc/motd", "declared", 0o644);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    let result = world.run(&["baseline", "/usr", "/etc/first.conf", "ROOT"]);
+    fs::write(world.at("baseline.json"), &result.out).unwrap();
+    indexed(&world);
+    index_packages(&world);
+    world
+}
+
+fn index_packages(world: &World) {
+    let result = world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+}
+
+/// The paths that drifted from the baseline, with their differences.
+fn drifted_from_baseline(world: &World) -> Vec<(String, String)> {
+    let (code, drifted) = check(world);
+    assert_eq!(code, i32::from(!drifted.is_empty()));
+    let of_baseline = |(path, source, kinds): (String, String, String)| {
+        assert!(source.starts_with("baseline of 20"), "{path}: {source}");
+        (path, kinds)
+    };
+    drifted.into_iter().map(of_baseline).collect()
+}
+
+#[test]
+fn an_index_of_dpkg_which_has_no_sha256_and_no_mode_leaves_the_paths_of_a_baseline_watched() {
+    let world = packages_and_baseline();
+    policy(
+        &world,
+        "  - {path: /usr/bin/, image: true, action: degrade}\n  - {path: /etc/first.conf, image: true, action: degrade}\n",
+    );
+    assert_eq!(drifted_from_baseline(&world), []);
+    world.write_host("usr/bin/tool", "/usr/bin/tooL", 0o644);
+    world.write_host("etc/first.conf", "changed", 0o644);
+    let drifted = drifted_from_baseline(&world);
+    let found = ["/etc/first.conf", "/usr/bin/tool"].map(|path| (path.to_owned(), "content".to_owned()));
+    assert_eq!(drifted, found, "also a configuration file of a package");
+    let repaired = world.run(&["repair", "--yes", "/usr/bin/tool", "CONFIG", "HOST", "STATE"]);
+    assert!(repaired.code == 1 && repaired.out.contains("no contents"), "{repaired:?}");
+}
+
+#[test]
+fn an_index_of_dpkg_leaves_the_paths_of_a_baseline_to_the_scan() {
+    let world = packages_and_baseline();
+    policy(&world, "  - {path: /usr/, image: true, scan: true, action: observe}\n");
+    world.write_host("usr/bin/tool", "/usr/bin/tooL", 0o644);
+    assert_eq!(drifted_from_baseline(&world), [], "nothing watches it");
+    scan(&world, "24");
+    assert_eq!(findings(&world), "[\"/usr/bin/tool\"]");
+    let found = [("/usr/bin/tool".to_owned(), "content".to_owned())];
+    assert_eq!(drifted_from_baseline(&world), found);
+    scan(&world, "0");
+    assert_eq!(drifted_from_baseline(&world), found, "the next round finds it again");
+}
+
+#[test]
+fn a_file_of_an_upgraded_package_differs_from_an_older_baseline_and_explain_shows_that_its_package_has_it() {
+    let world = packages_and_baseline();
+    policy(&world, "  - {path: /usr/bin/, image: true, action: degrade}\n");
+    let sums = world.at("root/var/lib/dpkg/info/first.md5sums");
+    let old = fs::read_to_string(&sums).unwrap();
+    let of_tool = old.lines().find(|line| line.ends_with("usr/bin/tool")).unwrap();
+    // The MD5 of `new`, as `md5sum` prints it.
+    fs::write(&sums, old.replace(of_tool, "22af645d1859cb5ca6da0c484f1f37ea  usr/bin/tool")).unwrap();
+    fs::write(
+        world.at("root/var/lib/dpkg/status.new"),
+        fs::read(world.at("root/var/lib/dpkg/status")).unwrap(),
+    )
+    .unwrap();
+    fs::rename(world.at("root/var/lib/dpkg/status.new"), world.at("root/var/lib/dpkg/status")).unwrap();
+    world.write_host("usr/bin/tool", "new", 0o644);
+    index_packages(&world);
+    let differs = [("/usr/bin/tool".to_owned(), "content".to_owned())];
+    assert_eq!(drifted_from_baseline(&world), differs);
+    for sources in [&["CONFIG", "POLICY"][..], &[]] {
+        let arguments =
+            [&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG", "-o", "json"], sources].concat();
+        let result = world.run(&arguments);
+        let report = result.json("explain");
+        let verdict = |of: &serde_json::Value| of["entry"]["verdict"].as_str().unwrap().to_owned();
+        let found = (verdict(&report["image"]), verdict(&report["below"][0]));
+        assert_eq!((result.code, found), (1, ("compliant".to_owned(), "drifted".to_owned())), "{report:#}");
+        assert!(report["below"][0]["overruled_by"].is_null(), "the package says too little to be watched");
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn booted(rules: &str) -> World {
     world
 }
 
-fn scan(world: &World, every: &str) {
+pub(crate) fn scan(world: &World, every: &str) {
     let result = world.run(&[
         "scan",
         "CONFIG",
@@ -59,7 +59,7 @@ fn drifted(world: &World) -> Vec<String> {
         .collect()
 }
 
-fn findings(world: &World) -> String {
+pub(crate) fn findings(world: &World) -> String {
     fs::read_to_string(world.at("state/scan/findings.json")).unwrap_or_default().split_whitespace().collect()
 }
 

@@ -259,6 +259,34 @@ fn of_two_sources_the_image_takes_precedence_over_the_baseline() {
 }
 
 #[test]
+fn a_directory_that_no_layer_names_is_compared_with_a_weaker_source_that_knows_its_mode() {
+    let world = World::new();
+    let archive = Archive::new().entry(b'5', "./", 0o755, "", b"").directory("usr").entry(
+        b'0',
+        "usr/bin/tool",
+        0o755,
+        "",
+        b"tool",
+    );
+    let digest = LayoutMaker::one(&world.at("layout"), &[Layer::new(&archive.end(), Stored::Gzip, "ADD /")]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    world.boot(&digest);
+    world.write_host("usr/bin/tool", "tool", 0o755);
+    world.write_host("etc/motd", "declared", 0o644);
+    for directory in ["usr", "usr/bin"] {
+        fs::set_permissions(world.at("root").join(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    index_baseline(&world, "/usr/bin");
+    policy(&world, "  - {path: /usr/, image: true, action: observe}\n");
+    assert_eq!(check(&world), (0, Vec::new()));
+    fs::set_permissions(world.at("root/usr/bin"), fs::Permissions::from_mode(0o777)).unwrap();
+    let (code, drifted) = check(&world);
+    assert_eq!((code, drifted[0].0.as_str(), drifted[0].2.as_str()), (1, "/usr/bin", "mode"));
+    assert!(drifted[0].1.starts_with("baseline of 20"), "{drifted:?}");
+}
+
+#[test]
 fn a_unit_that_a_config_disables_follows_the_config_and_not_the_link_of_the_image() {
     let world = World::new();
     let archive = Archive::new()
