@@ -13,7 +13,7 @@ use crate::{
         stat::Stat,
     },
     os::hierarchy::{self, HIERARCHIES},
-    rpm::{header, sqlite},
+    rpm::{header, sqlite, sqlite_log::SqliteLog},
 };
 use std::{os::unix::ffi::OsStrExt as _, path::Path};
 
@@ -110,6 +110,17 @@ pub fn rpm(data: &[u8]) {
         check(blob);
     });
     assert!(total <= data.len(), "a byte of the file is in one row: {read:?}");
+    let log = SqliteLog::read(|offset, buffer| {
+        let bytes = usize::try_from(offset).ok().and_then(|offset| data.get(offset..)?.get(..buffer.len()));
+        bytes.is_some_and(|bytes| {
+            buffer.copy_from_slice(bytes);
+            true
+        })
+    });
+    if let Ok(log) = log {
+        let end = data.len() - log.page_size().min(data.len());
+        assert!((0..64).filter_map(|page| log.place(page)).all(|place| place <= end as u64));
+    }
 }
 
 /// The texts of dpkg's database: a path is absolute, and a file of a package is at one place.

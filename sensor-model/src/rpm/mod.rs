@@ -1,11 +1,12 @@
 //! The database of rpm: which paths packages own, and what they have there.
 //!
 //! In: pages of an SQLite file, and the header blobs in them. Out: the paths of each package, with the state of each. Reading the file is cheaper and safer than
-//! running `rpm`, and works in a pod. Both parsers are bounded: a damaged or hostile file gives an error.
+//! running `rpm`, and works in a pod. The parsers are bounded: a damaged or hostile file gives an error.
 
 mod files;
 pub mod header;
 pub mod sqlite;
+pub mod sqlite_log;
 #[cfg(test)]
 mod tests;
 

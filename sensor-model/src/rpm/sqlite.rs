@@ -1,7 +1,7 @@
 //! The rows of one table of an SQLite file.
 //!
 //! In: pages of the file (<https://www.sqlite.org/fileformat.html>). Out: the first blob of each row. It reads table trees and their
-//! overflow pages alone: no index, no SQL. Rows in a write-ahead log are not read. A page is read at most once, so no loop of pages ends
+//! overflow pages alone: no index, no SQL. The pages may be those of a [write-ahead log](super::sqlite_log). A page is read at most once, so no loop of pages ends
 //! in a loop here.
 
 use std::collections::HashSet;

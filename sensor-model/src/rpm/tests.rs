@@ -1,6 +1,7 @@
 //! A database that rpm 4.18 made, and damaged ones.
 
 use super::*;
+use sqlite_log::{LogError, SqliteLog};
 use std::io::Read as _;
 
 /// The file in memory.
@@ -20,10 +21,20 @@ impl sqlite::Pages for Bytes<'_> {
 }
 
 fn database() -> Vec<u8> {
+    unpacked(include_bytes!("testdata/rpmdb.sqlite.gz"))
+}
+
+fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let packed = include_bytes!("testdata/rpmdb.sqlite.gz");
-    flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
     bytes
+}
+
+fn log(bytes: &[u8]) -> Result<SqliteLog, LogError> {
+    SqliteLog::read(|offset, buffer| {
+        let found = bytes.get(usize::try_from(offset).unwrap()..).and_then(|rest| rest.get(..buffer.len()));
+        found.inspect(|found| buffer.copy_from_slice(found)).is_some()
+    })
 }
 
 const SMALL: &[u8] = include_bytes!("../../fuzz/seeds/rpm/database");
@@ -74,6 +85,72 @@ fn another_file_and_another_table_and_a_damaged_page_are_errors() {
         looped[page * 512..page * 512 + 4].copy_from_slice(&number);
     }
     assert!(blobs(&looped, TABLE).is_err());
+}
+
+/// The log is what rpm 4.18 left when it was killed before it merged the log. SQLite's format has a frame of 24 bytes and a page of 4096.
+#[test]
+fn a_log_has_the_pages_of_complete_transactions_up_to_the_first_damaged_frame() {
+    let bytes = unpacked(include_bytes!("testdata/interrupted.sqlite-wal.gz"));
+    let frame = |number: usize| 32 + number * (24 + 4096);
+    assert_eq!(bytes.len(), frame(19));
+    let whole = log(&bytes).unwrap();
+    assert_eq!((whole.page_size(), whole.place(1), whole.place(2)), (4096, None, Some(32 + 24)));
+    assert_eq!(whole.place(32), Some(frame(18) as u64 + 24), "the only frame that ends a transaction");
+    for length in [32, frame(1), frame(18), bytes.len() - 1] {
+        let cut = log(&bytes[..length]).unwrap();
+        assert!((1..64).all(|page| cut.place(page).is_none()), "{length} bytes");
+    }
+    for (at, what) in [(40, "a salt"), (frame(3) + 100, "a page"), (frame(18) + 4, "the end")] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        assert_eq!(log(&damaged).unwrap().place(2), None, "{what}");
+    }
+    // What an older use of the file left behind the end.
+    let longer = [&bytes[..], &bytes[32..]].concat();
+    assert_eq!(log(&longer), Ok(whole));
+    let mut other = bytes.clone();
+    other[12] ^= 1;
+    assert_eq!(log(&other), Err(LogError::OtherFile), "the sum of the header");
+    assert_eq!(log(&bytes[..31]), Err(LogError::OtherFile));
+    assert_eq!(log(b""), Err(LogError::OtherFile));
+}
+
+/// Two transactions on one page, with sums over numbers of both orders of bytes.
+#[test]
+fn the_newest_committed_state_of_a_page_counts_and_pages_behind_the_end_of_the_file_do_not() {
+    for is_big_endian in [false, true] {
+        let made = logged(is_big_endian, &[(1, 0), (9, 9), (1, 2), (2, 0)]);
+        let found = log(&made).unwrap();
+        let at = |frame: u64| Some(32 + frame * (24 + 512) + 24);
+        let places = [1, 2, 9].map(|page| found.place(page));
+        assert_eq!(places, [at(2), None, None], "page 2 is not committed, and the file has 2 pages");
+    }
+}
+
+/// A log with pages of 512 bytes: of each frame its page, and how many pages the file has if it ends a transaction.
+fn logged(is_big_endian: bool, frames: &[(u32, u32)]) -> Vec<u8> {
+    let sum = |mut sums: [u32; 2], bytes: &[u8]| {
+        for pair in bytes.chunks(8) {
+            let number = |bytes: &[u8]| {
+                let bytes = bytes.try_into().unwrap();
+                if is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+            };
+            sums[0] = sums[0].wrapping_add(number(&pair[..4])).wrapping_add(sums[1]);
+            sums[1] = sums[1].wrapping_add(number(&pair[4..])).wrapping_add(sums[0]);
+        }
+        sums
+    };
+    let numbers =
+        |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<_>>();
+    let mut bytes = numbers(&[0x377f_0682 | u32::from(is_big_endian), 3_007_000, 512, 0, 7, 8]);
+    let mut sums = sum([0, 0], &bytes);
+    bytes.extend(numbers(&sums));
+    for (number, (page, end)) in frames.iter().enumerate() {
+        let (head, content) = (numbers(&[*page, *end]), vec![u8::try_from(number).unwrap(); 512]);
+        sums = sum(sum(sums, &head), &content);
+        bytes.extend([head, numbers(&[7, 8]), numbers(&sums), content].concat());
+    }
+    bytes
 }
 
 #[test]

@@ -100,8 +100,7 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesV
     version.searched =
         searched.into_iter().filter(|directory| !is_open_to_others(observer, directory)).collect();
     if reads_packages {
-        let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
-        version.packages = databases.map(|path| identity(observer, path)).collect();
+        version.packages = databases(observer).map(|(_, identity)| identity).collect();
     }
     version
 }
@@ -120,12 +119,22 @@ pub(crate) fn place(observer: &Observer, path: &Path) -> PathBuf {
 
 /// The state of the databases as a text: another text means other packages. Empty on a host without packages.
 pub(crate) fn state(observer: &Observer) -> String {
-    let databases = std::iter::once(dpkg::path()).chain(rpm::paths());
-    let states = databases.filter_map(|path| {
-        let (inode, size, modified, changed) = identity(observer, path)?;
+    let states = databases(observer).filter_map(|(path, identity)| {
+        let (inode, size, modified, changed) = identity?;
         Some(format!("{} inode {inode}, {size} bytes, {modified}, {changed}", path.display()))
     });
     states.collect::<Vec<_>>().join("; ")
+}
+
+/// The files of the databases, each with its version; `None` for one that does not exist, and for an empty log of rpm, which any query makes.
+fn databases(observer: &Observer) -> impl Iterator<Item = (PathBuf, Option<sys::FileVersion>)> {
+    let files = std::iter::once(dpkg::path()).chain(rpm::paths());
+    let files = files.map(move |path| (path.to_owned(), identity(observer, path)));
+    let logs = rpm::logs().map(move |path| {
+        let version = identity(observer, &path).filter(|(_, size, ..)| *size > 0);
+        (path, version)
+    });
+    files.chain(logs)
 }
 
 fn identity(observer: &Observer, path: &Path) -> Option<sys::FileVersion> {

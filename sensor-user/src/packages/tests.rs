@@ -144,10 +144,22 @@ fn with_rpm(root: &Path, path: &str, bytes: &[u8]) {
 
 /// A database that rpm 4.18 made.
 fn rpmdb() -> Vec<u8> {
+    unpacked(include_bytes!("../../../sensor-model/src/rpm/testdata/rpmdb.sqlite.gz"))
+}
+
+/// What rpm 4.18 left when it was killed before it merged its log: the database with a package that has `/etc/cron.d/merged`, and the log with
+/// one more, which has `/etc/cron.d/logged`.
+fn interrupted() -> [Vec<u8>; 2] {
+    [
+        unpacked(include_bytes!("../../../sensor-model/src/rpm/testdata/interrupted.sqlite.gz")),
+        unpacked(include_bytes!("../../../sensor-model/src/rpm/testdata/interrupted.sqlite-wal.gz")),
+    ]
+}
+
+fn unpacked(packed: &[u8]) -> Vec<u8> {
     use std::io::Read as _;
-    let packed = include_bytes!("../../../sensor-model/src/rpm/testdata/rpmdb.sqlite.gz");
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
     bytes
 }
 
@@ -192,6 +204,40 @@ fn a_database_that_cannot_be_read_is_said_to_be_unread_and_the_others_count() {
 }
 
 #[test]
+fn packages_in_the_log_of_a_killed_rpm_declare_their_paths_and_make_an_index_old() {
+    let [database, log] = interrupted();
+    let rules = policy("    - {path: /etc/cron.d/, closed: true, action: observe}");
+    let (root, observer) = host(&[], &[]);
+    let mut states = BTreeSet::from([state(&observer)]);
+    let mut check = |log: Option<&[u8]>, names: Option<&[&str]>, is_other: bool| {
+        let path = "var/lib/rpm/rpmdb.sqlite-wal";
+        match log {
+            Some(log) => with_rpm(root.path(), path, log),
+            None => with_rpm(root.path(), "var/lib/rpm/rpmdb.sqlite", &database),
+        }
+        let found = directories(&observer, &rules);
+        assert_eq!(found.packages_unread, names.is_none());
+        let wanted = names.into_iter().flatten().map(|name| packaged(&format!("/etc/cron.d/{name}"), false));
+        let listed = contents(&observer).map(|contents| contents.entries.len());
+        if names.is_some() {
+            assert_eq!(found.packaged, wanted.collect::<Vec<_>>());
+        }
+        assert_eq!(listed.ok(), names.map(<[_]>::len));
+        let version = version(&observer, &rules).packages;
+        assert_eq!(version.iter().flatten().count(), if is_other && log.is_some() { 2 } else { 1 });
+        assert_eq!(states.insert(state(&observer)), is_other);
+    };
+    check(None, Some(&["merged"]), true);
+    check(Some(b""), Some(&["merged"]), false);
+    check(Some(&log), Some(&["logged", "merged"]), true);
+    // A crash tore the last frame, so its transaction is not complete.
+    check(Some(&log[..log.len() - 1]), Some(&["merged"]), true);
+    check(Some(b"no log"), None, true);
+    let error = contents(&observer).unwrap_err().to_string();
+    assert!(error.contains("rpmdb.sqlite-wal") && error.contains("`rpmdb --initdb`"), "{error}");
+}
+
+#[test]
 fn a_directory_in_which_a_user_can_make_names_is_not_among_those_that_the_daemon_watches_for_globs() {
     let (root, observer) = host(&["etc", "tmp", "group"], &[]);
     for (directory, mode) in [("tmp", 0o1777), ("group", 0o775), ("etc", 0o755)] {
@@ -210,11 +256,12 @@ fn a_change_of_packages_and_a_new_directory_that_matches_are_another_version() {
     let mut known = version(&observer, &policy);
     assert_eq!(known.searched, [Path::new("/etc")]);
     assert_eq!(version(&observer, &policy), known);
-    for what in ["a directory", "dpkg", "rpm"] {
+    for what in ["a directory", "dpkg", "rpm", "the log of rpm"] {
         match what {
             "a directory" => fs::create_dir(root.path().join("etc/cron.daily")).unwrap(),
             "dpkg" => fs::write(root.path().join("var/lib/dpkg/status"), "x").unwrap(),
-            _ => with_rpm(root.path(), "var/lib/rpm/rpmdb.sqlite", b"x"),
+            "rpm" => with_rpm(root.path(), "var/lib/rpm/rpmdb.sqlite", b"x"),
+            _ => with_rpm(root.path(), "var/lib/rpm/rpmdb.sqlite-wal", b"x"),
         }
         let now = version(&observer, &policy);
         assert_ne!(now, known, "{what}");
