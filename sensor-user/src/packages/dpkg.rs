@@ -27,9 +27,9 @@ const STATUS: &str = "/var/lib/dpkg/status";
 /// Where files of packages go whose path another package has.
 const DIVERSIONS: &str = "/var/lib/dpkg/diversions";
 
-/// The path of a file that is another one after each change of a package.
-pub(super) fn path() -> &'static Path {
-    Path::new(STATUS)
+/// The paths of files one of which is another one after each change of a package or a diversion.
+pub(super) fn paths() -> impl Iterator<Item = &'static Path> {
+    [STATUS, DIVERSIONS].into_iter().map(Path::new)
 }
 
 /// Adds what packages put below these directories. Nothing on a host without dpkg.
@@ -38,11 +38,17 @@ pub(super) fn packaged(
     is_wanted: &dyn Fn(&Path) -> bool,
     found: &mut BTreeSet<PathBuf>,
 ) -> Result<(), Unread> {
-    let mut unread = Ok(());
-    for list in lists(observer)? {
+    let lists = lists(observer)?;
+    let (diversions, mut unread) = match diversions(observer) {
+        Ok(diversions) => (diversions, Ok(())),
+        Err(error) => (Diversions::default(), Err(error)),
+    };
+    for list in lists {
         match read(observer, &list) {
             Ok(bytes) => {
-                let paths = bytes.split(|byte| *byte == b'\n').map(|line| Path::new(OsStr::from_bytes(line)));
+                let package = package_of(&list);
+                let lines = bytes.split(|byte| *byte == b'\n');
+                let paths = lines.map(|line| Path::new(OsStr::from_bytes(diversions.place(line, &package))));
                 found.extend(paths.filter(|path| is_wanted(path)).map(Path::to_owned));
             }
             Err(error) => unread = Err(Unread::new(&list, error)),
@@ -53,19 +59,14 @@ pub(super) fn packaged(
 
 /// Gives the collector what each package has at its paths. `false` on a host without dpkg.
 pub(super) fn collect(observer: &Observer, collector: &mut Collector<'_>) -> Result<bool, Unread> {
-    let read_if_any = |path: &Path| match read(observer, path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Unread::new(path, error)),
-    };
     let status = Path::new(STATUS);
-    let Some(text) = read_if_any(status)? else { return Ok(false) };
-    let diversions = Diversions::of(&read_if_any(Path::new(DIVERSIONS))?.unwrap_or_default());
+    let Some(text) = read_if_any(observer, status)? else { return Ok(false) };
+    let diversions = diversions(observer)?;
     for DpkgPackage { package, lists, conffiles } in packages(&text) {
         let file = |ending: &str| {
             for name in &lists {
                 let path = Path::new(INFO).join(format!("{name}.{ending}"));
-                if let Some(bytes) = read_if_any(&path)? {
+                if let Some(bytes) = read_if_any(observer, &path)? {
                     return Ok(bytes);
                 }
             }
@@ -124,6 +125,25 @@ fn lists(observer: &Observer) -> Result<Vec<PathBuf>, Unread> {
     }
     names.sort();
     Ok(names.into_iter().map(|name| Path::new(INFO).join(name)).collect())
+}
+
+/// The package of a list, whose name is `PACKAGE.list` or `PACKAGE:ARCHITECTURE.list`.
+fn package_of(list: &Path) -> String {
+    let name = list.file_stem().unwrap_or_default().to_string_lossy();
+    name.split(':').next().unwrap_or_default().to_owned()
+}
+
+/// Where packages' files go that are diverted. None on most hosts.
+fn diversions(observer: &Observer) -> Result<Diversions, Unread> {
+    Ok(Diversions::of(&read_if_any(observer, Path::new(DIVERSIONS))?.unwrap_or_default()))
+}
+
+fn read_if_any(observer: &Observer, path: &Path) -> Result<Option<Vec<u8>>, Unread> {
+    match read(observer, path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Unread::new(path, error)),
+    }
 }
 
 fn read(observer: &Observer, list: &Path) -> io::Result<Vec<u8>> {

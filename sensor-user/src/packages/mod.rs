@@ -128,7 +128,7 @@ pub(crate) fn state(observer: &Observer) -> String {
 
 /// The files of the databases, each with its version; `None` for one that does not exist, and for an empty log of rpm, which any query makes.
 fn databases(observer: &Observer) -> impl Iterator<Item = (PathBuf, Option<sys::FileVersion>)> {
-    let files = std::iter::once(dpkg::path()).chain(rpm::paths());
+    let files = dpkg::paths().chain(rpm::paths());
     let files = files.map(move |path| (path.to_owned(), identity(observer, path)));
     let logs = rpm::logs().map(move |path| {
         let version = identity(observer, &path).filter(|(_, size, ..)| *size > 0);

@@ -57,6 +57,33 @@ fn packages_declare_their_files_and_directories_below_closed_directories_alone()
 }
 
 #[test]
+fn a_diverted_file_of_a_package_is_declared_where_it_is_and_not_at_the_path_in_the_list() {
+    let lists = [
+        ("cron", "/etc/cron.d/job\n/etc/cron.d/shared\n/usr/share/moved\n"),
+        ("other:amd64", "/etc/cron.d/shared\n"),
+    ];
+    let (root, observer) = host(&[], &lists);
+    let diversions = root.path().join("var/lib/dpkg/diversions");
+    let rules = policy("    - {path: /etc/cron.d/, closed: true, action: observe}");
+    let names = |names: &[&str]| -> Vec<PackagedPath> {
+        names.iter().map(|name| packaged(&format!("/etc/cron.d/{name}"), false)).collect()
+    };
+    assert_eq!(directories(&observer, &rules).packaged, names(&["job", "shared"]));
+    let (known, old) = (version(&observer, &rules), state(&observer));
+    let of_admin = "/etc/cron.d/job\n/etc/cron.d/job.disabled\n:\n/usr/share/moved\n/etc/cron.d/moved\n:\n";
+    let of_package = "/etc/cron.d/shared\n/etc/cron.d/shared.cron\nother\n";
+    fs::write(&diversions, format!("{of_admin}{of_package}")).unwrap();
+    let found = directories(&observer, &rules);
+    assert!(!found.packages_unread);
+    assert_eq!(found.packaged, names(&["job.disabled", "moved", "shared", "shared.cron"]));
+    assert_ne!(version(&observer, &rules), known);
+    assert_ne!(state(&observer), old, "an index is of other paths");
+    fs::remove_file(&diversions).unwrap();
+    fs::create_dir(&diversions).unwrap();
+    assert!(directories(&observer, &rules).packages_unread);
+}
+
+#[test]
 fn paths_of_packages_from_before_the_merged_usr_are_those_on_the_disk() {
     let (root, observer) = host(
         &["usr/lib/systemd/system-generators"],
