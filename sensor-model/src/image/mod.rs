@@ -25,7 +25,7 @@ mod tests;
 pub use crate::strength::Strength;
 pub use baseline::{Baseline, BaselineError, BaselinePath};
 pub use difference::{changed_parts, differences, md5_difference};
-pub use each_host::is_of_each_host;
+pub use each_host::{is_of_each_host, trust_store_of};
 pub use entry::{ImageEntry, Known};
 pub use error::{EntryFault, LayerError};
 pub use index::{

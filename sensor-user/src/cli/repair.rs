@@ -21,8 +21,8 @@ pub struct Repair {
     /// Repair everything that has drifted from a config or a policy.
     #[arg(long)]
     all: bool,
-    /// Put back what the booted image ships below /etc, at each path that no config declares. What each host writes by itself stays, and so
-    /// do files that the image does not have.
+    /// Put back what the booted image ships below /etc, at each path that no config declares and no rule about the image ignores. What each host
+    /// writes by itself stays, and so do files that the image does not have.
     #[arg(long, conflicts_with = "all")]
     image_etc: bool,
     /// Do not ask for confirmation.

@@ -15,6 +15,7 @@ use sensor_model::{
     drift_policy::{DriftAction, DriftPolicy},
     expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
     expectations::expectations,
+    image::trust_store_of,
     merge::Rendered,
     os::arguments,
     status::ExpectedConfig,
@@ -181,6 +182,8 @@ pub struct Overruled<'a> {
     files: HashSet<Arc<Path>>,
     /// The declared units, and whether the config disables each.
     units: HashMap<&'a str, bool>,
+    /// The directories that a tool of the host fills with declared certificates.
+    trust_stores: HashSet<&'static Path>,
 }
 
 impl<'a> Overruled<'a> {
@@ -194,6 +197,7 @@ impl<'a> Overruled<'a> {
             }
             match (thing, &expectation.expected) {
                 (Thing::File { .. } | Thing::Link { .. }, _) => {
+                    found.trust_stores.extend(trust_store_of(&thing.path()));
                     found.files.insert(thing.path());
                 }
                 (Thing::Unit { name }, Expected::Unit(unit)) => {
@@ -235,7 +239,9 @@ impl<'a> Overruled<'a> {
             // Other paths of a directory stay unknown.
             return self.files.contains(&path);
         }
-        self.paths.contains(&path) || self.enables(&path) || self.is_disabled(of_image)
+        let is_in = |store: &&Path| path.starts_with(store) && *path != **store;
+        let is_of_store = self.trust_stores.iter().any(is_in);
+        is_of_store || self.paths.contains(&path) || self.enables(&path) || self.is_disabled(of_image)
     }
 
     /// Whether a path is that of a declared unit, or of a link that enables it. The config decides whether these exist.

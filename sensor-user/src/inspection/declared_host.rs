@@ -13,7 +13,11 @@ use crate::{
     repair::Restorer,
     store::{Store, UnknownApplied},
 };
-use sensor_model::{drift_policy::DriftDecision, expectation::Expectation, waiting::WaitingOutput};
+use sensor_model::{
+    drift_policy::{DriftAction, DriftDecision},
+    expectation::Expectation,
+    waiting::WaitingOutput,
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -141,7 +145,7 @@ impl DeclaredHost {
         Ok(things)
     }
 
-    /// What the image has below `/etc` at paths that no config declares. `state`: the state directory, with the indexes.
+    /// What the image has below `/etc` at paths that no config declares and no rule ignores. `state`: the state directory, with the indexes.
     ///
     /// # Errors
     /// The host keeps no pristine `/etc`, and an index that is missing, old, or cannot be read.
@@ -149,6 +153,7 @@ impl DeclaredHost {
         let mut things = image::expected_in_etc(&self.observer, state)?;
         let declared = desired::declared(&self.whole.rendered)?;
         Overruled::by(declared.iter()).remove_from(&mut things);
+        things.retain(|thing| self.decision_about(thing).action != DriftAction::Ignore);
         self.observer.label(&mut things, &self.desired().policy);
         Ok(things)
     }

@@ -173,6 +173,11 @@ fn repair_of_the_images_etc_puts_each_path_back_that_no_config_declares() {
     let ignored = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "POLICY", "HOST", "STATE"]);
     let content = fs::read_to_string(world.at("root/etc/app.conf")).unwrap();
     assert_eq!(content, "a=local\n", "a config declares it, and a rule ignores its drift: {ignored:?}");
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(&world, "  - {path: /etc/app.conf, image: true, action: ignore}\n");
+    let ignored = world.run(&["repair", "--yes", "--image-etc", "CONFIG", "POLICY", "HOST", "STATE"]);
+    let content = fs::read_to_string(world.at("root/etc/app.conf")).unwrap();
+    assert_eq!(content, "a=local\n", "a rule takes what the image has there out: {ignored:?}");
     let (code, content, result) = repair(CONFIG);
     assert_eq!((code, content.as_str()), (0, "a=2\n"), "{result:?}");
     for (path, kept) in [("etc/machine-id", "0123\n"), ("etc/local.conf", "of the host\n")] {

@@ -323,6 +323,40 @@ fn a_unit_that_a_config_disables_follows_the_config_and_not_the_link_of_the_imag
     assert_eq!((code, &paths[..]), (1, &["/etc/systemd/system/multi-user.target.wants/other.service"][..]));
 }
 
+#[test]
+fn a_config_with_a_certificate_overrules_the_trust_store_that_a_tool_of_the_host_makes_of_it() {
+    let world = World::new();
+    let store = "etc/pki/ca-trust/extracted";
+    let directories = ["etc", "etc/pki", "etc/pki/ca-trust", store];
+    let root = Archive::new().entry(b'5', "./", 0o755, "", b"");
+    let archive = directories.iter().fold(root, |archive, directory| archive.directory(directory));
+    let archive = archive.file(&format!("{store}/ca.pem"), "of the image\n");
+    let digest = LayoutMaker::one(&world.at("layout"), &[Layer::new(&archive.end(), Stored::Gzip, "ADD /")]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    world.boot(&digest);
+    let certificate = "etc/pki/ca-trust/source/anchors/own.crt";
+    for path in ["etc/motd", certificate] {
+        world.write_host(path, "declared", 0o644);
+    }
+    world.write_host(&format!("{store}/ca.pem"), "of the image and the config\n", 0o644);
+    let set = |directory: &str, mode| {
+        fs::set_permissions(world.at("root").join(directory), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for directory in directories {
+        set(directory, 0o755);
+    }
+    policy(&world, "  - {path: /etc/, image: true, action: observe}\n");
+    let drifted = |config: &str| {
+        fs::write(world.at("config.yaml"), config).unwrap();
+        check(&world).1.into_iter().map(|(path, ..)| path).collect::<Vec<_>>()
+    };
+    assert_eq!(drifted(CONFIG), [format!("/{store}/ca.pem")], "no config has a certificate");
+    let config = CONFIG.replace("/etc/motd", &format!("/{certificate}"));
+    assert_eq!(drifted(&config), [""; 0]);
+    set(store, 0o777);
+    assert_eq!(drifted(&config), [format!("/{store}")], "the tool leaves the directory itself alone");
+}
+
 /// A host that booted an image with these links and their directories in `/etc/systemd/system`, and none of them is there any more. Its config
 /// disables `tool.service`.
 fn without_links(links: &[(&str, &str)]) -> World {
