@@ -2,7 +2,7 @@
 //!
 //! In: packages, and what each has at its paths. Out: one entry for each path, in the order of an index, with the package that owns it.
 
-use super::{merged::on_disk, unread::Unread};
+use super::{merged::MergedDirectories, unread::Unread};
 use sensor_model::{
     host::accounts::Accounts,
     image::{ImageEntry, Package},
@@ -56,16 +56,16 @@ impl PartialOrd for OrderedPath {
 }
 
 /// Takes packages one by one.
-pub(super) struct Collector<'a> {
-    merged: Vec<&'a str>,
+pub(super) struct Collector {
+    merged: MergedDirectories,
     users: Accounts,
     groups: Accounts,
     found: PackageContents,
 }
 
-impl<'a> Collector<'a> {
-    /// For a host with these links into `/usr`, users and groups.
-    pub(super) fn new(merged: Vec<&'a str>, users: Accounts, groups: Accounts) -> Self {
+impl Collector {
+    /// For a host with these links of directories, users and groups.
+    pub(super) fn new(merged: MergedDirectories, users: Accounts, groups: Accounts) -> Self {
         Self { merged, users, groups, found: PackageContents::default() }
     }
 
@@ -95,7 +95,7 @@ impl<'a> Collector<'a> {
             return;
         }
         // Without a slash at the end, and without the dot of the root directory's line in dpkg's lists.
-        let path = on_disk(&path.components().collect::<std::path::PathBuf>(), &self.merged);
+        let path = self.merged.on_disk(&path.components().collect::<std::path::PathBuf>());
         let known = |entry: &ImageEntry| {
             (entry.sha256.is_some() || entry.md5.is_some(), std::cmp::Reverse(entry.known))
         };

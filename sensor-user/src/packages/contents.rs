@@ -4,7 +4,9 @@
 
 use super::{
     collector::{Collector, PackageContents},
-    dpkg, merged, rpm,
+    dpkg,
+    merged::MergedDirectories,
+    rpm,
     unread::Unread,
 };
 use crate::{bounded, observation::Observer};
@@ -20,7 +22,7 @@ use std::path::Path;
 pub(crate) fn contents(observer: &Observer) -> Result<PackageContents, Unread> {
     let users = accounts(observer, ["/etc/passwd", "/usr/lib/passwd"]);
     let groups = accounts(observer, ["/etc/group", "/usr/lib/group"]);
-    let mut collector = Collector::new(merged::links(observer), users, groups);
+    let mut collector = Collector::new(MergedDirectories::of(observer), users, groups);
     if dpkg::collect(observer, &mut collector)? {
         collector.read("dpkg");
     }

@@ -58,7 +58,7 @@ pub(super) fn packaged(
 }
 
 /// Gives the collector what each package has at its paths. `false` on a host without dpkg.
-pub(super) fn collect(observer: &Observer, collector: &mut Collector<'_>) -> Result<bool, Unread> {
+pub(super) fn collect(observer: &Observer, collector: &mut Collector) -> Result<bool, Unread> {
     let status = Path::new(STATUS);
     let Some(text) = read_if_any(observer, status)? else { return Ok(false) };
     let diversions = diversions(observer)?;

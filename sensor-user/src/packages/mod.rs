@@ -3,7 +3,7 @@
 //! In: the policy; the databases of dpkg and rpm. Out: the directories that its globs name, those that are links to others, and the paths of
 //! packages below all closed directories; or what each package has at its paths. A database that
 //! cannot be read is logged, and its packages then declare nothing in closed directories. A path in a directory that is a link into `/usr` (`/lib` and others,
-//! since the merged `/usr`) is given as it is on the disk.
+//! since the merged `/usr`), or in `/usr/sbin` if that is one, is given as it is on the disk.
 
 mod collector;
 mod contents;
@@ -22,7 +22,7 @@ use crate::{
     observation::{Observer, resolve::others_can_write},
     sys,
 };
-use merged::on_disk;
+use merged::MergedDirectories;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
@@ -54,9 +54,8 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
         return found;
     }
     found.linked = linked::directories(observer, &roots);
-    let merged = merged::links(observer);
-    let is_wanted =
-        |path: &Path| on_disk(path, &merged).ancestors().skip(1).any(|above| roots.contains(above));
+    let merged = MergedDirectories::of(observer);
+    let is_wanted = |path: &Path| merged.on_disk(path).ancestors().skip(1).any(|above| roots.contains(above));
     let mut paths = BTreeSet::new();
     for read in
         [dpkg::packaged(observer, &is_wanted, &mut paths), rpm::packaged(observer, &is_wanted, &mut paths)]
@@ -70,7 +69,7 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
             );
         }
     }
-    let paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| on_disk(&path, &merged)).collect();
+    let paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| merged.on_disk(&path)).collect();
     let above: BTreeSet<PathBuf> =
         paths.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
     let is_directory =
@@ -112,9 +111,10 @@ fn is_open_to_others(observer: &Observer, directory: &Path) -> bool {
     opened.is_ok_and(|opened| others_can_write(opened).unwrap_or(true))
 }
 
-/// A path as an index of the packages has it: links from the root directory into `/usr` are followed, as they are on this host.
+/// A path as an index of the packages has it: links from the root directory into `/usr`, and that of `/usr/sbin`, are followed, as they are on
+/// this host.
 pub(crate) fn place(observer: &Observer, path: &Path) -> PathBuf {
-    on_disk(path, &merged::links(observer))
+    MergedDirectories::of(observer).on_disk(path)
 }
 
 /// The state of the databases as a text: another text means other packages. Empty on a host without packages.

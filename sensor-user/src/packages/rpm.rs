@@ -68,7 +68,7 @@ pub(super) fn packaged(
 }
 
 /// Gives the collector what each package has at its paths. `false` on a host without rpm.
-pub(super) fn collect(observer: &Observer, collector: &mut Collector<'_>) -> Result<bool, Unread> {
+pub(super) fn collect(observer: &Observer, collector: &mut Collector) -> Result<bool, Unread> {
     let mut too_many = Ok(());
     let has_rpm = each_header(observer, &mut |blob| {
         let rpm::RpmPackage { package, files } = rpm::package(blob)?;

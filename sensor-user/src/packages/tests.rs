@@ -98,6 +98,33 @@ fn paths_of_packages_from_before_the_merged_usr_are_those_on_the_disk() {
 }
 
 #[test]
+fn paths_of_packages_in_sbin_are_those_on_the_disk_if_it_is_a_link_to_another_directory_in_usr() {
+    let of_packages = |sbin: &dyn Fn(&Path)| {
+        let lists = [("old", "/sbin/a\n/usr/sbin/b\n/usr/sbin\n"), ("new", "/usr/bin/b\n/usr/bin/c\n")];
+        let (root, observer) = host(&["usr/bin", "opt/sbin"], &lists);
+        symlink("usr/sbin", root.path().join("sbin")).unwrap();
+        sbin(&root.path().join("usr/sbin"));
+        let rules = policy(
+            "    - {path: /usr/bin/, closed: true, action: observe}\n    - {path: /usr/sbin/, closed: true, action: observe}\n",
+        );
+        let found = directories(&observer, &rules).packaged;
+        let placed = ["/sbin/a", "/usr/sbin"].map(|path| place(&observer, Path::new(path)));
+        (found.into_iter().map(|one| one.path.display().to_string()).collect::<Vec<_>>(), placed)
+    };
+    let (found, placed) = of_packages(&|sbin| symlink("bin", sbin).unwrap());
+    assert_eq!(found, ["/usr/bin/a", "/usr/bin/b", "/usr/bin/c"]);
+    assert_eq!(placed, ["/usr/bin/a", "/usr/sbin"].map(Path::new), "the link itself is where it is");
+    for (what, sbin) in [
+        ("a directory", &(|sbin: &Path| fs::create_dir(sbin).unwrap()) as &dyn Fn(&Path)),
+        ("a link out of /usr", &|sbin| symlink("/opt/sbin", sbin).unwrap()),
+    ] {
+        let (found, placed) = of_packages(sbin);
+        assert_eq!(found, ["/usr/bin/b", "/usr/bin/c", "/usr/sbin/a", "/usr/sbin/b"], "{what}");
+        assert_eq!(placed, ["/usr/sbin/a", "/usr/sbin"].map(Path::new), "{what}");
+    }
+}
+
+#[test]
 fn a_glob_names_the_directories_that_match_and_no_file_and_no_link() {
     let (root, observer) = host(&["etc/cron.d", "etc/cron.daily", "etc/cronx", "etc/x/cron.d"], &[]);
     fs::write(root.path().join("etc/cron.allow"), "").unwrap();

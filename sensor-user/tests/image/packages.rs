@@ -164,6 +164,23 @@ fn names_that_no_package_has_are_unexpected_and_a_directory_of_two_packages_is_n
 }
 
 #[test]
+fn a_program_of_a_package_in_sbin_is_found_where_it_is_if_sbin_is_a_link_to_bin() {
+    let world = installed();
+    symlink("bin", world.at("root/usr/sbin")).unwrap();
+    symlink("usr/sbin", world.at("root/sbin")).unwrap();
+    install(&world, "second", &["/usr/sbin/agent"], &[]);
+    assert_eq!(fs::read_to_string(world.at("root/usr/bin/agent")).unwrap(), "/usr/sbin/agent");
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    let verify = ["image", "verify", "--image", "packages", "--unexpected", "/usr", "ROOT", "STATE"];
+    let result = world.run(&verify);
+    assert_eq!(result.code, 0, "{result:?}");
+    for path in ["/usr/bin/agent", "/usr/sbin/agent", "/sbin/agent"] {
+        let text = world.run(&["explain", path, "HOST", "STATE", "LOG"]).out;
+        assert!(text.contains("package second") && text.contains("/usr/bin/agent"), "{text}");
+    }
+}
+
+#[test]
 fn an_index_that_is_older_than_the_packages_is_refused_and_says_what_to_do() {
     let world = installed();
     let result = world.run(&["image", "verify", "--image", "packages", "ROOT", "STATE"]);
