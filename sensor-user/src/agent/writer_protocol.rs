@@ -3,13 +3,16 @@
 //! In: the announcement of what the process will write, which the journal holds already. Out: the daemon's answer: whether it
 //! watches all of it, and whether it accepts the process as Holdfast. An apply or a repair writes after the answer, or after a time limit. A revert
 //! that the daemon ordered writes only after the answer. The process keeps the connection open until it ends. Then the daemon checks the
-//! state of the apply. Without a daemon the process does not wait. Only root reaches the socket.
+//! state of the apply. If the daemon closes it before, an apply announces itself to the next daemon. Without a daemon the process does not wait.
+//! Only root reaches the socket.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sensor_model::expectation::Expectation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{
     io,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -65,10 +68,10 @@ pub(crate) fn digest(expectation: &Expectation) -> String {
     hex::encode(Sha256::digest(text))
 }
 
-/// An open connection to the daemon. The daemon accepts the process as Holdfast as long as it is open.
+/// A connection to the daemon. The daemon accepts the process as Holdfast as long as it is open.
 #[derive(Debug)]
 pub(crate) struct WriterConnection {
-    _stream: Option<BufReader<UnixStream>>,
+    stream: Option<BufReader<UnixStream>>,
     /// The daemon answered the announcement.
     pub(crate) is_answered: bool,
     /// The daemon expects another state than the repair would write.
@@ -83,8 +86,15 @@ impl WriterConnection {
         announcement: &WriterAnnouncement,
         say: &mut dyn FnMut(&str),
     ) -> Option<Self> {
+        let mut connection = Self::open(state, &mut *say).await?;
+        connection.ask(announcement, PATIENCE, say).await;
+        Some(connection)
+    }
+
+    /// Connects to the daemon. `None` if no daemon runs.
+    pub(crate) async fn open(state: &Path, say: &mut dyn FnMut(&str)) -> Option<Self> {
         let stream = match UnixStream::connect(socket(state)).await {
-            Ok(stream) => stream,
+            Ok(stream) => Some(BufReader::new(stream)),
             // No daemon runs, or it has ended.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -93,14 +103,23 @@ impl WriterConnection {
             }
             Err(error) => {
                 say(&format!("cannot announce the writes to the daemon: {error}"));
-                return Some(Self { _stream: None, is_answered: false, unexpected: false });
+                None
             }
         };
-        let mut stream = BufReader::new(stream);
-        let (mut is_answered, mut unexpected) = (false, false);
-        match timeout(PATIENCE, ask(&mut stream, announcement)).await {
+        Some(Self { stream, is_answered: false, unexpected: false })
+    }
+
+    /// Sends the announcement, and waits so long for the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        announcement: &WriterAnnouncement,
+        patience: Duration,
+        say: &mut dyn FnMut(&str),
+    ) {
+        let Some(stream) = &mut self.stream else { return };
+        match timeout(patience, ask(stream, announcement)).await {
             Ok(Ok(answer)) => {
-                (is_answered, unexpected) = (true, answer.unexpected);
+                (self.is_answered, self.unexpected) = (true, answer.unexpected);
                 if !answer.unwatched.is_empty() {
                     say(&format!("the daemon does not watch everything: {}", answer.unwatched));
                 }
@@ -112,9 +131,18 @@ impl WriterConnection {
                 }
             }
             Ok(Err(error)) => say(&format!("the daemon gave no answer: {error}")),
-            Err(_) => say(&format!("the daemon gave no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => say(&format!("the daemon gave no answer within {} s", patience.as_secs())),
         }
-        Some(Self { _stream: Some(stream), is_answered, unexpected })
+    }
+
+    /// Whether the daemon has closed the connection, as it does when it ends.
+    pub(crate) fn is_closed(&self) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        // The runtime notices the end only when a task waits for it, and edits do not wait.
+        let mut polled = [PollFd::new(stream.get_ref().as_fd(), PollFlags::empty())];
+        let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
+        poll(&mut polled, PollTimeout::ZERO).is_ok()
+            && polled[0].revents().is_some_and(|events| events.intersects(ended))
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! In: the requests of the machine. Out: observations, edits, acts and records, and the end of the apply.
 
+mod daemon_notice;
 mod drive;
 mod durable;
 mod edits;
@@ -11,6 +12,7 @@ mod replaced_directories;
 mod request_texts;
 mod state;
 
+pub(super) use daemon_notice::DaemonNotice;
 pub(super) use replaced_directories::changing;
 pub use state::ResumeLimit;
-pub(super) use state::{ApplyNotes, DaemonNotice, Driver};
+pub(super) use state::{ApplyNotes, Driver};

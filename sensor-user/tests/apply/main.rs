@@ -4,6 +4,7 @@
 
 mod asked;
 mod bounded;
+mod daemon_restarts;
 mod drift_policy;
 #[cfg(feature = "fault-injection")]
 mod faults;

@@ -239,19 +239,31 @@ fn abandoned(agent: &mut RunningDaemon) -> Result<String> {
     Ok(format!("the apply ended with {ended}"))
 }
 
-/// A daemon that starts during an apply watches what the apply writes.
+/// A daemon that starts during an apply watches what the apply writes, and its deny rules let the apply write.
 fn restarted(agent: RunningDaemon) -> Result<String> {
     const FILE: &str = "/srv/second/five";
+    const DENIED: &str = OLD[1];
+    const POLICY: &str = "/run/watched-policy.yaml";
+    let rule = format!("spec:\n  rules:\n  - {{path: {DENIED}, action: deny}}\n");
+    let head = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: watched}\n";
+    fs::write(POLICY, format!("{head}{rule}"))?;
     fs::write(CONFIG, config(&[OLD, &[FILE]].concat(), "five"))?;
     let apply = held()?;
     agent.kill()?;
-    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--config", CONFIG, "--policy", POLICY])?;
     status::wait_for("compliant", LIMIT)?;
     let before = agent.records()?.len();
     alice(&format!("echo evil > {FILE}"))?;
     drift(&mut agent, before, FILE)?;
+    ensure!(fs::read_to_string(DENIED)? != "five", "the apply has written what the rule protects already");
+    ensure!(shell(&format!("echo evil > {DENIED}")).is_err(), "no rule protects {DENIED}");
     shell(&format!("rm {FILE} && fsfreeze --unfreeze {FIRST}"))?;
-    done(&mut agent, &finish(apply)?)?;
+    let finished = finish(apply)?;
+    let records = agent.records()?.split_off(before);
+    let denied = records.iter().find(|one| one["kind"] == "denied" && one["actor"]["exe"] == HOLDFAST);
+    ensure!(denied.is_none(), "the apply was refused a write: {}", denied.unwrap_or(&Value::Null));
+    done(&mut agent, &finished)?;
+    ensure!(fs::read_to_string(DENIED)? == "five", "the protected file was not written");
     agent.stop()?;
-    Ok(String::new())
+    Ok(finished.1)
 }

@@ -2,9 +2,8 @@
 //!
 //! In: a machine. Out: how it ended. `sensor_model::journal` decides the order of the requests, and its model checker checks it.
 
-use super::state::{ApplyNotes, DaemonNotice, Driver, NO_OS, NOT_BY_SOFT, ResumeLimit, WRITTEN, failed};
+use super::state::{ApplyNotes, Driver, NO_OS, NOT_BY_SOFT, ResumeLimit, WRITTEN, failed};
 use crate::{
-    agent::writer_protocol::{self, WriterAnnouncement, WriterConnection},
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
         error::ApplyError,
@@ -34,7 +33,9 @@ impl Driver<'_> {
             if let Some(end) = self.stops(&request, notes) {
                 return end;
             }
-            self.notify_daemon(notes, &mut *progress).await;
+            if self.journal.is_some() && self.daemon.is_due(&request) {
+                self.notify_daemon(notes, &mut *progress).await;
+            }
             self.note_wait(&request, notes);
             if let Some(line) = self.line(&request) {
                 progress(&line);
@@ -66,7 +67,16 @@ impl Driver<'_> {
                     self.observe(target).map_or_else(failed, MachineAnswer::Observed)
                 }
                 MachineRequest::Edit(number, edit) => match self.before_edit(number, edit, notes).await {
-                    Ok(()) => self.edit(number, edit),
+                    Ok(()) => match self.edit(number, edit) {
+                        // A daemon that started during the edit refused it. The next observation shows how far it came.
+                        MachineAnswer::Failed(_)
+                            if self.daemon.is_due(&request)
+                                && self.notify_daemon(notes, &mut *progress).await =>
+                        {
+                            MachineAnswer::Done
+                        }
+                        answer => answer,
+                    },
                     Err(error) => failed(error),
                 },
                 // After another boot the unit has started with the new files. A job would conflict with the boot's own jobs.
@@ -163,19 +173,14 @@ impl Driver<'_> {
         }
     }
 
-    /// Notifies the daemon before anything is written, so that it watches the paths.
-    async fn notify_daemon(&mut self, notes: &mut dyn ApplyNotes, progress: Progress<'_>) {
-        let (Some(_), DaemonNotice::Due(state)) = (&self.journal, &self.daemon) else { return };
-        if writer_protocol::socket(state).exists() {
-            notes.waits(
-                Wait::Daemon,
-                &format!("the daemon to watch it, {} s at most", writer_protocol::PATIENCE.as_secs()),
-            );
-            self.waits = None;
-        }
-        let announcement = WriterAnnouncement { apply: Some(self.begin.id), ..WriterAnnouncement::default() };
-        let connection = WriterConnection::announce(state, &announcement, &mut *progress).await;
-        self.daemon = DaemonNotice::Sent { _connection: connection };
+    /// Notifies the daemon before anything is written. Gives whether a daemon answered.
+    async fn notify_daemon(&mut self, notes: &mut dyn ApplyNotes, progress: Progress<'_>) -> bool {
+        let waits = &mut self.waits;
+        let mut note = |what: &str| {
+            notes.waits(Wait::Daemon, what);
+            *waits = None;
+        };
+        self.daemon.notify(self.begin.id, &mut note, progress).await
     }
 
     /// Reads the state of an act's unit after a boot. If it cannot be read, the apply stops here, and the next start reads it

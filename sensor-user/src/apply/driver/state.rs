@@ -2,11 +2,9 @@
 //!
 //! In: the parts of the engine, and the journal's first record. Out: the struct that carries out the requests of the machine.
 
+use super::daemon_notice::DaemonNotice;
 use crate::{
-    agent::writer_protocol::WriterConnection,
-    apply::{
-        error::ApplyError, interrupts::Interrupts, operator::Mco, password::ShadowLock, request::ApplyOptions,
-    },
+    apply::{error::ApplyError, interrupts::Interrupts, operator::Mco, password::ShadowLock},
     observation::Observer,
     store::{JournalFile, Store},
 };
@@ -48,7 +46,7 @@ pub(in crate::apply) struct Driver<'a> {
     pub(in crate::apply) limit: ResumeLimit,
     /// The present boot.
     pub(in crate::apply) boot: &'a Boot,
-    /// Whether the daemon was notified.
+    /// What a running daemon knows of it.
     pub(in crate::apply) daemon: DaemonNotice,
     /// Whether the Machine Config Operator's daemon allows it.
     pub(in crate::apply) mco: Mco<'a>,
@@ -86,24 +84,6 @@ pub(super) const NOT_BY_SOFT: &str =
 
 /// Why the daemon does not change the OS.
 pub(super) const NO_OS: &str = "the daemon changes no OS; `holdfast apply --resume` does it";
-
-/// Whether the daemon knows of the apply.
-#[derive(Debug)]
-pub(in crate::apply) enum DaemonNotice {
-    /// It is to be notified before the first write; this is the state directory.
-    Due(PathBuf),
-    /// It was notified, if it runs. For the daemon, the apply ends with the connection.
-    Sent { _connection: Option<WriterConnection> },
-    /// The daemon itself applies.
-    Own,
-}
-
-impl DaemonNotice {
-    /// By the options.
-    pub(in crate::apply) fn of(options: &ApplyOptions) -> Self {
-        if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Own }
-    }
-}
 
 /// The first wait of an apply.
 pub(super) const WRITTEN: &str = "files to be written";
