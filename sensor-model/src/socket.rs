@@ -203,9 +203,10 @@ pub struct PlannedConfig {
     pub config: String,
     /// The plan.
     pub plan: crate::plan::Plan,
-    /// Workloads have to leave the node.
+    /// Workloads have to leave the node: for the plan, or for an earlier apply that is still open. An order never drains a node whose
+    /// newest answer did not say so.
     pub drains: bool,
-    /// The node has to be rebooted.
+    /// The node has to be rebooted, for the plan or for an earlier apply. An order whose plan has a reboot begins only after an answer with it.
     pub reboots: bool,
     /// An apply neither writes nor runs anything.
     pub has_nothing_to_do: bool,

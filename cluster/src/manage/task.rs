@@ -383,6 +383,7 @@ fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::ReportedPlan;
     use crate::played_server::{PlayedAnswer, played};
     use tokio::time::sleep;
 
@@ -439,6 +440,42 @@ mod tests {
         assert_eq!(left(Some(requests("drain-c", &over))), None);
         assert_eq!(left(Some(requests("drain-d", &[]))), Some(LONGEST_DRAIN));
         assert_eq!(left(Some(requests("drain-d", &[(annotations::LAST_APPLIED_DRAIN, "drain-d")]))), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_order_that_failed_the_config_is_planned_anew_before_the_next_order() {
+        let desired = [(annotations::DESIRED_CONFIG.to_owned(), "b".to_owned())];
+        let node = NodeMetadata { annotations: desired.into(), ..node(1) };
+        let (mut manager, _watched, _written) = manager(node);
+        let (progress, seen) = watch::channel(Some(ApplyProgress::idle()));
+        manager.channels.progress = seen;
+        manager.look();
+        let plan = ReportedPlan { config: "b".to_owned(), ..ReportedPlan::default() };
+        let outcome = PlannedOutcome::Plan { id: "ab".to_owned(), plan, is_forced: false };
+        manager.planned = Some(Planned { config: "b".to_owned(), outcome });
+        manager.apply("ab").await;
+        // The plan changed since it was published, so the sensor has not applied it.
+        progress.send_replace(Some(ApplyProgress {
+            phase: ApplyPhase::Failed,
+            config: Some("b".to_owned()),
+            message: Some("the plan changed since it was published".to_owned()),
+            ..ApplyProgress::idle()
+        }));
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            manager.look();
+            let has_plan = matches!(manager.planned_outcome(), Some(PlannedOutcome::Plan { .. }));
+            assert!(!has_plan && !manager.may_attempt(), "the failure is shown first");
+            let pause = manager.not_before.unwrap() - Instant::now();
+            assert!(pause <= LONGEST_PAUSE);
+            pauses.push(pause);
+            sleep(pause).await;
+            manager.look();
+            assert_eq!(manager.show(), Then::Plan);
+            // The API server has no config here, so there is no plan, and the next attempt comes after a longer pause.
+            manager.plan().await;
+        }
+        assert!(pauses.is_sorted(), "{pauses:?}");
     }
 
     #[tokio::test]

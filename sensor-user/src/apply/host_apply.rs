@@ -303,6 +303,14 @@ impl HostApply {
         self.plan_between(&configs.old, &configs.new, configs.forced)
     }
 
+    /// The plan to the new config on a host on which an open apply has ended with its own config.
+    ///
+    /// # Errors
+    /// Its config cannot be read, and as [`HostApply::plan`].
+    pub(super) fn plan_after(&self, open: u64, configs: &ApplyConfigs) -> Result<Plan, HostApplyError> {
+        self.plan_between(&self.present_config(open)?, &configs.new, configs.forced)
+    }
+
     fn plan_between(&self, old: &Rendered, new: &Rendered, forced: bool) -> Result<Plan, HostApplyError> {
         let (policies, pool) = (&self.options.disruption_policies, self.options.pool.as_deref());
         let is_this_host = self.options.root == Path::new("/");
@@ -350,14 +358,18 @@ impl HostApply {
         Ok(applied)
     }
 
-    /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one; see [`HostApply::resume`].
+    /// Finishes an interrupted apply or restores the old config, as far as the limit allows; see [`HostApply::resume`].
     /// `None` if no apply was interrupted.
     ///
     /// # Errors
     /// The interrupted apply cannot be continued, or another process has the lock of the store.
-    pub(super) async fn finish(&self, progress: Progress<'_>) -> Result<Option<Applied>, HostApplyError> {
+    pub(super) async fn finish(
+        &self,
+        limit: ResumeLimit,
+        progress: Progress<'_>,
+    ) -> Result<Option<Applied>, HostApplyError> {
         let mut runner = self.runner().await;
-        self.continue_interrupted(runner.as_mut(), ResumeLimit::Unlimited, progress).await
+        self.continue_interrupted(runner.as_mut(), limit, progress).await
     }
 
     /// Writes again what an update of the OS replaced, before the bus and the daemon start. `None` if no apply was interrupted.

@@ -5,6 +5,7 @@
 //! meantime.
 
 use super::{
+    ResumeLimit,
     consent::{ConsentError, GivenConsent, MissingConsent, ProposedApply},
     host_apply::{ApplyConfigs, HostApply, HostApplyError},
     report::ApplyReport,
@@ -89,12 +90,16 @@ impl HostApply {
         Ok(HostRunEnd::Reported(Box::new(ApplyReport::of(applied, Some(plan), self.state()))))
     }
 
-    /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one.
+    /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one and the limit allows it.
     ///
     /// # Errors
     /// The interrupted apply cannot be continued, or another process has the lock of the store.
-    pub async fn resume(&self, progress: Progress<'_>) -> Result<ApplyReport, HostApplyError> {
-        Ok(match self.finish(progress).await? {
+    pub async fn resume(
+        &self,
+        limit: ResumeLimit,
+        progress: Progress<'_>,
+    ) -> Result<ApplyReport, HostApplyError> {
+        Ok(match self.finish(limit, progress).await? {
             None => ApplyReport::nothing_to_resume(self.state()),
             Some(applied) => ApplyReport::of(applied, None, self.state()),
         })

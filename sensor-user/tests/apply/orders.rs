@@ -2,7 +2,9 @@
 //!
 //! The daemon is `played_sensor`, an example of this crate. These tests give it no picture. `cargo test` builds it.
 
+use crate::recovery::{begin, this_boot};
 use crate::world::World;
+use sensor_model::journal::{Begin, JournalRecord, codec};
 use sensor_model::socket::{CONFIG, PlannedConfig, SocketError, SocketErrorReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -168,4 +170,19 @@ fn a_config_that_is_equal_to_the_present_one_has_nothing_to_do() {
     let again = daemon.planned(&daemon.config("old"));
     assert_eq!((again.has_nothing_to_do, &again.id), (true, &planned.id));
     assert_ne!(other.id, again.id);
+}
+
+#[test]
+fn while_an_apply_that_reboots_is_open_the_answer_says_so_and_that_there_is_something_to_do() {
+    let daemon = Daemon::start();
+    let planned = daemon.planned(&daemon.config("old"));
+    assert!(planned.has_nothing_to_do && !planned.drains && !planned.reboots, "{planned:?}");
+    let config = daemon.world.state().join("apply/generations/2/config");
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("000-a.yaml"), daemon.config("old").to_string()).unwrap();
+    let begin = Begin { previous: None, reboot: true, ..begin(&this_boot(), Vec::new()) };
+    let (line, _) = codec::line("", &JournalRecord::Begin(Box::new(begin))).unwrap();
+    fs::write(daemon.world.state().join("apply/journal"), line).unwrap();
+    let planned = daemon.planned(&daemon.config("old"));
+    assert!(!planned.has_nothing_to_do && planned.drains && planned.reboots, "{planned:?}");
 }

@@ -3,6 +3,7 @@
 //! In: a config that was handed in. Out: directories that a crash leaves whole: `new` is checked, `planned` is the newest one with
 //! a plan, `ordered` is being applied or was applied last. Beside them are the program, the newest line of progress and the end.
 
+use super::published_plan::PublishedPlan;
 use crate::{agent::writer_protocol::COPY, desired::OPERATOR_CONFIG, disk::label_value};
 use rustix::fs::{XattrFlags, fsetxattr};
 use sensor_model::{
@@ -27,6 +28,8 @@ const CONFIG: &str = "config.yaml";
 const DISRUPTION: &str = "disruption.yaml";
 /// The file with an [`OrderName`].
 const NAME: &str = "name.json";
+/// The file with a [`PublishedPlan`].
+const PLAN: &str = "plan.json";
 
 /// What orders leave: the configs with their names, and the files beside them.
 const ORDERS: [&str; 10] = [
@@ -94,8 +97,15 @@ pub(super) enum OrderResult {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlanAnswer {
-    /// The plan.
-    Planned(Box<Plan>),
+    /// It has a plan.
+    Planned {
+        /// The plan.
+        plan: Box<Plan>,
+        /// What the answer is to say about the node.
+        published: PublishedPlan,
+        /// An earlier apply has to be finished first.
+        is_open: bool,
+    },
     /// A mistake in the config or a policy.
     Refused(String),
     /// A failure of the host.
@@ -127,6 +137,8 @@ pub(super) struct KeptOrder {
     pub(super) config: PathBuf,
     /// The disruption policy, if there is one.
     pub(super) disruption: Option<PathBuf>,
+    /// What the answer said about its plan. A version before Holdfast noted it left none.
+    pub(super) published: Option<PublishedPlan>,
 }
 
 /// The directory of orders.
@@ -163,13 +175,14 @@ impl OrderDirectory {
     }
 
     /// The new config has a plan.
-    pub(super) fn accept_new(&self) -> io::Result<()> {
+    pub(super) fn accept_new(&self, plan: &PublishedPlan) -> io::Result<()> {
+        write(&self.path.join("new").join(PLAN), &serde_json::to_vec(plan)?)?;
         self.rename("new", "planned")
     }
 
-    /// The newest config with a plan.
+    /// The newest config with a plan. One whose plan is not noted has to be planned anew.
     pub(super) fn planned(&self) -> Option<OrderName> {
-        Some(self.kept("planned")?.name)
+        self.kept("planned").filter(|kept| kept.published.is_some()).map(|kept| kept.name)
     }
 
     /// The planned config is to be applied.
@@ -277,7 +290,8 @@ impl OrderDirectory {
         let path = self.path.join(directory);
         let name: OrderName = self.read(&format!("{directory}/{NAME}"))?;
         let existing = |name: &str| Some(path.join(name)).filter(|path| path.exists());
-        Some(KeptOrder { name, config: path.join(CONFIG), disruption: existing(DISRUPTION) })
+        let published = self.read(&format!("{directory}/{PLAN}"));
+        Some(KeptOrder { name, config: path.join(CONFIG), disruption: existing(DISRUPTION), published })
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
@@ -373,7 +387,7 @@ mod tests {
         directory.set_new(&first, &config).unwrap();
         assert!(directory.planned().is_none() && directory.ordered().is_none());
         assert!(directory.order_planned().is_err(), "nothing is planned");
-        directory.accept_new().unwrap();
+        directory.accept_new(&PublishedPlan::default()).unwrap();
         assert_eq!(directory.planned().unwrap(), first);
         directory.order_planned().unwrap();
         assert_eq!(directory.ordered().unwrap(), first);
@@ -387,7 +401,7 @@ mod tests {
         assert_eq!((end.reason.as_str(), end.boot), ("reason", Boot::of_kernel("boot")));
         let (second, config) = desired("two");
         directory.set_new(&second, &config).unwrap();
-        directory.accept_new().unwrap();
+        directory.accept_new(&PublishedPlan::default()).unwrap();
         assert!(directory.end().is_some(), "a plan ends no order");
         directory.order_planned().unwrap();
         assert!(directory.end().is_none(), "the end of an earlier order");
@@ -399,7 +413,7 @@ mod tests {
         let directory = OrderDirectory::new(state.path());
         let (name, config) = desired("one");
         directory.set_new(&name, &config).unwrap();
-        directory.accept_new().unwrap();
+        directory.accept_new(&PublishedPlan::default()).unwrap();
         directory.order_planned().unwrap();
         let stored = root.path().join(OPERATOR_CONFIG);
         directory.store_as_operator(root.path()).unwrap();

@@ -11,6 +11,7 @@ mod boot;
 mod files;
 mod mode_files;
 mod policies;
+mod published_plan;
 mod revert_files;
 mod revert_run;
 mod reverts;
@@ -295,15 +296,15 @@ impl ConfigOrders for NodeOrders {
         let name = OrderName { id: id_of(&desired), config: name.to_owned() };
         self.directory.set_new(&name, &desired).map_err(kept)?;
         match self.planned() {
-            Ok(PlanAnswer::Planned(plan)) => {
-                self.directory.accept_new().map_err(kept)?;
+            Ok(PlanAnswer::Planned { plan, published, is_open }) => {
+                self.directory.accept_new(&published).map_err(kept)?;
                 Ok(PlannedConfig {
                     schema: PLANNED_CONFIG_SCHEMA.to_owned(),
                     id: name.id,
                     config: name.config,
-                    drains: plan.drain,
-                    reboots: plan.reboot,
-                    has_nothing_to_do: plan.has_nothing_to_do(),
+                    drains: published.node.drains,
+                    reboots: published.node.reboots,
+                    has_nothing_to_do: plan.has_nothing_to_do() && !is_open,
                     plan: *plan,
                 })
             }

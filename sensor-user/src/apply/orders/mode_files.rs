@@ -130,6 +130,7 @@ fn limit(file: &Path, limits: ActionLimits) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::orders::published_plan::PublishedPlan;
     use crate::{
         apply::actions::tests::played::{PlayedHost, Plays},
         desired::{DaemonInputs, NamedSources},
@@ -160,7 +161,7 @@ mod tests {
             let name = OrderName { id: id.to_owned(), config: "one".to_owned() };
             directory.set_new(&name, &desired).unwrap();
             if id != "new" {
-                directory.accept_new().unwrap();
+                directory.accept_new(&PublishedPlan::default()).unwrap();
             }
             if id == "ordered" {
                 directory.order_planned().unwrap();

@@ -4,22 +4,20 @@
 
 use super::boot::present_boot;
 use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
+use super::published_plan::{OpenApply, PlanChanged, PublishedPlan, check_plan, has_config};
 use crate::apply::{
     ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
-    HostApplyOptions, HostRunEnd, Interrupts, NewConfig, OperatorRule,
+    HostApplyOptions, HostRunEnd, Interrupts, NewConfig, OperatorRule, ProposedApply,
 };
 use crate::{
     desired::{OPERATOR_CONFIG, SERVICE_CONFIGS, Unknown, node_policies},
-    store::Store,
+    store::{Store, StoreError},
 };
 use std::{
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-
-/// The reporter has orders, so nobody is asked.
-const GIVEN: GivenConsent = GivenConsent { yes: true, reboot: true };
 
 /// The error of a command without an order.
 const NO_ORDER: &str = "there is no order: only the daemon calls this command";
@@ -37,11 +35,15 @@ pub async fn plan_order(root: &Path, state: &Path) -> PlanAnswer {
     let planned = async {
         let host = HostApply::open(options(&order, root, state), Interrupts::default())?;
         let configs = configs(&host, &order, root, true, &mut |_| {}).await?;
-        host.dry_run(&configs, &mut |_| {})
+        let open = OpenApply::find(state, &order.config)?;
+        let HostRunEnd::Planned { plan, is_open, .. } = host.dry_run(&configs, &mut |_| {})? else {
+            return Ok::<_, HostApplyError>(PlanAnswer::Failed("no plan".to_owned()));
+        };
+        let published = PublishedPlan::new(&host, &configs, &plan, open.as_ref());
+        Ok(PlanAnswer::Planned { plan, published, is_open: is_open || open.is_some() })
     };
     match planned.await {
-        Ok(HostRunEnd::Planned { plan, .. }) => PlanAnswer::Planned(plan),
-        Ok(HostRunEnd::Refused | HostRunEnd::Reported(_)) => PlanAnswer::Failed("no plan".to_owned()),
+        Ok(answer) => answer,
         Err(error) if error.is_input() => PlanAnswer::Refused(error.to_string()),
         Err(error) => PlanAnswer::Failed(error.to_string()),
     }
@@ -63,7 +65,8 @@ pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: f
     let began = Instant::now();
     let applied = loop {
         let applied = apply(&order, root, state, interrupts.clone(), &mut progress).await;
-        let is_locked = matches!(applied, Err(HostApplyError::Apply(ApplyError::Locked(_))));
+        let is_locked =
+            matches!(applied, Err(OrderError::Host(HostApplyError::Apply(ApplyError::Locked(_)))));
         if !is_locked || began.elapsed() >= PATIENCE {
             break applied;
         }
@@ -85,19 +88,34 @@ pub async fn run_order(root: &Path, state: &Path, interrupts: Interrupts, say: f
     Ok(matches!(result, OrderResult::Done | OrderResult::Rebooting))
 }
 
+/// Why an order did not begin.
+#[derive(Debug, thiserror::Error)]
+enum OrderError {
+    /// As an apply of a person.
+    #[error(transparent)]
+    Host(#[from] HostApplyError),
+    /// The node would be disturbed more than the cluster was told.
+    #[error(transparent)]
+    PlanChanged(#[from] PlanChanged),
+}
+
+impl From<StoreError> for OrderError {
+    fn from(error: StoreError) -> Self {
+        Self::Host(error.into())
+    }
+}
+
 async fn apply(
     order: &KeptOrder,
     root: &Path,
     state: &Path,
     interrupts: Interrupts,
     progress: &mut dyn FnMut(&str),
-) -> Result<ApplyReport, HostApplyError> {
+) -> Result<ApplyReport, OrderError> {
     let host = HostApply::open(options(order, root, state), interrupts)?;
-    if let Some(store) = Store::open_existing(state)?
-        && store.open_journal()?.is_some()
-    {
+    if let Some(open) = OpenApply::find(state, &order.config)? {
         // The apply of this order, or an earlier one. If it was an earlier one, the order itself comes next.
-        let report = host.resume(progress).await?;
+        let report = host.resume(open.limit(order.published)?, progress).await?;
         let is_of_another = match report.result {
             ApplyResult::Unchanged => true,
             ApplyResult::Done => !is_current(state, order),
@@ -108,18 +126,25 @@ async fn apply(
         }
     }
     let configs = configs(&host, order, root, false, progress).await?;
-    match host.run(configs, GIVEN, |_| Ok(true), progress).await? {
+    let present = configs.previous;
+    // The reporter has ordered what was published, and nobody is asked about anything else.
+    let mut changed = None;
+    let consent = |proposed: &ProposedApply<'_>| {
+        changed = check_plan(order.published, proposed.plan, present).err();
+        Ok(changed.is_none())
+    };
+    let ended = host.run(configs, GivenConsent::default(), consent, progress).await?;
+    match ended {
         HostRunEnd::Reported(report) => Ok(*report),
-        HostRunEnd::Planned { .. } | HostRunEnd::Refused => Ok(ApplyReport::nothing_to_resume(state)),
+        HostRunEnd::Planned { .. } | HostRunEnd::Refused => {
+            changed.map_or_else(|| Ok(ApplyReport::nothing_to_resume(state)), |changed| Err(changed.into()))
+        }
     }
 }
 
 /// Whether the node's current config is that of the order.
 fn is_current(state: &Path, order: &KeptOrder) -> bool {
-    let Ok(Some((_, manifests))) = Store::current_in(state) else { return false };
-    let Ok(kept) = std::fs::read_dir(&manifests) else { return false };
-    let wanted = std::fs::read(&order.config).ok();
-    kept.flatten().any(|entry| std::fs::read(entry.path()).ok() == wanted)
+    matches!(Store::current_in(state), Ok(Some((_, manifests))) if has_config(&manifests, &order.config))
 }
 
 fn options(order: &KeptOrder, root: &Path, state: &Path) -> HostApplyOptions {
@@ -168,79 +193,15 @@ fn of_report(report: &ApplyReport) -> (OrderResult, String) {
     (result, texts.collect::<Vec<_>>().join("; "))
 }
 
-fn of_error(error: &HostApplyError) -> (OrderResult, String) {
+fn of_error(error: &OrderError) -> (OrderResult, String) {
     let result = match error {
-        HostApplyError::Apply(ApplyError::Unreconcilable(_)) => OrderResult::Unreconcilable,
-        HostApplyError::Apply(ApplyError::Preflight(_)) => OrderResult::Drifted,
+        OrderError::Host(HostApplyError::Apply(ApplyError::Unreconcilable(_))) => OrderResult::Unreconcilable,
+        OrderError::Host(HostApplyError::Apply(ApplyError::Preflight(_))) => OrderResult::Drifted,
         _ => OrderResult::Failed,
     };
     (result, error.to_string())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apply::orders::files::OrderName;
-    use sensor_model::socket::DesiredConfig;
-    use serde_json::json;
-    use std::{fs, os::unix::fs::MetadataExt as _};
-
-    /// A host with a config of the service, and an order that declares another content of its file. No action is needed for it.
-    fn ordered() -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let at = |path: &str| root.path().join(path);
-        for directory in ["etc/systemd/system", SERVICE_CONFIGS, "state"] {
-            fs::create_dir_all(at(directory)).unwrap();
-        }
-        fs::write(at("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
-        fs::write(at("etc/group"), "root:x:0:\n").unwrap();
-        let owner = fs::metadata(root.path()).unwrap();
-        let config = |content: &str| {
-            json!({
-                "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
-                "metadata": { "name": content, "labels": { "machineconfiguration.openshift.io/role": "worker" } },
-                "spec": { "config": {
-                    "ignition": { "version": "3.4.0" },
-                    "storage": { "files": [{
-                        "path": "/etc/file", "mode": 0o644, "contents": { "source": format!("data:,{content}") },
-                        "user": { "id": owner.uid() }, "group": { "id": owner.gid() },
-                    }] },
-                } },
-            })
-        };
-        fs::write(at(SERVICE_CONFIGS).join("a.yaml"), config("old").to_string()).unwrap();
-        fs::write(at("etc/file"), "old").unwrap();
-        let policy = json!({
-            "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration", "metadata": { "name": "cluster" },
-            "spec": { "nodeDisruptionPolicy": { "files": [{ "path": "/etc/file", "actions": [{ "type": "None" }] }] } },
-        });
-        let desired = DesiredConfig { machine_config: config("new"), node_disruption: Some(policy) };
-        let directory = OrderDirectory::new(&at("state"));
-        let name = OrderName { id: "1".to_owned(), config: "new".to_owned() };
-        directory.set_new(&name, &desired).unwrap();
-        directory.accept_new().unwrap();
-        directory.order_planned().unwrap();
-        root
-    }
-
-    #[tokio::test]
-    async fn an_ordered_apply_waits_for_a_process_that_writes_back_and_does_not_fail() {
-        let root = ordered();
-        let state = root.path().join("state");
-        let writes_back = Store::open(&state).unwrap().lock().unwrap().unwrap();
-        let apply = run_order(root.path(), &state, Interrupts::default(), |_| {});
-        let release = async {
-            let directory = OrderDirectory::new(&state);
-            while !directory.line().is_some_and(|line| line.contains("waits")) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            assert_eq!(fs::read_to_string(root.path().join("etc/file")).unwrap(), "old");
-            drop(writes_back);
-        };
-        let (applied, ()) = tokio::join!(apply, release);
-        let end = OrderDirectory::new(&state).end().unwrap();
-        assert!(applied.unwrap(), "{end:?}");
-        assert_eq!(end.result, OrderResult::Done, "{end:?}");
-        assert_eq!(fs::read_to_string(root.path().join("etc/file")).unwrap(), "new");
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! Orders that are refused, started again and over.
 
+use super::published_plan::PublishedPlan;
 use super::*;
 use crate::apply::actions::tests::played::{PlayedHost, Plays};
 use crate::clock::boot_id;
@@ -11,7 +12,7 @@ fn ordered(orders: &NodeOrders) -> OrderName {
     let desired = DesiredConfig { machine_config: config, node_disruption: None };
     let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
     orders.directory.set_new(&name, &desired).unwrap();
-    orders.directory.accept_new().unwrap();
+    orders.directory.accept_new(&PublishedPlan::default()).unwrap();
     orders.directory.order_planned().unwrap();
     name
 }
@@ -139,4 +140,20 @@ async fn an_order_that_waits_for_a_reboot_goes_on_after_a_soft_reboot_and_not_by
         let progress = tokio::task::spawn_blocking(move || orders.progress()).await.unwrap();
         assert_eq!(progress.phase, phase, "{soft_reboots:?}");
     }
+}
+
+#[test]
+fn a_config_that_an_earlier_version_planned_is_not_ordered_but_planned_anew() {
+    let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let orders = NodeOrders::new(root.path(), state.path());
+    let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
+    let config = serde_json::json!({ "metadata": { "name": "one" } });
+    let desired = DesiredConfig { machine_config: config, node_disruption: None };
+    orders.directory.set_new(&name, &desired).unwrap();
+    // It did not note what its answer said.
+    let order = state.path().join("order");
+    std::fs::rename(order.join("new"), order.join("planned")).unwrap();
+    let error = orders.begin(&ApplyOrder { id: name.id }).unwrap_err();
+    assert_eq!(error.reason, SocketErrorReason::NotPlanned, "{error:?}");
+    assert!(orders.directory.ordered().is_none());
 }

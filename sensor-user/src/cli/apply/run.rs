@@ -2,7 +2,9 @@
 
 use super::host::{ApplyRun, failed};
 use crate::{
-    apply::{Applied, ApplyConfigs, ApplyError, HostApplyError, HostRunEnd, NewConfig, ProposedApply},
+    apply::{
+        Applied, ApplyConfigs, ApplyError, HostApplyError, HostRunEnd, NewConfig, ProposedApply, ResumeLimit,
+    },
     cli::{
         exit::{DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE},
         output::{Screen, say},
@@ -59,7 +61,8 @@ impl ApplyRun<'_> {
 
     /// Finishes an interrupted apply or restores the old config, with a reboot if that needs one.
     pub(super) fn resume(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let report = self.runtime.block_on(self.host.resume(&mut say)).map_err(failed)?;
+        let resumed = async { self.host.resume(ResumeLimit::Unlimited, &mut say).await };
+        let report = self.runtime.block_on(resumed).map_err(failed)?;
         self.report(screen, &report)
     }
 }
