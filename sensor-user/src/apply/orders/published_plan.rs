@@ -164,7 +164,7 @@ impl OpenApply {
 }
 
 /// Whether a directory of manifests has this config, and nothing else.
-pub(super) fn has_config(manifests: &Path, config: &Path) -> bool {
+fn has_config(manifests: &Path, config: &Path) -> bool {
     let Ok(wanted) = fs::read(config) else { return false };
     let Ok(kept) = fs::read_dir(manifests) else { return false };
     let kept: Vec<_> = kept.flatten().collect();

@@ -4,7 +4,7 @@
 
 use super::boot::present_boot;
 use super::files::{KeptOrder, OrderDirectory, OrderEnd, OrderResult, PlanAnswer};
-use super::published_plan::{OpenApply, PlanChanged, PublishedPlan, check_plan, has_config};
+use super::published_plan::{OpenApply, PlanChanged, PublishedPlan, check_plan};
 use crate::apply::{
     ApplyConfigs, ApplyError, ApplyReport, ApplyResult, GivenConsent, HostApply, HostApplyError,
     HostApplyOptions, HostRunEnd, Interrupts, NewConfig, OperatorRule, ProposedApply,
@@ -114,14 +114,19 @@ async fn apply(
 ) -> Result<ApplyReport, OrderError> {
     let host = HostApply::open(options(order, root, state), interrupts)?;
     if let Some(open) = OpenApply::find(state, &order.config)? {
-        // The apply of this order, or an earlier one. If it was an earlier one, the order itself comes next.
-        let report = host.resume(open.limit(order.published)?, progress).await?;
-        let is_of_another = match report.result {
-            ApplyResult::Unchanged => true,
-            ApplyResult::Done => !is_current(state, order),
-            _ => false,
+        let mut report = host.resume(open.limit(order.published)?, progress).await?;
+        let is_end = match report.result {
+            // Another process ended it meanwhile.
+            ApplyResult::Unchanged => false,
+            ApplyResult::Rebooting => true,
+            ApplyResult::Halted if !open.is_of_order => {
+                report.reason = format!("apply number {} has to end first: {}", open.id, report.reason);
+                true
+            }
+            // After the apply of another, however it ended, the order itself comes next.
+            _ => open.is_of_order,
         };
-        if !is_of_another {
+        if is_end {
             return Ok(report);
         }
     }
@@ -140,11 +145,6 @@ async fn apply(
             changed.map_or_else(|| Ok(ApplyReport::nothing_to_resume(state)), |changed| Err(changed.into()))
         }
     }
-}
-
-/// Whether the node's current config is that of the order.
-fn is_current(state: &Path, order: &KeptOrder) -> bool {
-    matches!(Store::current_in(state), Ok(Some((_, manifests))) if has_config(&manifests, &order.config))
 }
 
 fn options(order: &KeptOrder, root: &Path, state: &Path) -> HostApplyOptions {

@@ -7,7 +7,7 @@ use crate::{
     store::HistoryEntry,
 };
 use sensor_model::{
-    journal::{Begin, JournalRecord, codec},
+    journal::{ApplyEnd, Begin, JournalRecord, codec},
     socket::DesiredConfig,
 };
 use serde_json::{Value, json};
@@ -216,6 +216,34 @@ async fn an_order_does_not_continue_an_apply_that_reboots_a_node_that_was_not_dr
     assert!(end.reason.contains(wanted), "{end:?}");
     assert!(fs::read(&journal).unwrap() == before && host.file() == "old");
     assert_eq!(host.answer("new").await, (NodeDisturbance { drains: true, reboots: true }, true));
+}
+
+#[tokio::test]
+async fn an_order_comes_after_an_interrupted_apply_of_another_config_however_that_ends() {
+    // Without the record that everything is written it is rolled back, too.
+    for more in [vec![], vec![JournalRecord::RollingBack { reason: "the other failed".to_owned() }]] {
+        let host = Host::ordered();
+        let journal = host.interrupt(false, &more);
+        let end = host.run().await;
+        assert_eq!((end.result, end.reason.as_str()), (OrderResult::Done, ""), "{more:?}: {end:?}");
+        assert_eq!(host.file(), "new");
+        assert!(!journal.exists());
+        let history = Store::open(&host.state()).unwrap().history(1).unwrap().unwrap();
+        assert_eq!(history.result, Some(ApplyEnd::RolledBack), "{more:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_order_whose_own_apply_rolls_back_ends_so() {
+    let host = Host::ordered();
+    let more = [JournalRecord::RollingBack { reason: "its action failed".to_owned() }];
+    host.interrupt(false, &more);
+    // The journal is that of the order.
+    let kept = host.at("state/apply/generations/1/config/000-other.yaml");
+    fs::copy(host.at("state/order/ordered/config.yaml"), kept).unwrap();
+    let end = host.run().await;
+    assert_eq!((end.result, end.reason.as_str()), (OrderResult::RolledBack, "its action failed"), "{end:?}");
+    assert_eq!(host.file(), "old");
 }
 
 #[tokio::test]
