@@ -3,8 +3,9 @@
 use super::history::Log;
 use super::node_log::{LogPages, NodeLog};
 use super::output::{OutputFormat, Screen};
+use super::pages::NodeAnswer;
 use super::tests::printed;
-use super::tunnel::{NodeAnswer, reporter_of};
+use super::tunnel::reporter_of;
 use super::{Plugin, PluginCommand, PluginError};
 use crate::api::DriftReportStatus;
 use crate::played_log::PlayedForensicLog;

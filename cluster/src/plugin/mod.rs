@@ -12,6 +12,7 @@ mod history;
 mod hostile_tests;
 mod node_log;
 mod output;
+mod pages;
 mod report;
 #[cfg(test)]
 mod stale_tests;

@@ -7,8 +7,9 @@
 use super::access::Access;
 use super::error::PluginError;
 use super::output::Screen;
+use super::pages::{NodeAnswer, NodePages, Reporter};
 use super::report::{rewriting_text, status_of};
-use super::tunnel::{NodeAnswer, NodePages};
+use super::tunnel::ForwardedReporter;
 use crate::api::{DriftReportStatus, ReportedLogEntry};
 use crate::reports::{KeptEntry, PodNames, Rewriting, kept_entry, names_in, sequence_of};
 use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
@@ -34,7 +35,7 @@ pub(super) trait LogPages {
     async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError>;
 }
 
-impl LogPages for NodePages<'_> {
+impl<R: Reporter> LogPages for NodePages<R> {
     async fn get(&mut self, target: &str, wait: Duration) -> Result<NodeAnswer, PluginError> {
         NodePages::get(self, target, wait).await
     }
@@ -58,7 +59,7 @@ pub(super) struct NodeLog<P> {
     names: PodNames,
 }
 
-impl<'a> NodeLog<NodePages<'a>> {
+impl<'a> NodeLog<NodePages<ForwardedReporter<'a>>> {
     /// The log of a node, compared with its DriftReport.
     pub(super) async fn of(
         access: &'a Access,
@@ -66,7 +67,8 @@ impl<'a> NodeLog<NodePages<'a>> {
         screen: &mut Screen<'_>,
     ) -> Result<Self, PluginError> {
         let status = status_of(access, node).await?;
-        Self::begin(NodePages::of(access, node).await?, node, &status, screen).await
+        let reporter = ForwardedReporter::of(access, node).await?;
+        Self::begin(NodePages::of(reporter), node, &status, screen).await
     }
 }
 

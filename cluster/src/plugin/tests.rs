@@ -3,9 +3,9 @@
 use super::history::{explained, text};
 use super::node_log::{Entry, LogPages, NodeLog, follow, read};
 use super::output::{OutputFormat, Screen, age};
+use super::pages::NodeAnswer;
 use super::report::{diff, plan};
 use super::status::{NodeRow, rows, table};
-use super::tunnel::NodeAnswer;
 use super::{Plugin, PluginError};
 use crate::api::{
     ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, ReportedPlan,

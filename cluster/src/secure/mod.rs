@@ -33,7 +33,7 @@ const CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time of a connection. A client then makes a new one.
-const CONNECTION_TIMEOUT: Duration = Duration::from_mins(10);
+pub(crate) const CONNECTION_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Most bytes of a request's head: a token has up to a few KiB.
 const HEAD_BYTES: usize = 16 << 10;
