@@ -14,7 +14,7 @@ pub(super) const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desir
 /// Why the state is not good. Ours.
 pub(super) const REASON: &str = "machineconfiguration.openshift.io/reason";
 /// What the drain controller is asked to do. Ours.
-pub(super) const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
+pub(crate) const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
 /// The newest request that the drain controller has carried out. The controller's own.
 pub(super) const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
 /// Set to [`REBOOTING`] while the node reboots for an apply. Ours.
@@ -80,7 +80,7 @@ pub(super) fn uncordon(config: &str) -> String {
 }
 
 /// Whether a cordon of the node is that of our own drain: the drain was requested, or its end is not done yet.
-pub(super) fn is_cordoned_by_us(annotations: &BTreeMap<String, String>) -> bool {
+pub(crate) fn is_cordoned_by_us(annotations: &BTreeMap<String, String>) -> bool {
     let requested = annotations.get(DESIRED_DRAIN);
     let is_ended = requested == annotations.get(LAST_APPLIED_DRAIN);
     !annotations.contains_key(CORDONED_BEFORE)

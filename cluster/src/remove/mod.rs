@@ -1,7 +1,7 @@
 //! The command `remove`: what a reporter wrote to the API is taken away again.
 //!
-//! In: an admin's access to the API server, after the last reporter has ended. Out: Nodes without Holdfast's conditions, annotations
-//! and taints, no Leases and no `DriftReport`s, and what was removed. Fields of other writers stay as they are.
+//! In: an admin's access to the API server, after the last reporter has ended. Out: Nodes without Holdfast's conditions, annotations,
+//! taints and cordons, no Leases and no `DriftReport`s, and what was removed. Fields of other writers stay as they are.
 
 mod error;
 #[cfg(test)]
@@ -26,8 +26,8 @@ pub(crate) const PODS: &str = "app.kubernetes.io/name=holdfast";
 pub(crate) const REPORTER: &str = "reporter";
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
-/// How often a Node that others change meanwhile is tried again.
-const ATTEMPTS: u32 = 5;
+/// How often a Node is read. The removal of everything takes four patches, each after a read, and others may change the Node meanwhile.
+const ATTEMPTS: u32 = 10;
 /// The status code about an object, or a kind, that does not exist.
 const NOT_FOUND: u16 = 404;
 /// The status code about an object that has changed meanwhile.

@@ -65,3 +65,99 @@ async fn annotations_of_the_mode_manage_that_the_removal_takes_away_are_named() 
     let removed = remove(&client, "holdfast-system").await.unwrap();
     assert_eq!(removed[0].removed, ["annotation machineconfiguration.openshift.io/state"]);
 }
+
+const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
+const LAST_APPLIED_DRAIN: &str = "machineconfiguration.openshift.io/lastAppliedDrain";
+
+/// A cordoned Node with these annotations, for which these field managers wrote the request for a drain.
+fn cordoned(annotations: &Value, managers: &[(&str, &str)]) -> Value {
+    let wrote = |(manager, operation): &(&str, &str)| {
+        json!({"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:annotations": {(format!("f:{DESIRED_DRAIN}")): {}}}}})
+    };
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "resourceVersion": "7", "annotations": annotations,
+            "managedFields": managers.iter().map(wrote).collect::<Vec<_>>()},
+        "spec": {"unschedulable": true},
+    })
+}
+
+/// What is removed from a Node, and the first patch. Merge patches change it, and an apply takes the fields of our manager.
+async fn removed_from(node: Value) -> (Vec<String>, Value) {
+    let mut left = node.clone();
+    let (client, log) = played(move |request: &PlayedRequest| match request.line().as_str() {
+        "GET /api/v1/nodes" => list(&json!([node])),
+        "GET /api/v1/nodes/n1" => PlayedAnswer::Json(left.clone()),
+        "PATCH /api/v1/nodes/n1" => {
+            if request.body["kind"] == "Node" {
+                let fields = left["metadata"]["managedFields"].as_array_mut().unwrap();
+                fields.retain(|fields| fields["manager"] != FIELD_MANAGER);
+            } else {
+                merge(&mut left, &request.body);
+            }
+            PlayedAnswer::Json(left.clone())
+        }
+        _ => list(&json!([])),
+    });
+    let removed = remove(&client, "holdfast-system").await.unwrap();
+    let requests = log.take();
+    let first = requests.iter().find(|request| request.method == "PATCH").map(|first| first.body.clone());
+    (removed.into_iter().flat_map(|removal| removal.removed).collect(), first.unwrap_or_default())
+}
+
+/// A merge patch.
+fn merge(object: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    for (name, value) in fields {
+        if value.is_null() {
+            object.as_object_mut().unwrap().remove(name);
+        } else {
+            merge(&mut object[name], value);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_cordon_of_a_drain_that_a_reporter_asked_for_ends_with_the_request() {
+    let ours = [(FIELD_MANAGER, "Apply")];
+    for applied in [json!("drain-b"), json!("drain-a")] {
+        let annotations = json!({DESIRED_DRAIN: "drain-b", LAST_APPLIED_DRAIN: applied});
+        let (removed, first) = removed_from(cordoned(&annotations, &ours)).await;
+        assert_eq!(removed, ["cordon".to_owned(), format!("annotation {DESIRED_DRAIN}")]);
+        let end = json!({
+            "metadata": {"resourceVersion": "7", "annotations": {DESIRED_DRAIN: null}},
+            "spec": {"unschedulable": null},
+        });
+        assert_eq!(first, end);
+    }
+}
+
+#[tokio::test]
+async fn a_cordon_of_an_admin_or_of_the_machine_config_operators_daemon_stays() {
+    let drained = json!({DESIRED_DRAIN: "drain-b", LAST_APPLIED_DRAIN: "drain-b"});
+    let with = |name: &str, value: &str| {
+        let mut annotations = drained.clone();
+        annotations[name] = json!(value);
+        annotations
+    };
+    let ours = (FIELD_MANAGER, "Apply");
+    let daemon = ("machine-config-daemon", "Update");
+    for (annotations, managers) in [
+        (with("holdfast.dev/cordoned-before", "true"), vec![ours]),
+        (with("holdfast.dev/cordoned-before", "over"), vec![ours]),
+        // The drain controller has ended our cordon, so this one is not ours.
+        (json!({DESIRED_DRAIN: "uncordon-b", LAST_APPLIED_DRAIN: "uncordon-b"}), vec![ours]),
+        (drained.clone(), vec![daemon]),
+        // The reporter has only taken the request over.
+        (drained.clone(), vec![ours, daemon]),
+    ] {
+        let node = cordoned(&annotations, &managers);
+        let (removed, first) = removed_from(node).await;
+        assert!(!removed.contains(&"cordon".to_owned()), "{annotations}: {removed:?}");
+        assert_eq!(first.pointer("/spec/unschedulable"), None, "{first}");
+    }
+}

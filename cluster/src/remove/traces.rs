@@ -2,6 +2,7 @@
 //!
 //! In: a Node. Out: the fields of Holdfast on it, and the patches that remove them.
 
+use crate::manage::{DESIRED_DRAIN, is_cordoned_by_us};
 use crate::publish::FIELD_MANAGER;
 use crate::reports::CONDITIONS;
 use k8s_openapi::api::core::v1::Node;
@@ -43,6 +44,8 @@ pub(super) struct Traces {
     applied: Vec<NodePart>,
     /// Annotations of other products that our field manager applied, in the mode `manage`.
     applied_annotations: Vec<String>,
+    /// The Node is cordoned, and the cordon is that of a drain that our field manager asked for.
+    is_cordoned: bool,
     version: Option<String>,
 }
 
@@ -65,16 +68,24 @@ impl Traces {
                 found.other_taints.push(json!(taint));
             }
         }
+        let mut has_other_drain = false;
         for fields in node.managed_fields() {
+            let owned = || fields.fields_v1.iter().flat_map(|fields| annotations_in(&fields.0));
             if fields.manager.as_deref() == Some(FIELD_MANAGER)
                 && fields.operation.as_deref() == Some("Apply")
             {
                 let is_status = fields.subresource.as_deref() == Some(STATUS);
                 found.applied.push(if is_status { NodePart::Status } else { NodePart::Object });
-                let owned = fields.fields_v1.iter().flat_map(|fields| annotations_in(&fields.0));
-                found.applied_annotations.extend(owned.filter(|name| !name.starts_with(PREFIX)));
+                found.applied_annotations.extend(owned().filter(|name| !name.starts_with(PREFIX)));
+            } else {
+                has_other_drain |= owned().any(|name| name == DESIRED_DRAIN);
             }
         }
+        // A reporter that took the node over also applies the request of the Machine Config Operator's daemon, which then has two managers.
+        found.is_cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+            && found.applied_annotations.iter().any(|name| name == DESIRED_DRAIN)
+            && !has_other_drain
+            && is_cordoned_by_us(node.annotations());
         found
     }
 
@@ -89,6 +100,7 @@ impl Traces {
             names.iter().map(|name| format!("{noun} {name}")).collect()
         };
         [
+            if self.is_cordoned { vec!["cordon".to_owned()] } else { Vec::new() },
             named("condition", &self.conditions),
             named("annotation", &self.annotations),
             named("annotation", &self.applied_annotations),
@@ -97,9 +109,12 @@ impl Traces {
         .concat()
     }
 
-    /// The patches, in their order. First the empty set of our field manager, which removes what it alone applied. Then what another
-    /// writer took over, or what was written without an apply, by name.
+    /// The patches, in their order. First the end of our cordon, while the annotations prove that it is ours. Then the empty set of our field
+    /// manager, which removes what it alone applied. Then what another writer took over, or what was written without an apply, by name.
     pub(super) fn patches(&self, name: &str) -> Vec<NodePatch> {
+        if self.is_cordoned {
+            return vec![self.uncordon()];
+        }
         if !self.applied.is_empty() {
             return self.applied.iter().map(|part| empty_set(name, *part)).collect();
         }
@@ -135,6 +150,19 @@ impl Traces {
             });
         }
         patches
+    }
+
+    /// Ends our cordon with the request for its drain, so that the drain controller does not begin it again. The Node must not have changed: a
+    /// cordon that is set meanwhile is not ours.
+    fn uncordon(&self) -> NodePatch {
+        NodePatch {
+            target: NodePart::Object,
+            params: PatchParams::default(),
+            body: Patch::Merge(json!({
+                "metadata": {"resourceVersion": self.version, "annotations": {DESIRED_DRAIN: null}},
+                "spec": {"unschedulable": null},
+            })),
+        }
     }
 }
 

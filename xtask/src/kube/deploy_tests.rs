@@ -201,7 +201,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     cluster.kubectl(&format!("apply -f {}", crds.display())).unwrap();
     cluster.kubectl("wait --for=condition=Established crd/driftreports.holdfast.dev --timeout=120s").unwrap();
     cluster.kubectl(&format!("create namespace {NAMESPACE}")).unwrap();
-    for name in ["n1", "n2", "n3"] {
+    for name in ["n1", "n2", "n3", "n4"] {
         cluster.node(name);
     }
     write_traces(&cluster);
@@ -226,6 +226,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     for line in [
         "Node n1: removed condition ConfigDrift, condition holdfast.dev/SensorReady",
         "Node n2: removed condition ConfigDrift, annotation holdfast.dev/state, taint holdfast.dev/drifted:NoSchedule",
+        "Node n4: removed cordon, annotation machineconfiguration.openshift.io/desiredDrain",
         "Lease n1: removed",
         "DriftReport n1: removed",
     ] {
@@ -233,6 +234,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     }
     nothing_is_left(&cluster).unwrap();
     others_are_left(&cluster).unwrap();
+    assert_eq!(cluster.get("node n4").unwrap()["spec"]["unschedulable"], Value::Null);
     assert_eq!(cluster.get("node n3").unwrap(), before, "a Node without traces is not written");
     let again = remove(&cluster).unwrap();
     assert_eq!(again, "Nothing of Holdfast was there.\n");
@@ -249,7 +251,7 @@ fn conditions(kinds: &[&str]) -> Value {
     json!({ "conditions": kinds.iter().map(condition).collect::<Vec<_>>() })
 }
 
-/// What reporters write: on n1 by their applies, on n2 also without them.
+/// What reporters write: on n1 by their applies, on n2 also without them, on n4 in the mode `manage` with a drain.
 fn write_traces(cluster: &Cluster) {
     for (name, kinds) in [("n1", &["ConfigDrift", "holdfast.dev/SensorReady"][..]), ("n2", &["ConfigDrift"])]
     {
@@ -275,6 +277,12 @@ fn write_traces(cluster: &Cluster) {
         "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport", "metadata": { "name": "n1" },
     });
     cluster.with(&format!("apply --server-side {MANAGER}"), &report).unwrap();
+    let drained = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": "n4", "annotations": { "machineconfiguration.openshift.io/desiredDrain": "drain-b" } },
+    });
+    cluster.with(&format!("apply --server-side {MANAGER}"), &drained).unwrap();
+    cluster.kubectl("cordon n4").unwrap();
 }
 
 /// What others write beside it.
