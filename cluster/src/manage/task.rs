@@ -24,6 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// How long a drain may take before the node is degraded, as with the Machine Config Operator's daemon.
 const LONGEST_DRAIN: Duration = Duration::from_hours(1);
+/// How long an answer about the cordon is believed. An admin may cordon the node while the request for the drain is not written.
+const CORDON_KNOWN: Duration = Duration::from_secs(30);
 /// The message of the missing MachineConfig has its full kind, as the API server writes it.
 const CONFIG_KIND: &str = "machineconfig.machineconfiguration.openshift.io";
 
@@ -51,7 +53,8 @@ pub struct Manager {
     socket: SensorSocket,
     channels: ManageChannels,
     planned: Option<Planned>,
-    is_cordoned: Option<bool>,
+    /// Whether the Node was cordoned, and when it was asked for.
+    cordon: Option<(bool, Instant)>,
     /// The desired config that the fields above and below are about.
     desired: Option<String>,
     drift: NodeDrift,
@@ -83,7 +86,7 @@ impl Manager {
             socket,
             channels,
             planned: None,
-            is_cordoned: None,
+            cordon: None,
             desired: None,
             drift: NodeDrift::Unknown,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
@@ -129,7 +132,7 @@ impl Manager {
         let desired = self.node().and_then(|node| node.annotations.get(annotations::DESIRED_CONFIG).cloned());
         if desired != self.desired {
             self.desired = desired;
-            self.is_cordoned = None;
+            self.cordon = None;
             self.planned = None;
             self.may_attempt_now();
         }
@@ -216,7 +219,7 @@ impl Manager {
             drift: &self.drift,
             may_attempt: self.may_attempt(),
             published: published.as_ref(),
-            is_cordoned: self.is_cordoned,
+            is_cordoned: self.is_cordoned(),
             is_drain_overdue: self.drain_due().is_some_and(|due| due <= Instant::now()),
         });
         let is_seen = step.wanted.is_seen(&node.annotations, published.as_ref());
@@ -247,7 +250,8 @@ impl Manager {
     /// Waits for the next change. Gives whether there may be another one.
     async fn changed(&mut self) -> bool {
         let now = Instant::now();
-        let due = self.not_before.into_iter().chain(self.drain_due()).filter(|due| *due > now).min();
+        let dues = [self.not_before, self.drain_due(), self.cordon_due()];
+        let due = dues.into_iter().flatten().filter(|due| *due > now).min();
         let channels = &mut self.channels;
         tokio::select! {
             changed = channels.node.changed() => changed.is_ok(),
@@ -264,6 +268,17 @@ impl Manager {
     /// When the present drain has taken too long.
     fn drain_due(&self) -> Option<Instant> {
         self.drain.as_ref().map(|(_, since)| *since + LONGEST_DRAIN)
+    }
+
+    /// When the answer about the cordon is too old.
+    fn cordon_due(&self) -> Option<Instant> {
+        self.cordon.map(|(_, asked)| asked + CORDON_KNOWN)
+    }
+
+    /// Whether the Node is cordoned; `None` if it was not asked lately.
+    fn is_cordoned(&self) -> Option<bool> {
+        let (is_cordoned, asked) = self.cordon?;
+        (asked.elapsed() < CORDON_KNOWN).then_some(is_cordoned)
     }
 
     fn may_attempt(&self) -> bool {
@@ -331,10 +346,11 @@ impl Manager {
     }
 
     async fn look_at_cordon(&mut self) {
+        let asked = Instant::now();
         match limited("Node", self.reads.node(&self.name)).await {
             Ok(node) => {
                 let spec = node.spec.unwrap_or_default();
-                self.is_cordoned = Some(spec.unschedulable.unwrap_or_default());
+                self.cordon = Some((spec.unschedulable.unwrap_or_default(), asked));
             }
             Err(error) => {
                 tracing::debug!(%error, "the Node was not read");
@@ -347,8 +363,9 @@ impl Manager {
     async fn apply(&mut self, id: &str) {
         // Until the progress shows the order, another one would be a repetition.
         self.pause();
-        // The result of the attempt may make another plan.
+        // The result of the attempt may make another plan, with a drain of its own.
         self.planned = None;
+        self.cordon = None;
         match self.socket.apply(id).await {
             Ok(_) => tracing::info!(config = self.desired, "The sensor applies the config."),
             Err(error) => {
@@ -381,119 +398,4 @@ fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::ReportedPlan;
-    use crate::played_server::{PlayedAnswer, played};
-    use tokio::time::sleep;
-
-    fn node(resource_version: u64) -> NodeMetadata {
-        NodeMetadata { resource_version, ..NodeMetadata::default() }
-    }
-
-    /// A manager, and the channels by which it learns what the Node is.
-    fn manager(
-        watched: NodeMetadata,
-    ) -> (Manager, watch::Sender<Option<NodeMetadata>>, watch::Sender<WrittenNode>) {
-        let (client, _log) = played(|_| PlayedAnswer::Code(404));
-        let (watched, node) = watch::channel(Some(watched));
-        let (written, written_seen) = watch::channel(WrittenNode::default());
-        let channels = ManageChannels {
-            node,
-            progress: watch::channel(None).1,
-            findings: watch::channel(None).1,
-            written: written_seen,
-            managed: watch::channel(None).0,
-        };
-        let reads = Reads::with(client.clone(), client.clone());
-        let manager = Manager::new(&client, reads, "n1".to_owned(), SensorSocket::new("/nowhere"), channels);
-        (manager, watched, written)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_drain_has_an_hour_of_its_own_and_that_of_an_update_that_is_over_has_none() {
-        let requests = |request: &str, more: &[(&str, &str)]| NodeMetadata {
-            annotations: [(annotations::DESIRED_DRAIN, request)]
-                .iter()
-                .chain(more)
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
-            ..node(1)
-        };
-        let (mut manager, watched, _written) = manager(requests("drain-b", &[]));
-        let mut left = |shown: Option<NodeMetadata>| {
-            if let Some(shown) = shown {
-                watched.send_replace(Some(shown));
-            }
-            manager.look();
-            manager.drain_due().map(|due| due.duration_since(Instant::now()))
-        };
-        assert_eq!(left(None), Some(LONGEST_DRAIN));
-        sleep(LONGEST_DRAIN / 2).await;
-        assert_eq!(left(None), Some(LONGEST_DRAIN / 2));
-        // The pool has another config now.
-        assert_eq!(left(Some(requests("drain-c", &[]))), Some(LONGEST_DRAIN));
-        sleep(LONGEST_DRAIN).await;
-        assert_eq!(left(None), Some(Duration::ZERO));
-        // It went back to the present config, on a node that was cordoned before.
-        let over = [(annotations::CORDONED_BEFORE, annotations::OVER)];
-        assert_eq!(left(Some(requests("drain-c", &over))), None);
-        assert_eq!(left(Some(requests("drain-d", &[]))), Some(LONGEST_DRAIN));
-        assert_eq!(left(Some(requests("drain-d", &[(annotations::LAST_APPLIED_DRAIN, "drain-d")]))), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_an_order_that_failed_the_config_is_planned_anew_before_the_next_order() {
-        let desired = [(annotations::DESIRED_CONFIG.to_owned(), "b".to_owned())];
-        let node = NodeMetadata { annotations: desired.into(), ..node(1) };
-        let (mut manager, _watched, _written) = manager(node);
-        let (progress, seen) = watch::channel(Some(ApplyProgress::idle()));
-        manager.channels.progress = seen;
-        manager.look();
-        let plan = ReportedPlan { config: "b".to_owned(), ..ReportedPlan::default() };
-        let outcome = PlannedOutcome::Plan { id: "ab".to_owned(), plan, is_forced: false };
-        manager.planned = Some(Planned { config: "b".to_owned(), outcome });
-        manager.apply("ab").await;
-        // The plan changed since it was published, so the sensor has not applied it.
-        progress.send_replace(Some(ApplyProgress {
-            phase: ApplyPhase::Failed,
-            config: Some("b".to_owned()),
-            message: Some("the plan changed since it was published".to_owned()),
-            ..ApplyProgress::idle()
-        }));
-        let mut pauses = Vec::new();
-        for _ in 0..3 {
-            manager.look();
-            let has_plan = matches!(manager.planned_outcome(), Some(PlannedOutcome::Plan { .. }));
-            assert!(!has_plan && !manager.may_attempt(), "the failure is shown first");
-            let pause = manager.not_before.unwrap() - Instant::now();
-            assert!(pause <= LONGEST_PAUSE);
-            pauses.push(pause);
-            sleep(pause).await;
-            manager.look();
-            assert_eq!(manager.show(), Then::Plan);
-            // The API server has no config here, so there is no plan, and the next attempt comes after a longer pause.
-            manager.plan().await;
-        }
-        assert!(pauses.is_sorted(), "{pauses:?}");
-    }
-
-    #[tokio::test]
-    async fn after_a_restored_backup_the_answers_to_writes_of_before_are_not_the_newest_node() {
-        let (mut manager, watched, written) = manager(node(7));
-        written.send_replace(WrittenNode { node: Some(node(9)), plan: None });
-        let mut newest = || {
-            manager.look();
-            manager.show();
-            manager.node().unwrap().resource_version
-        };
-        assert_eq!(newest(), 9);
-        watched.send_replace(Some(node(3)));
-        assert_eq!(newest(), 3);
-        assert_eq!(newest(), 3);
-        written.send_replace(WrittenNode { node: Some(node(4)), plan: None });
-        assert_eq!(newest(), 4, "a write of after the restore");
-        watched.send_replace(Some(node(5)));
-        assert_eq!(newest(), 5);
-    }
-}
+mod tests;
