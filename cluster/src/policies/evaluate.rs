@@ -4,14 +4,17 @@
 //! what the report says of each policy that selects the node.
 
 use super::node::NodeFacts;
-use super::pods::NodePods;
+use super::pods::{ENDED, NodePods};
 use crate::api::{ActorNames, DriftPolicy, PolicyState, ReportedPolicy};
 use crate::text::fit;
 use kube::ResourceExt as _;
 use sensor_model::drift_policy::{DriftPolicy as MergedPolicy, DriftPolicyFile};
-use sensor_model::socket::{CLUSTER_POLICIES, ClusterPolicies};
+use sensor_model::socket::{CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES};
 use serde_json::{Value, json};
 
+/// How many of the pods that ended keep their permission if those of all make the policies too large: first the newest ones, whose changes
+/// the sensor may not have attributed yet, and then none.
+const FEWER_ENDED: [usize; 2] = [32, 0];
 /// Most bytes of a message.
 const MESSAGE_BYTES: usize = 512;
 
@@ -50,12 +53,30 @@ pub(super) fn names_pods<'a>(policies: impl IntoIterator<Item = &'a DriftPolicy>
     policies.into_iter().any(|policy| names(policy) && node.is_selected(&policy.spec).unwrap_or_default())
 }
 
-/// The policies for one node.
+/// The policies for one node. Each rule has the uids of all pods that it allows, so those of pods that ended are left out if the sensor would
+/// otherwise refuse all policies for their size.
 pub(super) fn evaluate<'a>(
     policies: impl IntoIterator<Item = &'a DriftPolicy>,
     node: &NodeFacts,
     pods: &NodePods,
 ) -> Evaluated {
+    let policies: Vec<&DriftPolicy> = policies.into_iter().collect();
+    let mut evaluated = evaluate_with(&policies, node, pods, ENDED);
+    for ended in FEWER_ENDED {
+        if pods.ended() > ended && evaluated.handed.as_ref().is_some_and(is_too_large) {
+            evaluated = evaluate_with(&policies, node, pods, ended);
+        }
+    }
+    evaluated
+}
+
+/// Whether the sensor refuses the policies for their size.
+fn is_too_large(policies: &ClusterPolicies) -> bool {
+    serde_json::to_vec(policies).is_ok_and(|body| body.len() > POLICIES_BYTES)
+}
+
+/// The policies with the uids of so many pods that ended.
+fn evaluate_with(policies: &[&DriftPolicy], node: &NodeFacts, pods: &NodePods, ended: usize) -> Evaluated {
     let mut evaluated = Evaluated::default();
     let (mut files, mut numbers): (Vec<DriftPolicyFile>, Vec<usize>) = Default::default();
     let mut handed = Vec::new();
@@ -64,7 +85,7 @@ pub(super) fn evaluate<'a>(
         let refused = match node.is_selected(&policy.spec) {
             Ok(false) => continue,
             Ok(true) => {
-                let object = object(policy, pods);
+                let object = object(policy, pods, ended);
                 let file = DriftPolicyFile::of_item(&object).map_err(|error| error.to_string());
                 file.map(|file| {
                     files.push(file);
@@ -105,7 +126,7 @@ fn note_conflicts(files: &[DriftPolicyFile], numbers: &[usize], reported: &mut [
 }
 
 /// A policy in the form of the files of a node, with the uids of the pods that it allows.
-fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
+fn object(policy: &DriftPolicy, pods: &NodePods, ended: usize) -> Value {
     let rules: Vec<Value> = policy
         .spec
         .rules
@@ -122,7 +143,7 @@ fn object(policy: &DriftPolicy, pods: &NodePods) -> Value {
             let actors = &rule.allowed_actors;
             if !actors.is_empty() {
                 value["allowedActors"] = json!({
-                    "units": actors.units, "exes": actors.exes, "users": actors.users, "pods": pods.allowed(actors),
+                    "units": actors.units, "exes": actors.exes, "users": actors.users, "pods": pods.allowed(actors, ended),
                 });
             }
             value

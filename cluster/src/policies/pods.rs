@@ -9,10 +9,10 @@ use kube::api::{NotUsed, Object};
 use kube::runtime::watcher::Event;
 use sensor_model::drift_policy::{AllowedActors, PolicyActor};
 use serde::Deserialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most pods that ended and still have their place.
-const ENDED: usize = 256;
+pub(super) const ENDED: usize = 256;
 
 /// The only field of a pod's spec that is read, so that the others take no memory.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -104,14 +104,21 @@ impl NodePods {
         self.is_known
     }
 
-    /// The uids of the pods that these names allow.
-    pub(super) fn allowed(&self, actors: &ActorNames) -> Vec<String> {
+    /// How many pods ended and still have their place.
+    pub(super) fn ended(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// The uids of the pods that these names allow. Of those that ended, only so many of the newest have a permission.
+    pub(super) fn allowed(&self, actors: &ActorNames, ended: usize) -> Vec<String> {
+        let left_out: BTreeSet<&String> = self.ended.iter().rev().skip(ended).collect();
         let named = AllowedActors { pods: actors.pods.clone(), ..AllowedActors::default() };
         let is_allowed = |pod: &NodePod| {
             actors.service_accounts.contains(&pod.account)
                 || named.allow(&PolicyActor { pod: Some(&pod.name), ..PolicyActor::default() })
         };
-        self.by_uid.iter().filter(|(_, pod)| is_allowed(pod)).map(|(uid, _)| uid.clone()).collect()
+        let pods = self.by_uid.iter().filter(|(uid, pod)| !left_out.contains(uid) && is_allowed(pod));
+        pods.map(|(uid, _)| uid.clone()).collect()
     }
 }
 
@@ -155,9 +162,9 @@ mod tests {
         pods.take(Event::InitApply(pod("u-2", "web", "default")));
         assert!(!pods.is_known());
         assert!(pods.take(Event::InitDone) && pods.is_known());
-        assert_eq!(pods.allowed(&actors(&["team/agent-*"], &[])), ["u-1"]);
-        assert_eq!(pods.allowed(&actors(&[], &["team/default"])), ["u-2"]);
-        assert!(pods.allowed(&actors(&["other/agent-*"], &["other/default"])).is_empty());
+        assert_eq!(pods.allowed(&actors(&["team/agent-*"], &[]), ENDED), ["u-1"]);
+        assert_eq!(pods.allowed(&actors(&[], &["team/default"]), ENDED), ["u-2"]);
+        assert!(pods.allowed(&actors(&["other/agent-*"], &["other/default"]), ENDED).is_empty());
         pods.unwatched();
         assert!(!pods.is_known(), "what nothing watches grows old");
         assert!(pods.take(Event::InitDone) && pods.is_known());
@@ -175,17 +182,17 @@ mod tests {
             claims
         };
         pods.take(Event::Apply(claims("u-2", OTHER)));
-        assert_eq!(pods.allowed(&actors(&["team/agent"], &[])), ["u-2"]);
-        assert_eq!(pods.allowed(&actors(&[], &["team/default"])), [OTHER]);
+        assert_eq!(pods.allowed(&actors(&["team/agent"], &[]), ENDED), ["u-2"]);
+        assert_eq!(pods.allowed(&actors(&[], &["team/default"]), ENDED), [OTHER]);
         let hash = "00ff".repeat(8);
         pods.take(Event::Apply(claims("u-3", &hash)));
-        assert_eq!(pods.allowed(&actors(&["team/agent"], &[])), [hash.as_str(), "u-2", "u-3"]);
+        assert_eq!(pods.allowed(&actors(&["team/agent"], &[]), ENDED), [hash.as_str(), "u-2", "u-3"]);
     }
 
     #[test]
     fn a_pod_that_ended_keeps_its_permission_and_its_successor_gets_one_of_its_own() {
         let mut pods = NodePods::default();
-        let allowed = |pods: &NodePods| pods.allowed(&actors(&["team/agent"], &[]));
+        let allowed = |pods: &NodePods| pods.allowed(&actors(&["team/agent"], &[]), ENDED);
         assert!(pods.take(Event::Apply(pod("u-1", "agent", "a"))));
         assert!(!pods.take(Event::Delete(pod("u-1", "agent", "a"))), "nothing has to change at once");
         assert_eq!(allowed(&pods), ["u-1"]);

@@ -3,6 +3,7 @@ use super::node::NodeFacts;
 use super::pods::NodePods;
 use crate::api::{DriftPolicy, PolicyState};
 use kube::runtime::watcher::Event;
+use sensor_model::socket::POLICIES_BYTES;
 use serde_json::{Value, json};
 
 fn policy(name: &str, spec: &Value) -> DriftPolicy {
@@ -114,4 +115,34 @@ fn a_report_names_no_more_policies_than_the_api_server_accepts_and_each_fault() 
     policies.pop();
     let evaluated = evaluate(&policies, &NodeFacts::default(), &NodePods::default());
     assert_eq!(evaluated.handed.unwrap().policies.len(), 101, "the sensor says why it takes none of them");
+}
+
+#[test]
+fn pods_that_ended_do_not_make_the_policies_too_large() {
+    let mut pods = NodePods::default();
+    let pod = |number: u32| {
+        let uid = format!("2b6f1d3e-8c47-4d0a-9e51-{number:012}");
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "team", "name": format!("x-{number}"), "uid": uid},
+            "spec": {"serviceAccountName": "jobs"},
+        });
+        (serde_json::from_value(pod).unwrap(), uid)
+    };
+    for number in 0..256 {
+        pods.take(Event::Apply(pod(number).0));
+        pods.take(Event::Delete(pod(number).0));
+    }
+    pods.take(Event::Apply(pod(256).0));
+    for (rules, known) in [(40, 257), (120, 33), (1200, 1)] {
+        let rule = |number| json!({"path": format!("/etc/{number}"), "action": "deny", "allowedActors": {"serviceAccounts": ["team/jobs"]}});
+        let rules: Vec<Value> = (0..rules).map(rule).collect();
+        let policy = policy("jobs", &json!({"rules": rules}));
+        let handed = evaluate([&policy], &NodeFacts::default(), &pods).handed.unwrap();
+        let bytes = serde_json::to_vec(&handed).unwrap().len();
+        assert!(bytes <= POLICIES_BYTES, "{} rules have {bytes} bytes", rules.len());
+        let uids = handed.policies[0].pointer("/spec/rules/0/allowedActors/pods").unwrap();
+        let newest: Vec<String> = (257 - known..257).map(|number| pod(number).1).collect();
+        assert_eq!(*uids, json!(newest));
+    }
 }
