@@ -131,6 +131,10 @@ impl Manager {
         self.note_version();
         let desired = self.node().and_then(|node| node.annotations.get(annotations::DESIRED_CONFIG).cloned());
         if desired != self.desired {
+            if self.desired.is_none() {
+                // The progress may have been known before the Node, and be a failure of this config.
+                self.channels.progress.mark_changed();
+            }
             self.desired = desired;
             self.cordon = None;
             self.planned = None;

@@ -198,3 +198,23 @@ async fn the_drain_of_the_next_attempt_asks_for_the_cordon_anew() {
     manager.apply("id-b").await;
     assert_eq!(manager.is_cordoned(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_failed_before_the_start_is_not_repeated_at_once() {
+    let (client, _log) = played(|_| PlayedAnswer::Code(404));
+    let (mut manager, others) = manager_of(&client, None);
+    let failed = |config: &str| ApplyProgress {
+        phase: ApplyPhase::Failed,
+        config: Some(config.to_owned()),
+        ..ApplyProgress::idle()
+    };
+    for (config, may_attempt) in [("b", false), ("c", true)] {
+        // The progress is known before the Node.
+        others.progress.send_replace(Some(failed(config)));
+        others.node.send_replace(None);
+        manager.look();
+        others.node.send_replace(Some(annotated(&[(annotations::DESIRED_CONFIG, "b")])));
+        manager.look();
+        assert_eq!(manager.may_attempt(), may_attempt, "after a failure of {config}");
+    }
+}
