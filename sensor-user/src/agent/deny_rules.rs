@@ -1,10 +1,12 @@
 //! Deny rules in the kernel: the things that they protect, and the actors that they allow.
 //!
-//! In: the drift policy, control groups, executables and users of the host. Out: a number for each rule, and the allowed actors
-//! as the kernel identifies them: inodes of executables, cgroups of units and pods, login uids. It owns the rules, and the list of
-//! allowed actors in the map. Only the LSM backend refuses changes; on other backends they are drift that degrades.
+//! In: the drift policy, control groups, executables and users of the host, and the rules that an earlier daemon left in the maps.
+//! Out: a number for each rule, and the allowed actors as the kernel identifies them: inodes of executables, cgroups of units and
+//! pods, login uids. It owns the rules, and the list of allowed actors in the map. Only the LSM backend refuses changes; on other
+//! backends they are drift that degrades.
 
 use super::canary::DEVICES_ID;
+use super::earlier_rules::{Allowances, EarlierRules};
 use super::kernel_programs::KernelPrograms;
 use super::registry::Inode;
 use super::rule_numbers::RuleNumbers;
@@ -20,7 +22,7 @@ use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{DriftAction, DriftPolicy, PolicyActor, Rule};
 use sensor_model::expectation::{Expectation, Expected};
 use sensor_model::protocol::ThingId;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -39,14 +41,22 @@ pub(super) struct DenyRules {
     things: HashMap<ThingId, u32>,
     /// The allowed actors in the map.
     written: Allowances,
-    /// The map holds no actors of an earlier daemon.
-    cleared: bool,
-    /// Rules of an earlier run may still protect inodes, so their actors stay allowed.
-    keeps_earlier: bool,
+    /// The map holds no actors other than those in `written`.
+    knows_map: bool,
+    transition: Transition,
 }
 
-/// Allowed actors, each with one bit for each rule of a set that allows it.
-type Allowances = BTreeMap<Allowed, u64>;
+/// The actors that are allowed while inodes may still have the numbers of earlier rules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Transition {
+    /// No inode has such a number.
+    #[default]
+    Over,
+    /// Those of earlier rules, too: no new rule has the number of an earlier one.
+    WithEarlier,
+    /// Only Holdfast's own processes: the number of an earlier rule may be that of a new one.
+    OnlyHoldfast,
+}
 
 /// An allowed actor that a number identifies.
 const fn entry(rule: u32, kind: u32, value: u64) -> Allowed {
@@ -54,30 +64,48 @@ const fn entry(rule: u32, kind: u32, value: u64) -> Allowed {
 }
 
 impl DenyRules {
-    /// Finds the rules, with numbers from 1, and the things that they protect. Rules of the last run keep their numbers, because
-    /// they protect inodes in the map until the daemon enrols these again.
-    pub(super) fn renewed(self, policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
-        let mut deny = if self.numbers.are_many() { Self::default() } else { self };
-        deny.things.clear();
-        deny.extend(policy, 0, expectations);
-        deny
+    /// Takes over what an earlier daemon left in the maps, at the first run and when the numbers are assigned again.
+    pub(super) fn taken_over(self, kernel: Option<&mut KernelPrograms>) -> Result<Self, MapsError> {
+        let deny = if self.numbers.are_many() { Self::default() } else { self };
+        match kernel.filter(|_| !deny.knows_map) {
+            Some(kernel) => Ok(Self::after(EarlierRules::take_over(kernel.maps())?)),
+            None => Ok(deny),
+        }
     }
 
-    /// Keeps the actors of earlier rules allowed while the daemon enrols the things of a run. Removes the actors of an earlier
-    /// daemon, whose rules had other numbers.
+    /// Begins after the rules in the maps. Their numbers protect inodes until the daemon enrols these again, so no new rule gets one.
+    fn after(earlier: EarlierRules) -> Self {
+        let numbers = RuleNumbers::other_than(earlier.numbers);
+        let transition = if numbers.is_some() { Transition::WithEarlier } else { Transition::OnlyHoldfast };
+        let numbers = numbers.unwrap_or_default();
+        Self { numbers, written: earlier.actors, knows_map: true, transition, things: HashMap::new() }
+    }
+
+    /// Finds the rules, with numbers, and the things that they protect. Rules of the last run keep their numbers, because they
+    /// protect inodes in the map until the daemon enrols these again.
+    pub(super) fn renewed(mut self, policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
+        self.things.clear();
+        self.extend(policy, 0, expectations);
+        self
+    }
+
+    /// Keeps the actors of earlier rules allowed while the daemon enrols the things of a run. Removes those of an earlier daemon on
+    /// a backend that refuses nothing.
     pub(super) fn keep_earlier(&mut self, kernel: Option<&mut KernelPrograms>) -> Result<(), MapsError> {
-        if let Some(kernel) = kernel.filter(|_| !self.cleared) {
+        if let Some(kernel) = kernel.filter(|_| !self.knows_map) {
             kernel.maps().disallow_all()?;
             kernel.maps().remove(GROUPS_KEY)?;
         }
-        self.cleared = true;
-        self.keeps_earlier = true;
+        self.knows_map = true;
+        if self.transition == Transition::Over {
+            self.transition = Transition::WithEarlier;
+        }
         Ok(())
     }
 
     /// Drops the actors of earlier rules; the caller has enrolled all things.
     pub(super) fn drop_earlier(&mut self) {
-        self.keeps_earlier = false;
+        self.transition = Transition::Over;
     }
 
     /// Adds things, with the numbers from `first`. Known rules keep their numbers.
@@ -115,11 +143,7 @@ impl DenyRules {
             self.allowing(path).into_iter().map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)),
         );
         self.add_sets(&mut wanted);
-        for (actor, bits) in wanted {
-            if self.written.insert(actor, bits) != Some(bits) {
-                allow(kernel, actor, bits);
-            }
-        }
+        self.allow(kernel, wanted);
     }
 
     /// Rules in use with their numbers.
@@ -211,18 +235,36 @@ impl DenyRules {
             }
         }
         self.add_sets(&mut wanted);
-        let wanted = self.with_earlier(wanted);
-        for actor in self.written.keys().filter(|actor| !wanted.contains_key(*actor)) {
-            if let Err(error) = kernel.maps().disallow(*actor) {
-                tracing::warn!(%error, "Cannot remove an allowed actor.");
+        let wanted = self.in_transition(wanted);
+        let gone: Vec<Allowed> =
+            self.written.keys().filter(|actor| !wanted.contains_key(*actor)).copied().collect();
+        for actor in gone {
+            if let Err(error) = kernel.maps().disallow(actor) {
+                tracing::warn!(%error, "Cannot remove an allowed actor; the daemon tries again.");
+                continue;
+            }
+            self.written.remove(&actor);
+        }
+        self.allow(kernel, wanted);
+    }
+
+    /// Adds actors to the map that are not there with these bits. What fails is tried again at the next refresh.
+    fn allow(&mut self, kernel: &mut KernelPrograms, wanted: Allowances) {
+        let mut failed = None;
+        for (actor, bits) in wanted {
+            if self.written.get(&actor) == Some(&bits) {
+                continue;
+            }
+            match kernel.maps().allow(actor, bits) {
+                Ok(()) => {
+                    self.written.insert(actor, bits);
+                }
+                Err(error) => failed = Some(error),
             }
         }
-        for (actor, bits) in &wanted {
-            if self.written.get(actor) != Some(bits) {
-                allow(kernel, *actor, *bits);
-            }
+        if let Some(error) = failed {
+            tracing::warn!(%error, "Cannot add all allowed actors; the daemon tries again.");
         }
-        self.written = wanted;
     }
 
     /// Has the programs report new control groups only while a rule names units or pods: a busy node creates many.
@@ -238,21 +280,25 @@ impl DenyRules {
         }
     }
 
-    /// Adds the actors of earlier rules, as long as those may protect inodes.
-    fn with_earlier(&self, mut wanted: Allowances) -> Allowances {
-        if self.keeps_earlier {
-            for (entry, bits) in &self.written {
-                *wanted.entry(*entry).or_default() |= bits;
+    /// The actors to allow now, of those that the rules allow: while inodes may have numbers of earlier rules, also their actors, or
+    /// only Holdfast's own processes. Those are known by number and start, and not by a rule's number.
+    fn in_transition(&self, mut wanted: Allowances) -> Allowances {
+        match self.transition {
+            Transition::Over => {}
+            Transition::WithEarlier => {
+                for (actor, bits) in self.written.iter().filter(|(actor, _)| !is_holdfast(actor)) {
+                    *wanted.entry(*actor).or_default() |= bits;
+                }
             }
+            Transition::OnlyHoldfast => wanted.retain(|actor, _| is_holdfast(actor)),
         }
         wanted
     }
 }
 
-fn allow(kernel: &mut KernelPrograms, actor: Allowed, bits: u64) {
-    if let Err(error) = kernel.maps().allow(actor, bits) {
-        tracing::warn!(%error, "Cannot add an allowed actor.");
-    }
+/// Whether the entry is a process of Holdfast, which all rules allow.
+fn is_holdfast(actor: &Allowed) -> bool {
+    actor.kind == ALLOWED_PROCESS
 }
 
 /// Every cgroup below a mounted hierarchy: its path there, and its id, which is its inode number.
@@ -278,106 +324,5 @@ fn cgroups(top: &Path) -> Vec<(String, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::observation::worker::tests::directory;
-    use sensor_model::drift_policy::DriftPolicyFile;
-
-    fn policy(rules: &[(&str, &str)]) -> DriftPolicy {
-        let rules: Vec<_> = rules
-            .iter()
-            .map(|(path, user)| {
-                serde_json::json!({ "path": path, "action": "deny", "allowedActors": { "users": [user] } })
-            })
-            .collect();
-        policy_of(&rules)
-    }
-
-    fn policy_of(rules: &[serde_json::Value]) -> DriftPolicy {
-        let file = serde_json::json!({
-            "apiVersion": "holdfast.dev/v1alpha1",
-            "kind": "DriftPolicy",
-            "metadata": { "name": "test" },
-            "spec": { "rules": rules },
-        });
-        let file = DriftPolicyFile::parse("test", file.to_string().as_bytes()).unwrap();
-        DriftPolicy::merge(&[file]).unwrap()
-    }
-
-    #[test]
-    fn a_rule_keeps_its_number_over_a_reload_and_no_other_gets_it() {
-        let things = [directory("/a"), directory("/b")];
-        let before = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
-        assert_eq!([before.rule_of(ThingId(0)), before.rule_of(ThingId(1))], [Some(1), Some(2)]);
-        // The first rule is gone, and the things have another order.
-        let things = [directory("/b"), directory("/a")];
-        let after = before.renewed(&policy(&[("/a", "bob"), ("/b", "alice")]), &things);
-        assert_eq!([after.rule_of(ThingId(0)), after.rule_of(ThingId(1))], [Some(2), Some(3)]);
-    }
-
-    #[test]
-    fn actors_of_earlier_rules_stay_allowed_until_all_things_are_enrolled() {
-        let written = Allowances::from([(entry(1, ALLOWED_LOGIN, 1000), ALLOWED_ALL)]);
-        let mut deny = DenyRules { written: written.clone(), ..DenyRules::default() };
-        deny.keep_earlier(None).unwrap();
-        let wanted = Allowances::from([(entry(2, ALLOWED_LOGIN, 0), ALLOWED_ALL)]);
-        let both = deny.with_earlier(wanted.clone());
-        assert!(written.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
-        deny.drop_earlier();
-        assert_eq!(deny.with_earlier(wanted.clone()), wanted);
-    }
-
-    #[test]
-    fn an_actor_has_all_bits_of_two_rules_only_if_both_allow_it() {
-        let things = [directory("/a"), directory("/b")];
-        let deny = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
-        let set = deny.numbers().of_all(&BTreeSet::from([1, 2])).unwrap();
-        let (by_both, by_second) = (entry(0, ALLOWED_LOGIN, 0), entry(0, ALLOWED_LOGIN, 5));
-        let by_first = Allowed { dev: 1, generation: 3, ..entry(0, ALLOWED_EXE, 7) };
-        let of = |rule, actor: Allowed| Allowed { rule, ..actor };
-        let mut wanted: Allowances = [of(1, by_both), of(1, by_first), of(2, by_both), of(2, by_second)]
-            .map(|e| (e, ALLOWED_ALL))
-            .into();
-        deny.add_sets(&mut wanted);
-        assert_eq!(wanted[&of(set, by_both)], ALLOWED_ALL);
-        for one in [by_first, by_second] {
-            assert_ne!(wanted[&of(set, one)], ALLOWED_ALL, "{one:?}");
-        }
-        // One rule may allow a process by its program, and the other by its login.
-        assert_eq!(wanted[&of(set, by_first)] | wanted[&of(set, by_second)], ALLOWED_ALL);
-        let before = wanted.clone();
-        deny.add_sets(&mut wanted);
-        assert_eq!(wanted, before, "a second call changes nothing");
-    }
-
-    #[test]
-    fn a_group_that_a_user_made_below_their_own_is_no_allowed_unit_or_pod() {
-        const POD: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
-        let rule = serde_json::json!({
-            "path": "/a", "action": "deny", "allowedActors": { "units": ["allowed.service"], "pods": [POD] },
-        });
-        let deny = DenyRules::default().renewed(&policy_of(&[rule]), &[directory("/a")]);
-        let pod = format!("kubepods.slice/kubepods-pod{}.slice", POD.replace('-', "_"));
-        for allowed in ["/system.slice/allowed.service", &format!("/{pod}/crio-conmon-x.scope")] {
-            assert_eq!(deny.allowing(allowed), [1], "{allowed}");
-        }
-        for top in
-            ["/user.slice/user-1000.slice/user@1000.service", "/system.slice/web.service", "/user/alice/0"]
-        {
-            for made in ["app.slice/allowed.service", "allowed.service", &pod, &format!("kubepods/pod{POD}")]
-            {
-                assert!(deny.allowing(&format!("{top}/{made}")).is_empty(), "{top}/{made}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_set_of_rules_keeps_its_number_over_a_reload() {
-        let things = [directory("/a"), directory("/b")];
-        let policy = policy(&[("/a", "root"), ("/b", "alice")]);
-        let before = DenyRules::default().renewed(&policy, &things);
-        let both = before.numbers().of_all(&BTreeSet::from([1, 2]));
-        let after = before.renewed(&policy, &things);
-        assert_eq!(after.numbers().of_all(&BTreeSet::from([1, 2])), both);
-    }
-}
+#[path = "deny_rules_tests.rs"]
+mod tests;

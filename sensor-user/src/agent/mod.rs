@@ -43,7 +43,7 @@
 //!   `service`, `deadline_timer`, `detach`
 //! - sources of changes: `changes` (the rings or fanotify), which `receive` reads
 //! - blindness: `canary`, `device_checks`, `lost_entries`
-//! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
+//! - deny rules: `deny_rules`, `earlier_rules`, `rule_numbers`, `budgets`, `counting_windows`
 //! - executions: `executions`, `unknown_executions`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
 //! - applies: `writer_protocol`, `expected_digests`, `overwritten`
@@ -64,6 +64,7 @@ mod deny_rules;
 pub mod detach;
 mod device_checks;
 mod diff;
+mod earlier_rules;
 mod enrolment;
 mod episode;
 mod error;

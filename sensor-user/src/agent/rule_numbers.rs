@@ -1,7 +1,8 @@
 //! The numbers of deny rules in the kernel's maps.
 //!
-//! In: rules, and sets of rules that apply together. Out: a number for each. It owns the numbers. A number stays the same while
-//! the daemon runs, because it protects inodes in the map until the daemon enrols them again. No I/O.
+//! In: rules, sets of rules that apply together, and the numbers of an earlier daemon's rules. Out: a number for each. It owns the
+//! numbers. A number stays the same while the daemon runs, because it protects inodes in the map until the daemon enrols them
+//! again. For the same reason no rule gets a number that the map has from an earlier daemon. No I/O.
 
 use sensor_common::op::RULE_MASK;
 use sensor_model::drift_policy::Rule;
@@ -15,6 +16,9 @@ pub const HOLDFAST_ONLY: u32 = RULE_MASK;
 /// After this number the next run assigns all numbers again, long before none are left.
 const MOST: u32 = HOLDFAST_ONLY / 2;
 
+/// With more numbers of earlier rules than this, a new run uses them again: too few others may be left.
+const MOST_EARLIER: usize = MOST as usize / 2;
+
 /// All numbers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct RuleNumbers(Rc<RefCell<AssignedNumbers>>);
@@ -25,16 +29,26 @@ struct AssignedNumbers {
     /// Sets of two rules and more, with their members sorted.
     sets: BTreeMap<Vec<u32>, u32>,
     last: u32,
+    /// The numbers of an earlier daemon's rules, which no rule gets.
+    earlier: BTreeSet<u32>,
 }
 
 impl AssignedNumbers {
     fn next(&mut self) -> u32 {
-        self.last = (self.last + 1).min(HOLDFAST_ONLY);
+        let mut free = (self.last + 1..HOLDFAST_ONLY).filter(|number| !self.earlier.contains(number));
+        self.last = free.next().unwrap_or(HOLDFAST_ONLY);
         self.last
     }
 }
 
 impl RuleNumbers {
+    /// Numbers other than those of earlier rules; `None` if there are too many of these.
+    pub fn other_than(earlier: BTreeSet<u32>) -> Option<Self> {
+        let is_room = earlier.len() <= MOST_EARLIER;
+        is_room
+            .then(|| Self(Rc::new(RefCell::new(AssignedNumbers { earlier, ..AssignedNumbers::default() }))))
+    }
+
     /// Whether the next run assigns all numbers again.
     pub fn are_many(&self) -> bool {
         self.0.borrow().last > MOST
@@ -128,6 +142,16 @@ mod tests {
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 2, 3])), Some(all));
         assert_eq!(numbers.of_all(&BTreeSet::from([2])), Some(2), "a rule alone needs no other number");
         assert_eq!(numbers.of_union([]), None);
+    }
+
+    #[test]
+    fn no_rule_and_no_set_gets_the_number_of_an_earlier_rule() {
+        let numbers = RuleNumbers::other_than(BTreeSet::from([1, 3, 4])).unwrap();
+        let sets = [[5, 6], [6, 7], [7, 8]].map(|members| numbers.of_all(&BTreeSet::from(members)).unwrap());
+        assert_eq!(sets, [2, 5, 6]);
+        let all = (1..=u32::try_from(MOST_EARLIER).unwrap()).collect::<BTreeSet<u32>>();
+        assert!(RuleNumbers::other_than(all.clone()).is_some());
+        assert!(RuleNumbers::other_than(all.into_iter().chain([HOLDFAST_ONLY - 1]).collect()).is_none());
     }
 
     #[test]

@@ -334,12 +334,14 @@ impl AgentRun {
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());
         }
-        let mut verifier = Verifier::new(Arc::clone(observer), &options.inputs.root, parts.kernel, &desired);
         let known = std::mem::take(&mut carried.rules);
         let mut rules = DenyRules::default();
+        let mut kernel = parts.kernel;
         if parts.backend == BackendName::Lsm {
+            let known = known.taken_over(kernel.as_mut())?;
             rules = known.renewed(&desired.policy, &desired.expectations);
         }
+        let mut verifier = Verifier::new(Arc::clone(observer), &options.inputs.root, kernel, &desired);
         verifier.registry.set_rule_numbers(rules.numbers());
         let things = (0..).map(ThingId).take(desired.expectations.len());
         verifier.protect(things.filter_map(|thing| Some((thing, rules.rule_of(thing)?))))?;

@@ -13,7 +13,10 @@ use sensor_common::map::{
     Allowed, BtrfsOffsets, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED,
     Identity, InodeKey, Managed, NameKey, Process, execution_slot,
 };
-use sensor_common::op::ROLE_EXECUTIONS_AFTER_CHANGE;
+use sensor_common::op::{
+    GUARD_SHIFT, ROLE_DENY, ROLE_EXECUTIONS_AFTER_CHANGE, ROLE_GUARD, RULE_MASK, RULE_SHIFT,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -309,6 +312,29 @@ impl Maps {
         })
     }
 
+    /// The numbers of the deny rules, and of the sets of rules, that inodes and names have.
+    pub fn rule_numbers(&self) -> Result<BTreeSet<u32>, MapsError> {
+        let mut numbers = BTreeSet::new();
+        for entry in &self.managed {
+            let (_, value) = entry.map_err(refused("MANAGED", "read"))?;
+            let roles = Managed::read_from_bytes(&value).map_or(0, |entry| entry.roles);
+            numbers.extend(numbers_in(roles));
+        }
+        for name in &self.names {
+            numbers.insert(name.map_err(refused("NAMES", "read"))?.1);
+        }
+        Ok(numbers)
+    }
+
+    /// Every allowed actor with its bits.
+    pub fn allowed(&self) -> Result<BTreeMap<Allowed, u64>, MapsError> {
+        let actors = self.allowed.iter().map(|entry| {
+            let (key, bits) = entry.map_err(refused("ALLOWED", "read"))?;
+            Ok((Allowed::read_from_bytes(&key).unwrap_or_default(), bits))
+        });
+        actors.collect()
+    }
+
     /// Adds an actor with these bits; see [`Allowed`].
     pub fn allow(&mut self, actor: Allowed, bits: u64) -> Result<(), MapsError> {
         self.allowed.insert(allowed_bytes(actor), bits, 0).map_err(refused("ALLOWED", "insert"))
@@ -420,6 +446,14 @@ fn is_absent(error: &MapError) -> bool {
         MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
         _ => false,
     }
+}
+
+/// The numbers of the rules in an entry's roles.
+fn numbers_in(roles: u32) -> impl Iterator<Item = u32> {
+    [(ROLE_DENY, RULE_SHIFT), (ROLE_GUARD, GUARD_SHIFT)]
+        .into_iter()
+        .filter(move |(role, _)| roles & role != 0)
+        .map(move |(_, shift)| roles >> shift & RULE_MASK)
 }
 
 fn allowed_bytes(actor: Allowed) -> [u8; ALLOWED] {

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::deny_node::{FILE, POLICY, refused};
-use super::{deny_actors, deny_ways, watched};
+use super::{deny_actors, deny_restarts, deny_ways, watched};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::command::CONSENT;
 use crate::guest::disks::{FileSystem, find};
@@ -80,6 +80,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("interrupted_apply", interrupted(agent));
     context.check("missing_pins", missing_pins());
     context.check("allowed_unit_and_user", deny_actors::by_group_and_login());
+    context.check("other_rules_after_a_restart", deny_restarts::other_rules());
     match subvolumes() {
         Ok(Some(printed)) => context.check("subvolumes_are_distinguished", Ok(printed)),
         Ok(None) => context.skip("subvolumes_are_distinguished", "this kernel has no types of modules"),

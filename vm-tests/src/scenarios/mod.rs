@@ -26,6 +26,7 @@ mod demo_image;
 mod deny;
 mod deny_actors;
 mod deny_node;
+mod deny_restarts;
 mod deny_ways;
 mod doctor;
 mod duties;

@@ -44,7 +44,8 @@ impl WatchRegistry {
         if self.deny.is_empty() && self.protections.by_watch.is_empty() {
             return Vec::new();
         }
-        let mut rules: HashMap<u32, BTreeSet<u32>> = HashMap::new();
+        // Ordered, so that sets of rules get their numbers in the same order after each start.
+        let mut rules: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (thing, rule) in &self.deny {
             let path = self.things.get(thing.index()).filter(|_| !self.unwatched.contains(thing));
             let ancestors = path.into_iter().flat_map(|path| path.ancestors());
