@@ -50,6 +50,7 @@ globals! {
     OFF_VFSMOUNT_MNT_ROOT => vfsmount_root;
     OFF_MOUNT_MNT => mount_vfsmount;
     OFF_MOUNT_MNT_MOUNTPOINT => mount_point;
+    OFF_MOUNT_MNT_PARENT => mount_parent;
     OFF_MOUNT_MNT_NS => mount_namespace;
     OFF_MOUNT_MNT_GROUP_ID => mount_group;
     OFF_DENTRY_D_INODE => dentry_inode;

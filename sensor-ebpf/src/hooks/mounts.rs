@@ -68,6 +68,14 @@ fn propagates(mount: Pointer) -> bool {
     field::<u32>(mount, kernel::mount_group()) != 0
 }
 
+/// Whether the host may see that the current task unmounts a mount. The kernel propagates that from the mount below it
+/// (`propagate_umount`), also if the mount itself has left its peer group.
+#[inline(always)]
+fn unmount_affects_host(mount: Pointer) -> bool {
+    let parent: u64 = field(mount, kernel::mount_parent());
+    affects_host(mount) || read::<u32>(parent, kernel::mount_group()) != 0
+}
+
 /// Whether a mount's mount point has a protected name. A copy of such a mount elsewhere has another name. A mount on top of
 /// another mount has no name to test, and counts as protected.
 #[inline(always)]
@@ -93,7 +101,7 @@ fn refuse_uncovering(mount: Pointer, root: Pointer, operation: Operation) -> i32
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     let rule = deny::rule(unsafe { (*entry).roles }, operation as u32, false);
-    if rule == deny::NO_RULE || !affects_host(mount) || !has_protected_name(mount) {
+    if rule == deny::NO_RULE || !unmount_affects_host(mount) || !has_protected_name(mount) {
         return 0;
     }
     deny::refuse(entry, u64::from(rule), operation as u64, core::ptr::null(), inode.0) as i32

@@ -75,6 +75,7 @@ pub const FIELDS: &[KernelField] = &[
     field("OFF_CTL_TABLE_HEADER_INODES", "ctl_table_header", "inodes", Nested),
     field("OFF_MOUNT_MNT", "mount", "mnt", Nested),
     field("OFF_MOUNT_MNT_MOUNTPOINT", "mount", "mnt_mountpoint", Pointer),
+    field("OFF_MOUNT_MNT_PARENT", "mount", "mnt_parent", Pointer),
     field("OFF_MOUNT_MNT_NS", "mount", "mnt_ns", Pointer),
     field("OFF_MOUNT_MNT_GROUP_ID", "mount", "mnt_group_id", Word(4)),
     field("OFF_TASK_STRUCT_PID", "task_struct", "pid", Word(4)),

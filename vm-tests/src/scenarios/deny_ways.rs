@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
@@ -370,12 +370,16 @@ fn another_namespace() -> Result<String> {
     Ok(String::new())
 }
 
-/// A mount that propagates to the host is refused.
+/// A mount that propagates to the host is refused, and an unmount that does: the mount below it propagates, while it is private itself.
 fn propagated(agent: &mut RunningDaemon, refusals: &mut usize) -> Result<String> {
     let reported = (ABSENT, Some("/etc/ways/a"));
     let way = way("shared", Call(mount_in_namespace), &["mount"], reported, "umount -l /etc/ways/a");
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>)?;
-    let result = refused(agent, &way, refusals, None);
+    let mut result = refused(agent, &way, refusals, None);
+    if result.is_ok() {
+        let way = WAYS.iter().find(|way| way.name == "unmount").context("no such way")?;
+        result = refused(agent, &Way { tried: Call(unmount_in_namespace), ..*way }, refusals, None);
+    }
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?;
     result
 }
@@ -468,14 +472,17 @@ fn without_the_daemon(agent: RunningDaemon) -> Result<String> {
 }
 
 /// In its own mount namespace, with the same mounts as the host.
+fn in_namespace(work: fn() -> nix::Result<()>) -> Result<()> {
+    let thread = thread::spawn(move || unshare(CloneFlags::CLONE_NEWNS).and_then(|()| work()));
+    Ok(thread.join().map_err(|_| anyhow!("it panicked"))??)
+}
+
 fn mount_in_namespace() -> Result<()> {
-    thread::scope(|scope| {
-        let done = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            mount(Some("x"), "/etc/ways/a", Some("tmpfs"), MsFlags::empty(), None::<&str>)
-        });
-        Ok(done.join().map_err(|_| anyhow!("it panicked"))??)
-    })
+    in_namespace(|| mount(Some("x"), "/etc/ways/a", Some("tmpfs"), MsFlags::empty(), None::<&str>))
+}
+
+fn unmount_in_namespace() -> Result<()> {
+    in_namespace(|| umount("/srv/ways-disk"))
 }
 
 fn exchange() -> Result<()> {
