@@ -186,6 +186,10 @@ pub const GUARD_SHIFT: u32 = 20;
 /// `O_NOCTTY | O_NONBLOCK | O_DSYNC` of x86-64 and arm64 (asm-generic/fcntl.h).
 pub const OBSERVE_OPEN_FLAGS: u32 = 0o400 | 0o4000 | 0o10000;
 
+/// `detail` of a record of a mount: it is in another mount namespace and does not propagate, so the host's table never shows it. A
+/// value of zero also comes from programs that do not know the difference.
+pub const PRIVATE_MOUNT: u64 = 1;
+
 /// The name in a record was longer than its field.
 pub const RECORD_NAME_CUT: u16 = 1 << 0;
 /// `id` and `ino` are those of the directory; `name` is the entry that is created, removed or renamed.

@@ -19,7 +19,7 @@ pub struct ChangeRecord {
     pub cgroup: u64,
     /// A number that depends on the operation. SetAttributes: `ia_valid`. Ioctl: the command. OpenWrite: the flags. Map and Protect:
     /// `prot`. Exec: the execution's number. MakeDirectory of a control group: the group's number. OpenTamper: the device, or the flags
-    /// for a tunable. Denied: the refused operation.
+    /// for a tunable. Denied: the refused operation. Operations on mounts: [`crate::op::PRIVATE_MOUNT`] or zero.
     pub detail: u64,
     /// `inode.i_ino` of the inode that the record is about. For a mount it is the object mounted over, for an unmount the root of the
     /// unmounted mount. Zero if the record is about no inode.

@@ -1,6 +1,7 @@
 //! Mounts. They are rare, so each has a record, after which the daemon compares mount tables. The mount table shows best what a
 //! mount does to a managed path. The record names the object mounted over, or the root of the unmounted mount, so that the daemon
-//! finds the actor. A task whose mounts the host cannot see causes no record, since any user can make such mounts without limit.
+//! finds the actor. It says if the host's table never shows the mount: then its actor made no other change of that table. A task whose
+//! mounts the host cannot see causes no record, since any user can make such mounts without limit.
 
 use crate::deny;
 use crate::inode;
@@ -10,11 +11,12 @@ use crate::maps::MANAGED;
 use crate::who::{self, MountRights};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use sensor_common::map::MOUNTS_KEY;
-use sensor_common::op::Operation;
+use sensor_common::op::{Operation, PRIVATE_MOUNT};
 
 /// Counts a change of the mount table, which has its own entry like a file. `mount` is the mount that the operation changes.
+/// `is_seen`: the host's table shows the change.
 #[inline(always)]
-fn attempt_on_table(dentry: Pointer, mount: Pointer, operation: Operation) -> i32 {
+fn attempt_on_table(dentry: Pointer, mount: Pointer, operation: Operation, is_seen: bool) -> i32 {
     let half_ring_only = match who::mount_rights() {
         MountRights::Everywhere => false,
         // A container runtime may have given the task a mount of the host that propagates changes.
@@ -23,7 +25,16 @@ fn attempt_on_table(dentry: Pointer, mount: Pointer, operation: Operation) -> i3
     };
     let Some(inode) = dentry.follow(kernel::dentry_inode()).non_null() else { return 0 };
     let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) else { return 0 };
-    managed::record_attempt(entry, &Attempt { half_ring_only, ..Attempt::of(inode, operation, 0) })
+    managed::record_attempt(
+        entry,
+        &Attempt { half_ring_only, ..Attempt::of(inode, operation, detail(is_seen)) },
+    )
+}
+
+/// The detail of a mount's record.
+#[inline(always)]
+fn detail(is_seen: bool) -> u64 {
+    if is_seen { 0 } else { PRIVATE_MOUNT }
 }
 
 /// `MS_REMOUNT`, `MS_BIND` and `MS_UNBINDABLE | MS_PRIVATE | MS_SLAVE | MS_SHARED` (include/uapi/linux/mount.h).
@@ -132,7 +143,10 @@ pub(crate) fn sb_mount(args: Arguments) -> i32 {
             return refused;
         }
     }
-    attempt_on_table(dentry, path.follow(kernel::path_mount()), Operation::Mount)
+    let mount = path.follow(kernel::path_mount());
+    // Neither a remount nor a change of propagation is propagated.
+    let is_seen = if covers(flags) { affects_host(mount) } else { is_in_hosts_namespace() };
+    attempt_on_table(dentry, mount, Operation::Mount, is_seen)
 }
 
 /// Whether the current task is the first process, which unmounts everything at shutdown.
@@ -152,7 +166,7 @@ pub(crate) fn sb_umount(args: Arguments) -> i32 {
             return refused;
         }
     }
-    attempt_on_table(root, mount, Operation::Unmount)
+    attempt_on_table(root, mount, Operation::Unmount, unmount_affects_host(mount))
 }
 
 /// `move_mount(from_path, to_path)`: attaches a mount that fsmount(2) or open_tree(2) made, or moves one.
@@ -168,7 +182,8 @@ pub(crate) fn move_mount(args: Arguments) -> i32 {
     if refused != 0 {
         return refused;
     }
-    attempt_on_table(dentry, path.follow(kernel::path_mount()), Operation::MoveMount)
+    let mount = path.follow(kernel::path_mount());
+    attempt_on_table(dentry, mount, Operation::MoveMount, affects_host(mount))
 }
 
 /// Refuses to move a mount on which a protected object is. A copy that was never attached has no path, so its move is allowed.
@@ -192,5 +207,6 @@ pub(crate) fn sb_pivotroot(_: Arguments) -> i32 {
         return 0;
     }
     let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) else { return 0 };
-    managed::record_attempt(entry, &Attempt::of(Pointer::NULL, Operation::PivotRoot, 0))
+    let detail = detail(is_in_hosts_namespace());
+    managed::record_attempt(entry, &Attempt::of(Pointer::NULL, Operation::PivotRoot, detail))
 }

@@ -116,6 +116,8 @@ pub struct AnnouncedMount {
     pub operation: Operation,
     /// Boot time of the record, in nanoseconds.
     pub at_ns: u64,
+    /// The host's table does not show it, so no difference of the table is its actor's. The table is compared all the same.
+    pub is_private: bool,
 }
 
 /// Announced mounts that the table does not show yet, oldest first.
@@ -141,14 +143,16 @@ impl AnnouncedMounts {
         devices: &[u32],
         is_watched: impl Fn(InodeKey) -> bool,
     ) -> Option<&AnnouncedMount> {
-        let by_key = self.waiting.iter().rposition(|(announced, _)| keys.contains(&announced.key));
-        let has_device = |announced: &AnnouncedMount| devices.contains(&announced.key.dev);
+        let has_key = |announced: &AnnouncedMount| !announced.is_private && keys.contains(&announced.key);
+        let by_key = self.waiting.iter().rposition(|(announced, _)| has_key(announced));
+        let has_device =
+            |announced: &AnnouncedMount| !announced.is_private && devices.contains(&announced.key.dev);
         let at = match by_key {
             Some(at) => at,
             None if self.waiting.iter().any(|(announced, _)| has_device(announced)) => {
                 self.only(has_device)?
             }
-            None => self.only(|_| true)?,
+            None => self.only(|announced| !announced.is_private)?,
         };
         let (announced, shown) = self.waiting.get_mut(at)?;
         *shown |= by_key.is_some() || !is_watched(announced.key);
@@ -348,6 +352,7 @@ mod tests {
             actor: Actor { pid, ..Actor::default() },
             operation: Operation::Mount,
             at_ns,
+            is_private: false,
         }
     }
 
@@ -379,6 +384,17 @@ mod tests {
         waiting.push(announced(9, 0, 3));
         waiting.table_compared(PATIENCE_NS + 3);
         assert!(waiting.of(&[], &[], |_| false).is_none());
+    }
+
+    #[test]
+    fn a_mount_of_another_namespace_is_behind_no_difference_and_the_table_is_compared_after_it() {
+        let mut waiting = AnnouncedMounts::default();
+        waiting.push(AnnouncedMount { is_private: true, ..announced(7, 70, 1) });
+        let key = InodeKey { ino: 70, dev: 1, volume: 0 };
+        assert!(waiting.of(&[key], &[1], |_| true).is_none() && waiting.of(&[], &[], |_| true).is_none());
+        assert!(waiting.due(2, 2).is_some());
+        waiting.push(announced(8, 80, 2));
+        assert_eq!(waiting.of(&[key], &[1], |_| true).map(|found| found.actor.pid), Some(8), "of all others");
     }
 
     #[test]

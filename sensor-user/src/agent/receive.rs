@@ -17,7 +17,7 @@ use crate::attribution::NoTable;
 use crate::event::{self, CheckedRecord};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, FanotifyEvent};
 use crate::kernel::maps::Rings;
-use sensor_common::op::Operation;
+use sensor_common::op::{Operation, PRIVATE_MOUNT};
 use sensor_model::expectation::ExpectationSource;
 use sensor_model::protocol::{GapReason, ThingChange, ThingId};
 
@@ -187,6 +187,7 @@ impl Agent {
             actor: self.intake.actor(change),
             operation: change.operation,
             at_ns: change.record.time_ns,
+            is_private: change.record.detail & PRIVATE_MOUNT != 0,
         };
         self.mounts.announce(announced, self.verdicts.now());
     }

@@ -214,6 +214,7 @@ async fn mounted_late(node: &Node, daemon: &mut Daemon, operation: Operation, ta
         actor: mallory(),
         operation,
         at_ns: node.clock.boot_ns(),
+        is_private: false,
     });
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     let due = daemon.agent.mounts.due.as_mut().unwrap();

@@ -1,13 +1,17 @@
 //! What is mounted over a hierarchy of the OS.
 
+use super::super::canary::MOUNTS_ID;
 use super::super::mounts::{AnnouncedMount, MountTracker};
 use super::unknown_executions::with_baseline;
 use super::*;
 use crate::image::{Images, index_extensions};
 use sensor_common::map::InodeKey;
+use sensor_common::op::PRIVATE_MOUNT;
+use sensor_common::record::ChangeRecord;
 use sensor_model::record::ThingKind;
 use sensor_model::verdict::VerdictKind;
 use std::path::Path;
+use zerocopy::{FromZeros as _, IntoBytes as _};
 
 const UNLOCKED: &str =
     "rw,relatime - overlay overlay rw,lowerdir=usr,upperdir=/proc/self/fd/7/upper,workdir=w";
@@ -39,6 +43,7 @@ impl Node {
             actor,
             operation: Operation::Mount,
             at_ns: self.clock.boot_ns(),
+            is_private: false,
         });
         self.mount(mounts);
         daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
@@ -142,6 +147,7 @@ async fn a_file_that_is_mounted_over_right_after_a_refresh_has_the_actor_of_that
                 actor,
                 operation: Operation::Mount,
                 at_ns: node.clock.boot_ns(),
+                is_private: false,
             });
         };
         // The refresh mounts over the directory of the host and elsewhere, and then a login over the file in the new overlay.
@@ -159,6 +165,26 @@ async fn a_file_that_is_mounted_over_right_after_a_refresh_has_the_actor_of_that
         let of_file = drifts.iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
         let actor = of_file.actor.as_ref().and_then(|actor| actor.login_user.as_deref());
         assert_eq!(actor, login, "{of_file:?}");
+    }
+}
+
+/// A change of a mount's attributes fires no hook. A service mounted something over the same object in its own namespace before.
+#[tokio::test]
+async fn a_mount_in_another_namespace_takes_no_blame_for_a_change_without_a_record() {
+    for (detail, actor) in [(0, Some(u32::MAX)), (PRIVATE_MOUNT, None)] {
+        let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "degrade" }));
+        let mut daemon = watching(&node).await;
+        let mut record = ChangeRecord::new_zeroed();
+        (record.time_ns, record.id, record.tgid) = (node.clock.boot_ns(), MOUNTS_ID, u32::MAX);
+        (record.operation, record.detail) = (Operation::Mount as u16, detail);
+        daemon.agent.handle_record(record.as_bytes()).unwrap();
+        node.mount(&[("/usr", UNLOCKED)]);
+        daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
+        node.settle(&mut daemon).await;
+        node.end(daemon).await;
+        let drifts = node.of_hierarchies(RecordKind::Drift);
+        assert_eq!(drifts.len(), 1);
+        assert_eq!(drifts[0].actor.as_ref().map(|actor| actor.pid), actor, "{detail}");
     }
 }
 
