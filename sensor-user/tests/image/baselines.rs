@@ -209,6 +209,9 @@ fn a_missing_path_and_a_damaged_file_are_errors_with_the_next_step() {
     assert!(result.err.contains("image index --baseline"), "{}", result.err);
 }
 
+/// How often a file is explained that another thread changes all the time.
+const TRIES: usize = 20;
+
 #[test]
 fn explain_calls_a_file_unknown_that_changes_each_time_that_it_is_read() {
     let world = World::new();
@@ -227,10 +230,11 @@ fn explain_calls_a_file_unknown_that_changes_each_time_that_it_is_read() {
                 file.write_all_at(b"x", 0).unwrap();
             }
         });
-        let result = explain();
+        // On a busy machine the writer may have no time during one of the readings.
+        let unknown = (0..TRIES).map(|_| explain()).find(|result| result.code == 3);
         is_done.store(true, Ordering::Relaxed);
-        result
+        unknown
     });
-    assert_eq!(result.code, 3, "{result:?}");
+    let result = result.expect("no change during a reading was noticed");
     assert!(result.out.contains("changed meanwhile"), "{result:?}");
 }
