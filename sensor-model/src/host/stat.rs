@@ -1,6 +1,6 @@
-//! `/proc/PID/stat` (proc(5)).
+//! `/proc/PID/stat` and the users in `/proc/PID/status` (proc(5)).
 //!
-//! In: the bytes of the file. Out: the fields that attribution uses.
+//! In: the bytes of the files. Out: the fields that attribution uses.
 
 /// Fields of a process's `stat`. Each execution changes the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,5 +40,28 @@ impl Stat {
     /// none.
     pub fn shows_executions(&self) -> bool {
         self.addresses.iter().all(|address| *address > 1)
+    }
+}
+
+/// The users of a process: the real, effective and saved one, and that of the file system. In: the bytes of `/proc/PID/status`. `None` if the text
+/// is cut. The kernel escapes line breaks in the process's name, so no process can add a line.
+pub fn users(status: &[u8]) -> Option<[u32; 4]> {
+    let text = String::from_utf8_lossy(status);
+    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let users: Vec<u32> = line.split_whitespace().map_while(|user| user.parse().ok()).collect();
+    users.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_of_a_process_are_all_four() {
+        let status = b"Name:\tUid: 7\nUmask:\t0022\nUid:\t0\t1000\t0\t1001\nGid:\t5\t5\t5\t5\n";
+        assert_eq!(users(status), Some([0, 1000, 0, 1001]));
+        for cut in [&b""[..], b"Name:\tx\n", b"Uid:\t0\t0\t0\n", b"Uid:\t0\t0\t0\tx\n"] {
+            assert_eq!(users(cut), None);
+        }
     }
 }

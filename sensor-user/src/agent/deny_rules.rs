@@ -176,6 +176,14 @@ impl DenyRules {
         wanted.extend(of_sets);
     }
 
+    /// Whether a group below this one may be that of an allowed unit or pod. Below a unit or a container that no rule allows there is none, and a
+    /// user may make any number of groups there.
+    fn may_be_allowed_below(&self, path: &str) -> bool {
+        let placement = Placement::of_path(path);
+        let is_innermost = placement.unit.is_some() || placement.container_id.is_some();
+        !is_innermost || !self.allowing(path).is_empty()
+    }
+
     /// The rules in use that allow the processes in the control group of this path.
     fn allowing(&self, path: &str) -> Vec<u32> {
         let placement = Placement::of_path(path);
@@ -214,7 +222,9 @@ impl DenyRules {
         self.watch_groups(kernel);
         if self.names_groups() {
             let mount = cgroup::mount(groups::hierarchy(), root, Path::new("/proc"));
-            for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
+            for (path, id) in
+                mount.iter().flat_map(|mount| cgroups(mount, |path| self.may_be_allowed_below(path)))
+            {
                 let allowing = self.allowing(&path).into_iter();
                 wanted.extend(allowing.map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)));
             }
@@ -301,8 +311,9 @@ fn is_holdfast(actor: &Allowed) -> bool {
     actor.kind == ALLOWED_PROCESS
 }
 
-/// Every cgroup below a mounted hierarchy: its path there, and its id, which is its inode number.
-fn cgroups(top: &Path) -> Vec<(String, u64)> {
+/// The cgroups below a mounted hierarchy: the path of each there, and its id, which is its inode number. `is_entered` says of a path whether the
+/// groups below it are wanted, too.
+fn cgroups(top: &Path, is_entered: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     let mut waiting: Vec<(PathBuf, usize)> = vec![(top.to_owned(), 0)];
     while let Some((directory, depth)) = waiting.pop() {
@@ -312,12 +323,12 @@ fn cgroups(top: &Path) -> Vec<(String, u64)> {
             if !metadata.is_dir() {
                 continue;
             }
-            if let Ok(inside) = path.strip_prefix(top) {
-                found.push((format!("/{}", inside.display()), metadata.ino()));
-            }
-            if depth + 1 < DEPTH {
+            let Ok(inside) = path.strip_prefix(top) else { continue };
+            let inside = format!("/{}", inside.display());
+            if depth + 1 < DEPTH && is_entered(&inside) {
                 waiting.push((path, depth + 1));
             }
+            found.push((inside, metadata.ino()));
         }
     }
     found

@@ -91,6 +91,40 @@ fn a_group_that_a_user_made_below_their_own_is_no_allowed_unit_or_pod() {
 }
 
 #[test]
+fn groups_below_a_unit_or_container_that_no_rule_allows_are_not_visited() {
+    const POD: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+    const OTHER: &str = "3c6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+    let rule = serde_json::json!({
+        "path": "/a", "action": "deny", "allowedActors": { "units": ["allowed.service"], "pods": [POD] },
+    });
+    let deny = DenyRules::default().renewed(&policy_of(&[rule]), &[directory("/a")]);
+    let pod = |uid: &str| format!("kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"));
+    let container = format!("cri-containerd-{}.scope", "0a".repeat(32));
+    let (allowed, other) = (pod(POD), pod(OTHER));
+    let visited = [
+        "system.slice/allowed.service/sub/below",
+        &format!("{allowed}/{container}/below"),
+        &format!("{other}/{container}"),
+        "user.slice/user-1000.slice/user@1000.service",
+    ];
+    let not_visited = [
+        "user.slice/user-1000.slice/user@1000.service/allowed.service",
+        &format!("{other}/{container}/below"),
+        &format!("system.slice/web.service/{allowed}"),
+    ];
+    let tree = tempfile::tempdir().unwrap();
+    for path in visited.iter().chain(&not_visited) {
+        fs::create_dir_all(tree.path().join(path)).unwrap();
+    }
+    let found: Vec<_> = cgroups(tree.path(), |path| deny.may_be_allowed_below(path))
+        .into_iter()
+        .map(|(path, _)| path)
+        .collect();
+    let has = |path: &&str| found.contains(&format!("/{path}"));
+    assert!(visited.iter().all(has) && !not_visited.iter().any(has), "{found:?}");
+}
+
+#[test]
 fn a_set_of_rules_keeps_its_number_over_a_reload() {
     let things = [directory("/a"), directory("/b")];
     let policy = policy(&[("/a", "root"), ("/b", "alice")]);

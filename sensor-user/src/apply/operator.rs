@@ -4,6 +4,8 @@
 //! In: the host's processes and files. Out: whether Holdfast may write.
 
 use super::request::{ApplyOptions, OperatorRule};
+use crate::bounded;
+use sensor_model::host::stat::users;
 use std::{fs, io::Read as _, os::unix::fs::MetadataExt as _, path::Path};
 
 /// The program of the Machine Config Operator's daemon.
@@ -78,6 +80,12 @@ impl<'a> Mco<'a> {
             }
             let is_of_root = |user| entry.metadata().is_ok_and(|process| process.uid() == user);
             if !root_user.is_none_or(is_of_root) {
+                continue;
+            }
+            // A user can own the directory of a process to root, and make a reader of its arguments wait for ever.
+            let status = bounded::read(&entry.path().join("status"), bounded::UNIT).ok();
+            let users = status.and_then(|text| users(&text));
+            if users.is_some_and(|users| users.iter().any(|user| Some(*user) != root_user)) {
                 continue;
             }
             // Only the program's path: a user can make the arguments as long as they like.
@@ -156,6 +164,12 @@ mod tests {
         let root = running(&[b"/usr/bin/machine-config-daemon\0start\0"]);
         fs::create_dir_all(root.path().join("proc/1")).unwrap();
         assert_eq!(running_operator(root.path()).as_deref(), Some("7"));
+        let status = root.path().join("proc/7/status");
+        for (users, found) in [("0\t0\t0\t0", Some("7")), ("0\t1000\t0\t0", None), ("1000\t0\t0\t0", None)] {
+            fs::write(&status, format!("Name:\tx\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")).unwrap();
+            assert_eq!(running_operator(root.path()).as_deref(), found, "{users}");
+        }
+        fs::remove_file(status).unwrap();
         std::os::unix::fs::chown(root.path().join("proc/7"), Some(1000), None).unwrap();
         assert_eq!(running_operator(root.path()), None);
     }

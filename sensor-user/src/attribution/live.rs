@@ -8,10 +8,13 @@ use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, readlinkat},
     sys::stat::Mode,
-    unistd::{SysconfVar, read, sysconf},
+    unistd::{SysconfVar, geteuid, read, sysconf},
 };
 use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
-use sensor_model::{host::stat::Stat, record::FileIdentity};
+use sensor_model::{
+    host::stat::{Stat, users},
+    record::FileIdentity,
+};
 use std::{
     io,
     os::{
@@ -97,12 +100,24 @@ impl Live {
         Some(FileIdentity { device, inode: found.stx_ino, volume: 0, generation: None })
     }
 
-    /// The arguments in the first KiB, and whether the process has more.
+    /// The arguments in the first KiB, and whether the process has more. None for a process of another user: the kernel reads them from the
+    /// memory of the process, and a user can make a page of that memory one that a program has to deliver, which never does (FUSE,
+    /// userfaultfd). The reader would wait for ever.
     pub(super) fn argv(&self) -> (Vec<String>, bool) {
+        if !self.is_of_this_user() {
+            return (Vec::new(), false);
+        }
         let text = read_file(&self.directory, "cmdline").unwrap_or_default();
         let length = text.len().min(sensor_common::limits::ARGV_BYTES);
         let (argv, cut) = split_arguments(&text[..length]);
         (argv, cut || length < text.len())
+    }
+
+    /// Whether the process has no other user than this one. The owner of its directory does not tell: any process can have root as its owner
+    /// there (`PR_SET_DUMPABLE`).
+    fn is_of_this_user(&self) -> bool {
+        let users = read_file(&self.directory, "status").ok().and_then(|text| users(&text));
+        users.is_some_and(|users| users.iter().all(|user| *user == geteuid().as_raw()))
     }
 
     /// File system uid and gid.

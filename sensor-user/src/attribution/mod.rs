@@ -290,7 +290,7 @@ impl Attributor {
         let login_uid =
             live.and_then(Live::login_uid).or(execution.and_then(|execution| set(execution.login_uid)));
         let session = live.and_then(Live::session).or(execution.and_then(|execution| set(execution.session)));
-        let (argv, argv_cut) = execution.map(arguments).or(same.map(Live::argv)).unwrap_or_default();
+        let (argv, argv_cut) = execution.map(arguments).or_else(|| same.map(Live::argv)).unwrap_or_default();
         let mut actor = Actor {
             pid: asked.tgid,
             start_ns: start_ns.or(live.map(|live| self.procfs.start_ns(live))).unwrap_or_default(),
