@@ -21,7 +21,7 @@ fn policy(name: &str, taints: bool, rule: &Value) -> Value {
     })
 }
 
-/// The first standing on a cluster with these policies. Its API server lets nobody list pods.
+/// The first standing on a cluster with these policies. The API server refuses each list of pods.
 async fn standing(policies: Vec<Value>) -> PolicyStanding {
     let list = json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicyList",
         "metadata": {"resourceVersion": "7"}, "items": policies});

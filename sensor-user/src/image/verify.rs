@@ -123,7 +123,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Compares all paths of the image, or those at and below `below`. `unexpected`: also finds what the image does not have.
-    /// `progress` is told how many paths of the image are done.
+    /// Before each path of the image it calls `progress` with the number of paths that are done.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -385,7 +385,7 @@ mod tests {
         let verifier = Verifier::new(&index, &observer, root);
         let mut progress = Vec::new();
         let found = verifier.all(&[], true, &mut |done| progress.push(done)).unwrap();
-        assert_eq!(progress, [0], "it is told before the first path");
+        assert_eq!(progress, [0], "the number before the first path");
         assert_eq!((found.compared, &found.unexpected[..]), (1, &[][..]));
         let unlisted = UnlistedDirectory { path: directory, reason: Errno::EINVAL.desc().to_owned() };
         assert_eq!(found.unlisted, [unlisted]);

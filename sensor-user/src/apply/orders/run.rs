@@ -94,7 +94,7 @@ enum OrderError {
     /// As an apply of a person.
     #[error(transparent)]
     Host(#[from] HostApplyError),
-    /// The node would be disturbed more than the cluster was told.
+    /// The plan drains or reboots the node, and the published plan did not.
     #[error(transparent)]
     PlanChanged(#[from] PlanChanged),
 }
@@ -132,7 +132,7 @@ async fn apply(
     }
     let configs = configs(&host, order, root, false, progress).await?;
     let present = configs.previous;
-    // The reporter has ordered what was published, and nobody is asked about anything else.
+    // The order is the consent to the published plan. Another plan needs another order.
     let mut changed = None;
     let consent = |proposed: &ProposedApply<'_>| {
         changed = check_plan(order.published, proposed.plan, present).err();

@@ -189,7 +189,7 @@ async fn an_order_from_another_config_than_the_published_one_does_not_reboot_a_n
          it now drains and reboots the node; Holdfast publishes the new plan before the next attempt"
     );
     assert!(host.file() == "old" && host.at("etc/other").exists(), "nothing is written");
-    // The reporter hands the config in again, and the cluster is told.
+    // The reporter hands the config in again, and the answer has the drain and the reboot.
     assert_eq!(host.answer("new").await, (NodeDisturbance { drains: true, reboots: true }, false));
 }
 
