@@ -46,10 +46,19 @@ impl Stat {
 /// The users of a process: the real, effective and saved one, and that of the file system. In: the bytes of `/proc/PID/status`. `None` if the text
 /// is cut. The kernel escapes line breaks in the process's name, so no process can add a line.
 pub fn users(status: &[u8]) -> Option<[u32; 4]> {
+    numbers(status, "Uid:")
+}
+
+/// The groups of a process, in the order of [`users`]. `None` if the text is cut.
+pub fn groups(status: &[u8]) -> Option<[u32; 4]> {
+    numbers(status, "Gid:")
+}
+
+fn numbers(status: &[u8], key: &str) -> Option<[u32; 4]> {
     let text = String::from_utf8_lossy(status);
-    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let users: Vec<u32> = line.split_whitespace().map_while(|user| user.parse().ok()).collect();
-    users.try_into().ok()
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let numbers: Vec<u32> = line.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    numbers.try_into().ok()
 }
 
 #[cfg(test)]

@@ -48,6 +48,23 @@ pub struct HostApplyOptions {
     pub operator: OperatorRule,
 }
 
+#[cfg(test)]
+impl HostApplyOptions {
+    /// Those of a test: without policies and acts.
+    pub(super) fn of_test(root: &Path, state: PathBuf) -> Self {
+        Self {
+            root: root.to_owned(),
+            state,
+            disruption_policies: Vec::new(),
+            drift_policies: Vec::new(),
+            pool: None,
+            force: false,
+            act: false,
+            operator: OperatorRule::Never,
+        }
+    }
+}
+
 /// The new config of an apply, and the present one if none was applied yet.
 #[derive(Debug, Clone)]
 pub struct NewConfig<'a> {

@@ -121,7 +121,7 @@ fn left_out(plan: &Plan) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{
-        apply::{ApplyError, ApplyResult, HostApplyOptions, Interrupts, NewConfig, OperatorRule},
+        apply::{ApplyError, ApplyResult, HostApplyOptions, Interrupts, NewConfig},
         desired::Unknown,
     };
     use std::{
@@ -168,16 +168,7 @@ mod tests {
                  - {{path: /etc/file, mode: 420, contents: {{source: 'data:,declared'}}}}\n"
             );
             fs::write(&config, text).unwrap();
-            let options = HostApplyOptions {
-                root: self.0.path().to_owned(),
-                state: self.at("state"),
-                disruption_policies: Vec::new(),
-                drift_policies: Vec::new(),
-                pool: None,
-                force: false,
-                act: false,
-                operator: OperatorRule::Never,
-            };
+            let options = HostApplyOptions::of_test(self.0.path(), self.at("state"));
             let host = HostApply::open(options, Interrupts::default()).unwrap();
             let wanted =
                 NewConfig { new: &[config], current: &[], unknown: Unknown::Refuse, allow_empty: false };

@@ -12,7 +12,7 @@ use nix::{
 };
 use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use sensor_model::{
-    host::stat::{Stat, users},
+    host::stat::{Stat, groups, users},
     record::FileIdentity,
 };
 use std::{
@@ -182,13 +182,8 @@ fn read_file(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
 }
 
 fn parse_owner(text: &[u8]) -> Option<(u32, u32)> {
-    let text = String::from_utf8_lossy(text);
-    // Real, effective, saved, file system.
-    let fourth = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        line.split_whitespace().nth(3)?.parse().ok()
-    };
-    Some((fourth("Uid:")?, fourth("Gid:")?))
+    let ([.., uid], [.., gid]) = (users(text)?, groups(text)?);
+    Some((uid, gid))
 }
 
 /// The name of a terminal's device number, as `ps` shows it; other devices by their numbers.

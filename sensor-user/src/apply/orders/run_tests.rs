@@ -107,16 +107,7 @@ impl Host {
     async fn apply(&self, config: &Value) {
         let new = self.at("config.yaml");
         fs::write(&new, config.to_string()).unwrap();
-        let options = HostApplyOptions {
-            root: self.0.path().to_owned(),
-            state: self.state(),
-            disruption_policies: Vec::new(),
-            drift_policies: Vec::new(),
-            pool: None,
-            force: false,
-            act: false,
-            operator: OperatorRule::Never,
-        };
+        let options = HostApplyOptions::of_test(self.0.path(), self.state());
         let host = HostApply::open(options, Interrupts::default()).unwrap();
         let (new, current) = ([new], [self.at(SERVICE_CONFIGS)]);
         let wanted = NewConfig { new: &new, current: &current, unknown: Unknown::Refuse, allow_empty: false };
