@@ -184,7 +184,7 @@ impl Model for ApplyModel {
 }
 
 fn check(settings: Vec<Setting>) {
-    let checker = ApplyModel { settings, mutation: None }.checker().threads(2).spawn_bfs().join();
+    let checker = ApplyModel { settings, mutation: None }.checker().spawn_dfs().join();
     println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
 }
@@ -192,12 +192,7 @@ fn check(settings: Vec<Setting>) {
 /// Runs until the property is broken.
 fn breaks(mutation: Mutation, property: &'static str) {
     let protocol = ApplyModel { settings: Setting::all(), mutation: Some(mutation) };
-    let checker = protocol
-        .checker()
-        .threads(2)
-        .finish_when(HasDiscoveries::AllOf([property].into()))
-        .spawn_bfs()
-        .join();
+    let checker = protocol.checker().finish_when(HasDiscoveries::AllOf([property].into())).spawn_dfs().join();
     assert!(checker.discovery(property).is_some(), "{mutation:?} does not break: {property}");
 }
 
