@@ -154,8 +154,8 @@ fn attempt(
         }
         // Until the programs run, no verdict is compliant, and other sets stay attached.
         Judgement::RunsLater(_) => tried.canary.set_began_blind(),
-        // The programs answered the daemon's observation of the canary, which no other set does.
-        Judgement::Runs => tried.sensor.retire_others(),
+        // Those of an earlier daemon stay attached until everything is enrolled: until then they alone enforce the deny rules.
+        Judgement::Runs => {}
     }
     let adopted = tried.adopted && !tried.canary.has_begun_blind();
     Ok(Box::new(ProgramBackend {

@@ -72,6 +72,11 @@ impl Blindness {
         verdicts.end_lasting_gap(number);
     }
 
+    /// Whether the programs have answered. On a host whose programs run only later, those of an earlier daemon may be the only ones that do.
+    pub(super) fn are_programs_running(&self) -> bool {
+        self.canary.as_ref().is_some_and(|canary| !canary.has_begun_blind())
+    }
+
     /// The canary's record arrived.
     pub(super) fn canary_received(&mut self) {
         if let Some(canary) = &mut self.canary {

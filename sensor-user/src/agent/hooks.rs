@@ -33,6 +33,13 @@ impl Hooks {
         Self { backend, sensor, writers_since: None, no_writers_since: None }
     }
 
+    /// Detaches the programs of earlier daemons. The caller has enrolled everything in the maps of these programs, which run.
+    pub(super) fn retire_earlier(&self) {
+        if let Some(sensor) = &self.sensor {
+            sensor.retire_others();
+        }
+    }
+
     /// Reports which hooks are attached, and how many kinds of changes the backend does not see at once.
     pub(super) fn report(&self, reports: &mut dyn Reports) {
         let mut unseen_kinds = crate::fanotify::BLIND_SPOTS.len();

@@ -43,6 +43,9 @@ impl Agent {
         // Until here, earlier rules may protect inodes, so their actors stayed allowed.
         self.denials.rules.drop_earlier();
         self.refresh_allowed();
+        if self.blindness.are_programs_running() {
+            self.hooks.retire_earlier();
+        }
         let verdicts = &mut self.verdicts;
         let now = verdicts.now();
         let things = verdicts.desired.expectations.len();

@@ -235,9 +235,6 @@ impl AgentRun {
                 RunEnd::ProgramsBegan => {
                     tracing::info!("The kernel programs run now: the daemon begins a new run with them.");
                     finished.parts.adopted = false;
-                    if let Some(sensor) = &finished.parts.sensor {
-                        sensor.retire_others();
-                    }
                     load(&mut finished.options, &environment.observer)?
                 }
                 RunEnd::Reloaded(desired) => {

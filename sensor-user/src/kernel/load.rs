@@ -441,8 +441,8 @@ impl AttachedPrograms {
         self.hooks.values().any(|state| matches!(state, HookState::Adopted))
     }
 
-    /// Removes the pins of all other sets, which detaches their programs. Call it only after this set has answered its canary: until
-    /// then the earlier programs may be the only ones that run.
+    /// Removes the pins of all other sets, which detaches their programs. Call it only after this set has answered its canary and
+    /// everything is enrolled in its maps: until then the earlier programs may be the only ones that run, and enforce the deny rules.
     pub fn retire_others(&self) {
         for path in self.pins.iter().flat_map(Pins::others) {
             if let Err(error) = fs::remove_dir_all(&path) {

@@ -1,4 +1,4 @@
-//! Deny rules over a restart of the daemon that finds other rules than the daemon before.
+//! Deny rules over a restart of the daemon that finds other rules than the daemon before, and over an upgrade that loads other programs.
 //!
 //! In: a guest with the BPF LSM. Out: an error if an actor of one rule could change what another rule protects, or if an allowed actor was
 //! refused, at any moment of the restart.
@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
+use super::upgrade;
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{shell, status, wait};
 
@@ -33,7 +34,8 @@ const PASSED: &str = "/run/order/passed";
 const ALLOWED: &str = "/run/order/allowed";
 const REFUSED: &str = "/run/order/refused";
 
-/// The first daemon has a rule for the last file alone; the next one also has a rule for the first file, which comes before that.
+/// The first daemon has a rule for the last file alone; the next one also has a rule for the first file, which comes before that. A third one
+/// finds the programs and maps of another version.
 pub(super) fn other_rules() -> Result<String> {
     for program in [OF_FIRST, OF_LAST] {
         let directory = Path::new(program).parent().unwrap_or(Path::new("/"));
@@ -46,21 +48,37 @@ pub(super) fn other_rules() -> Result<String> {
     status::wait_for("compliant", Duration::from_mins(2))?;
     agent.stop()?;
     fs::write(POLICY, policy(&[(FIRST, OF_FIRST), (LAST, OF_LAST)]))?;
-    let first =
-        repeated(OF_FIRST, &format!("if echo drift >> {LAST}; then date >> {PASSED}; fi; echo >> {TRIED}"))?;
-    let last =
-        repeated(OF_LAST, &format!("if ! true >> {LAST}; then date >> {REFUSED}; fi; echo >> {ALLOWED}"))?;
+    let (agent, restart) = started_during_attempts().context("other rules")?;
+    agent.stop()?;
+    upgrade::of_another_version(&["links-", "maps-v"])?;
+    let (agent, upgrade) = started_during_attempts().context("another version")?;
+    agent.stop()?;
+    Ok(format!("{restart}; with another version {upgrade}"))
+}
+
+/// Starts the daemon while both programs try to change the last file. Then each rule has to allow its own program, and no other one.
+fn started_during_attempts() -> Result<(RunningDaemon, String)> {
+    let lines_of = |files: [&str; 2]| files.map(lines);
+    let at_first = lines_of([TRIED, ALLOWED]);
+    let attempts = (
+        repeated(OF_FIRST, &format!("if echo drift >> {LAST}; then date >> {PASSED}; fi; echo >> {TRIED}"))?,
+        repeated(OF_LAST, &format!("if ! true >> {LAST}; then date >> {REFUSED}; fi; echo >> {ALLOWED}"))?,
+    );
+    let since = |before: [usize; 2]| {
+        let now = lines_of([TRIED, ALLOWED]);
+        [now[0] - before[0], now[1] - before[1]]
+    };
     wait::until("the first attempts", Duration::from_secs(30), || {
-        Ok((lines(TRIED) > 4 && lines(ALLOWED) > 4).then_some(()))
+        Ok(since(at_first).iter().all(|attempts| *attempts > 4).then_some(()))
     })?;
-    let before = (lines(TRIED), lines(ALLOWED));
+    let before = lines_of([TRIED, ALLOWED]);
     let agent = started();
-    let during = (lines(TRIED) - before.0, lines(ALLOWED) - before.1);
-    drop((first, last));
+    let during = since(before);
+    drop(attempts);
     let agent = agent?;
-    ensure!(during.0 > 4 && during.1 > 4, "only {during:?} attempts while the daemon started");
-    let wrong = (lines(PASSED), lines(REFUSED));
-    ensure!(wrong == (0, 0), "of {during:?} attempts passed and were refused: {wrong:?}");
+    ensure!(during.iter().all(|attempts| *attempts > 4), "only {during:?} attempts while the daemon started");
+    let wrong = lines_of([PASSED, REFUSED]);
+    ensure!(wrong == [0, 0], "of {during:?} attempts passed and were refused: {wrong:?}");
     ensure!(fs::read_to_string(LAST)? == CONTENT, "the content changed");
     let changed = |program: &str, file: &str| {
         shell(&format!("{program} chmod 600 {file} && {program} chmod 644 {file}"))
@@ -68,8 +86,7 @@ pub(super) fn other_rules() -> Result<String> {
     ensure!(changed(OF_FIRST, LAST).is_err() && changed(OF_LAST, FIRST).is_err(), "a rule refused nothing");
     changed(OF_FIRST, FIRST)?;
     changed(OF_LAST, LAST)?;
-    agent.stop()?;
-    Ok(format!("{} attempts, and {} of the allowed program", during.0, during.1))
+    Ok((agent, format!("{} attempts, and {} of the allowed program", during[0], during[1])))
 }
 
 const CONTENT: &str = "content\n";

@@ -83,14 +83,7 @@ fn on_the_open_hook() -> Result<usize> {
 fn upgraded(agent: RunningDaemon, file: &Path, kinds: &[&str]) -> Result<(Result<String>, RunningDaemon)> {
     let before = agent.records()?.len();
     agent.stop()?;
-    let mut moved = Vec::new();
-    for (name, path) in pinned()? {
-        let Some(kind) = kinds.iter().find(|kind| name.starts_with(**kind)) else { continue };
-        let old = Path::new(PINS).join(format!("{kind}0"));
-        fs::rename(&path, &old).with_context(|| format!("rename {}", path.display()))?;
-        moved.push((path, old));
-    }
-    ensure!(moved.len() == kinds.len(), "{moved:?} are not {kinds:?}");
+    let moved = of_another_version(kinds)?;
     shell(&format!("echo drift >> {}", file.display()))?;
     let mut agent = start()?;
     let result = replaced(&mut agent, before, file, &moved);
@@ -133,6 +126,19 @@ fn outgrown(agent: RunningDaemon, file: &Path) -> Result<(Result<String>, Runnin
     });
     fs::write(file, simple::CONTENT)?;
     Ok((result, agent))
+}
+
+/// Renames pins with these prefixes as another version's. Gives the earlier and the present path of each.
+pub(super) fn of_another_version(kinds: &[&str]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut moved = Vec::new();
+    for (name, path) in pinned()? {
+        let Some(kind) = kinds.iter().find(|kind| name.starts_with(**kind)) else { continue };
+        let old = Path::new(PINS).join(format!("{kind}0"));
+        fs::rename(&path, &old).with_context(|| format!("rename {}", path.display()))?;
+        moved.push((path, old));
+    }
+    ensure!(moved.len() == kinds.len(), "{moved:?} are not {kinds:?}");
+    Ok(moved)
 }
 
 fn replaced(
