@@ -25,9 +25,10 @@ use crate::guest::{Context, page, status, wait};
 pub(crate) const WRITER: &str = "burst-writer";
 const FILES: usize = 1000;
 const WRITERS: usize = 4;
-/// The full number on the first kernel, a tenth on the others.
-const CHANGES: usize = 1_000_000;
-const FULL_ON: &str = "6.12";
+/// Changes before each merge: many times what the ring holds.
+const CHANGES: usize = 100_000;
+/// Changes of the longer scenario.
+const MILLION: usize = 1_000_000;
 const LIMIT: Duration = Duration::from_mins(6);
 
 /// One writing process: `<directory>/<changes>`, where the last name is the number of changes. Each change opens a
@@ -45,6 +46,15 @@ pub(crate) fn write(place: &Path) -> Result<()> {
 
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
+    burst(context, CHANGES)
+}
+
+/// The same with a million changes.
+pub(super) fn million(context: &mut Context) -> Result<()> {
+    burst(context, MILLION)
+}
+
+fn burst(context: &mut Context, changes: usize) -> Result<()> {
     let place = Path::new("/mnt/tmpfs");
     FileSystem::Tmpfs.mount(place)?;
     let directory = place.join("burst");
@@ -62,7 +72,6 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     // The daemon writes this record after it has read the ring.
     agent.wait_for("the first drift", before, |record| record["kind"] == "drift")?;
 
-    let changes = if context.kernel == FULL_ON { CHANGES } else { CHANGES / 10 };
     let start = Instant::now();
     let mut writers: Vec<Child> =
         (0..WRITERS).map(|_| writer(&directory, changes / WRITERS)).collect::<Result<_>>()?;

@@ -458,8 +458,17 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "burst",
         shows: "a flood of changes by several writers hides no drift",
         by_default: Some(only(&["6.12"], "the number of changes decides, not the kernel")),
-        limit: 500,
+        limit: 300,
         run: burst::bare,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "burst-million",
+        shows: "the same with a million changes",
+        kernels: &["6.12"],
+        by_default: Some(only(&[], "the ring overflows as often in `burst`, in a tenth of the time")),
+        limit: 500,
+        run: burst::million,
         ..Scenario::USUAL
     },
     Scenario {
