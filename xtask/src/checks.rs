@@ -2,10 +2,14 @@
 //!
 //! In: the working tree. Out: success only if every part passed. A part that fails does not stop the others, so that one run
 //! shows all failures. Two lanes of parts run beside each other, because a compiler, a linker or a test seldom uses two
-//! processors. Virtual machines start when both lanes have ended: a guest without its share of the processors would miss its
-//! time limits. The tests with a control plane run beside them. They wait for seven tenths of their time.
+//! processors. Virtual machines start when what they run is built, one at a time. When both lanes have ended, more of them run at once, and
+//! the tests with a control plane run beside them. They wait for seven tenths of their time. So the load is about the same all the time: a guest
+//! without its share of the processors would miss its time limits.
 
+use std::convert::Infallible;
+use std::panic::resume_unwind;
 use std::process::Command;
+use std::sync::mpsc::channel;
 
 use anyhow::{Result, ensure};
 
@@ -32,18 +36,27 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         parts.run("kernels", all_kernels);
     }
     let profile = if full { Profile::Release } else { Profile::Merge };
+    let full = full || !kernels.is_empty();
+    let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
     std::thread::scope(|scope| {
-        scope.spawn(|| workspace(&parts, quick));
-        others(&parts, quick, profile);
-    });
-    if !quick {
-        let full = full || !kernels.is_empty();
-        let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
-        std::thread::scope(|scope| {
-            scope.spawn(|| with_other_programs(&parts, profile));
-            parts.run("virtual machines", || selection.run());
+        // Each lane has a sender as long as it runs.
+        let (of_workspace, lanes) = channel::<Infallible>();
+        let of_others = of_workspace.clone();
+        let lane = scope.spawn(|| {
+            workspace(&parts, quick);
+            drop(of_workspace);
         });
-    }
+        built_for_guests(&parts, quick, profile);
+        if !quick {
+            scope.spawn(|| parts.run("virtual machines", || selection.run_beside(Some(lanes))));
+        }
+        others(&parts, quick, profile);
+        drop(of_others);
+        lane.join().unwrap_or_else(|panic| resume_unwind(panic));
+        if !quick {
+            with_other_programs(&parts, profile);
+        }
+    });
     if profile == Profile::Release {
         parts.run("virtual machine with the older kubelet", older_kubelet);
     }
@@ -75,8 +88,8 @@ fn with_other_programs(parts: &TestParts, profile: Profile) {
     }
 }
 
-/// The lane of everything else, each with a build folder of its own.
-fn others(parts: &TestParts, quick: bool, profile: Profile) {
+/// The begin of the other lane: what the virtual machines run.
+fn built_for_guests(parts: &TestParts, quick: bool, profile: Profile) {
     parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
         parts.run("programs of Kubernetes", || kube_assets(kube::NEWEST));
@@ -84,6 +97,12 @@ fn others(parts: &TestParts, quick: bool, profile: Profile) {
             parts.run("programs of the older Kubernetes", || kube_assets(kube::OLDER));
         }
         parts.run("programs for guests", || programs_for_guests(profile));
+    }
+}
+
+/// The rest of that lane, each part with a build folder of its own.
+fn others(parts: &TestParts, quick: bool, profile: Profile) {
+    if !quick {
         parts.run("dependencies", dependencies);
         parts.run("alerts", alerts::test);
         parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));

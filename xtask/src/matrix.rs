@@ -5,8 +5,10 @@
 //! boot. A failure does not stop the others.
 
 use std::cmp::Reverse;
+use std::convert::Infallible;
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +87,11 @@ impl Selection {
 
     /// Runs what is selected. The error lists what failed.
     pub(crate) fn run(&self) -> Result<()> {
+        self.run_beside(None)
+    }
+
+    /// The same. Until all senders of `others` are gone, other work takes two places of three.
+    pub(crate) fn run_beside(&self, others: Option<Receiver<Infallible>>) -> Result<()> {
         let mut scenarios = self.scenarios()?;
         // The scenarios with the longest limits start first, so that none of them runs alone at the end.
         scenarios.sort_by_key(|scenario| Reverse(scenario.limit));
@@ -142,7 +149,17 @@ impl Selection {
         let tally = Mutex::new(Tally::default());
         let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario.guest));
         let log = run::log();
+        let of_others = if others.is_some() { workers.saturating_sub(1) } else { 0 };
+        queue.take(of_others);
         std::thread::scope(|scope| {
+            if let Some(others) = others {
+                let queue = &queue;
+                scope.spawn(move || {
+                    // Nobody sends anything: it ends with the last sender.
+                    let _ = others.recv();
+                    queue.free(of_others);
+                });
+            }
             for _ in 0..workers {
                 scope.spawn(|| {
                     run::with_log(log.clone(), || {

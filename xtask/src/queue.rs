@@ -2,7 +2,7 @@
 //!
 //! In: runs, each with the name of its boot. Out: the next task of each worker. The first worker that needs a shared boot makes
 //! it, once. Meanwhile the others take runs of other boots. If only one run needs a boot, that run boots for itself, and
-//! nothing is saved. A heavy run takes the places of several.
+//! nothing is saved. A heavy run takes the places of several. Other work may take places, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ struct State<R, S> {
     boots: HashMap<String, BootState<S>>,
     /// How many places a run takes.
     weigh: fn(&R) -> usize,
-    /// The places, and how many of them boots and runs take now.
+    /// The places, and how many of them boots, runs and other work take now.
     places: usize,
     taken: usize,
 }
@@ -81,6 +81,19 @@ impl<R: Clone, S> Queue<R, S> {
         let mut state = self.lock();
         state.boots.insert(name.to_owned(), boot);
         state.taken = state.taken.saturating_sub(1);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Other work takes this many places, until [`Queue::free`].
+    pub(crate) fn take(&self, places: usize) {
+        self.lock().taken += places;
+    }
+
+    /// Other work has ended, which took this many places.
+    pub(crate) fn free(&self, places: usize) {
+        let mut state = self.lock();
+        state.taken = state.taken.saturating_sub(places);
         drop(state);
         self.changed.notify_all();
     }
@@ -182,6 +195,18 @@ mod tests {
             assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
         });
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn while_other_work_takes_places_only_runs_that_fit_beside_it_begin() {
+        let queue = queue(&[("kube", 100), ("bare", 1), ("other", 2)]);
+        queue.take(2);
+        assert_eq!(queue.next(), Some(Next::Run(1, None)));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.next());
+            queue.free(2);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(100, None)))));
+        });
     }
 
     #[test]
