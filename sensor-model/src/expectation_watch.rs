@@ -27,7 +27,8 @@ pub struct WatchedPath {
 }
 
 /// Directories besides `/etc/systemd/system` in which a unit can be masked, enabled or overridden.
-const UNIT_DIRECTORIES: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system"];
+const UNIT_DIRECTORIES: [&str; 3] =
+    ["/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control"];
 
 /// The directories of units that packages and images ship. A file that appears, changes or disappears there changes the unit.
 const UNIT_FILES: [&str; 2] = ["/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
@@ -158,6 +159,7 @@ mod tests {
                 "Ancestor /run",
                 "Directory /run/systemd",
                 "Directory /run/systemd/system",
+                "Directory /run/systemd/system.control",
                 "Ancestor /usr",
                 "Ancestor /usr/lib",
                 "Ancestor /usr/lib/systemd",

@@ -126,6 +126,9 @@ pub struct UnitObservation {
     pub masked: bool,
     /// The path that `/etc/systemd/system/<unit>` leads to after every link; `None` if it does not exist.
     pub resolved: Option<PathBuf>,
+    /// The file of the unit's name, not a mask, in a directory that comes before `/etc/systemd/system`. systemd uses it instead of what is there.
+    #[serde(default)]
+    pub overridden_by: Option<PathBuf>,
 }
 
 names! {
@@ -312,7 +315,7 @@ mod tests {
     #[test]
     fn the_kind_of_an_observation_is_its_tag_in_json() {
         let names = Observation::Names { names: Vec::new(), more: 0, ssh_keys: BTreeMap::new() };
-        let unit = UnitObservation { file_state: None, masked: false, resolved: None };
+        let unit = UnitObservation { file_state: None, masked: false, resolved: None, overridden_by: None };
         let all = [
             Observation::Missing,
             Observation::Object(Box::new(ObjectObservation::new(FileType::Regular, 0, 0, 0))),

@@ -84,7 +84,12 @@ fn the_fragment_makes_the_present_state_the_declared_one() {
 #[test]
 fn units_are_adopted_by_their_state() {
     let unit = |state: Option<&str>, masked| {
-        Observation::Unit(UnitObservation { file_state: state.map(str::to_owned), masked, resolved: None })
+        Observation::Unit(UnitObservation {
+            file_state: state.map(str::to_owned),
+            masked,
+            resolved: None,
+            overridden_by: None,
+        })
     };
     let declared = |name: &str| {
         expectation(

@@ -9,6 +9,7 @@ use crate::{
     observation::UnitObservation,
     text::{quote, quote_path},
 };
+use std::path::Path;
 
 const DEV_NULL: &str = "/dev/null";
 
@@ -21,7 +22,8 @@ pub(super) fn compare(
     expected: &UnitExpectation,
     seen: &UnitObservation,
 ) -> Vec<Difference> {
-    let mut differences = Vec::new();
+    let mut differences: Vec<Difference> =
+        seen.overridden_by.iter().map(|path| overridden(subject, path)).collect();
     let state = seen.file_state.as_deref().filter(|state| !state.is_empty()).unwrap_or(NOT_FOUND);
     match expected.masked {
         Some(true) => {
@@ -58,6 +60,16 @@ pub(super) fn compare(
         });
     }
     differences
+}
+
+/// Another file decides what systemd runs, whatever is at the unit's path.
+fn overridden(subject: &ComparedThing<'_>, path: &Path) -> Difference {
+    Difference {
+        kind: DifferenceKind::Unexpected,
+        expected: "nothing before it".to_owned(),
+        found: path.display().to_string(),
+        text: format!("systemd uses {} instead of {}", quote_path(path), quote_path(subject.path)),
+    }
 }
 
 fn not_masked(subject: &ComparedThing<'_>, seen: &UnitObservation) -> Difference {

@@ -1,15 +1,18 @@
 //! The database of dpkg: packages, and what each has at its paths.
 //!
-//! In: the texts of `/var/lib/dpkg`. Out: packages with their configuration files, MD5 sums, diversions. A line that cannot be read is
+//! In: the texts of `/var/lib/dpkg`, and of dpkg's configuration. Out: packages with their configuration files, MD5 sums, diversions, rules for
+//! paths that are not unpacked. A line that cannot be read is
 //! left out: dpkg itself writes these files, and a name without a sum is still the package's.
 
 mod diversions;
+mod excludes;
 mod status;
 mod sums;
 #[cfg(test)]
 mod tests;
 
 pub use diversions::Diversions;
+pub use excludes::PathFilters;
 pub use status::{DpkgPackage, packages};
 pub use sums::sums;
 

@@ -130,6 +130,9 @@ pub fn dpkg(data: &[u8]) {
         assert!(package.conffiles.iter().all(|(path, _)| path.starts_with(b"/")));
     }
     assert!(crate::dpkg::sums(data).all(|(path, _)| path.len() > 1 && path.starts_with(b"/")));
+    let mut filters = crate::dpkg::PathFilters::default();
+    filters.add(data);
+    filters.exclude(data);
     let diversions = crate::dpkg::Diversions::of(data);
     for line in data.split(|byte| *byte == b'\n').take(64).filter(|line| line.starts_with(b"/")) {
         assert!(diversions.place(line, "no package has this name\n").starts_with(b"/"));

@@ -130,7 +130,7 @@ impl ImageIndex {
         match (&index.meta.state, index.meta.source) {
             (None, _) => Ok(index),
             (state, ImageSource::Ostree) if *state != booted_commit(observer) => Err(ImageError::OtherCommit),
-            (Some(state), ImageSource::Packages) if *state != packages::state(observer) => {
+            (Some(state), ImageSource::Packages) if !is_state_of_packages(state, observer) => {
                 Err(ImageError::Old)
             }
             (Some(state), ImageSource::Extensions) if *state != merged_extensions::state(observer) => {
@@ -295,4 +295,9 @@ impl Hashing {
         self.digest.update(&bytes);
         Ok(bytes)
     }
+}
+
+/// Whether an index notes the present packages. An earlier version of Holdfast noted the versions of the databases' files.
+fn is_state_of_packages(noted: &str, observer: &Observer) -> bool {
+    noted == packages::state(observer) || noted == packages::versions(observer)
 }

@@ -113,7 +113,7 @@ impl HostState {
             directory: images.path().to_owned(),
             version: lstat(images.path()).ok().map(|stat| version_of(&stat)),
             commit: booted_commit(observer),
-            packages: packages::state(observer),
+            packages: packages::versions(observer),
             extensions: if has_extensions { merged_extensions::state(observer) } else { String::new() },
         }
     }
@@ -182,7 +182,7 @@ mod tests {
         let mut kept = KeptIndexes::default();
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/a")).unwrap(), Some(true));
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/b")).unwrap(), Some(false));
-        fs::write(dpkg.join("status"), format!("{status}\nPackage: b\n")).unwrap();
+        fs::write(dpkg.join("status"), status.replace("Version: 1", "Version: 2")).unwrap();
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/b")).unwrap(), None);
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     observation::{OF_THE_HOST, Observer},
     packages,
 };
-use nix::{errno::Errno, fcntl::OFlag};
+use nix::{errno::Errno, fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
     difference::{Difference, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
@@ -28,6 +28,8 @@ use std::{
 /// Directories of the image over which each running host mounts a file system: procfs and sysfs have another mode than the image's directory. `/tmp`
 /// and `/var` are not among them: with a wrong mode there users can change the files of others.
 const MOUNT_POINTS: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/sysroot"];
+/// Directories over which a host may mount a file system of its own, whose root directory has the mode that `mkfs` or a mount option gives it.
+const MOUNT_POINTS_OF_BOOT: [&str; 3] = ["/boot", "/boot/efi", "/efi"];
 /// Most links that are followed to the entry of a path.
 const MOST_LINKS: usize = 40;
 
@@ -182,12 +184,26 @@ impl<'a> Verifier<'a> {
         Ok(verified)
     }
 
+    /// Whether a directory is the root of another file system than the directory above, and root alone can write to it.
+    fn is_closed_mount(&self, path: &Path) -> bool {
+        let stat_of = |path: &Path| {
+            let directory = self.observer.root().open_at(path, OFlag::O_PATH | OFlag::O_CLOEXEC).ok()?;
+            fstat(&directory).ok()
+        };
+        let (Some(here), Some(above)) = (stat_of(path), path.parent().and_then(stat_of)) else {
+            return false;
+        };
+        here.st_dev != above.st_dev && here.st_uid == 0 && here.st_mode & 0o022 == 0
+    }
+
     /// Compares one entry at its path.
     pub(super) fn compare(&self, path: PathBuf, mut entry: ImageEntry) -> Found {
         let meta = self.index.meta();
         let is_of_host = meta.source == ImageSource::Layers && is_of_each_host(&path);
-        let is_mount_point = MOUNT_POINTS.iter().any(|point| path == Path::new(point));
-        if self.is_running && (is_of_host || is_mount_point) {
+        let is_among = |points: &[&str]| points.iter().any(|point| path == Path::new(point));
+        let is_mount_point =
+            || is_among(&MOUNT_POINTS) || is_among(&MOUNT_POINTS_OF_BOOT) && self.is_closed_mount(&path);
+        if self.is_running && (is_of_host || is_mount_point()) {
             entry.known = Known::Existence;
         }
         let layer = meta.layers.get(usize::from(entry.layer));
@@ -333,6 +349,21 @@ mod tests {
     use sensor_model::difference::DifferenceKind;
     use serde_json::json;
     use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+    #[test]
+    fn only_the_root_of_another_file_system_is_a_closed_mount() {
+        let place = tempfile::tempdir().unwrap();
+        let images = Images::of(place.path());
+        let text = json!({"schema": "holdfast.baseline/v1", "taken": "2026-01-01T00:00:00Z", "paths": []});
+        index_baseline(Path::new("baseline.json"), text.to_string().as_bytes(), &images).unwrap();
+        let index = images.named("baseline").unwrap().unwrap();
+        let root = Path::new("/");
+        let observer = Observer::new(root).unwrap();
+        let verifier = Verifier::new(&index, &observer, root);
+        let is_closed = |path: &str| verifier.is_closed_mount(Path::new(path));
+        assert!(is_closed("/proc"));
+        assert!(!is_closed("/proc/sys") && !is_closed("/proc/none"));
+    }
 
     #[test]
     fn the_mode_of_a_directory_that_a_running_host_mounts_over_is_not_compared_and_its_existence_is() {

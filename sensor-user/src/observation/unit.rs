@@ -160,7 +160,15 @@ pub(super) fn observe(
         file_state: state(root, name, &links).map(|state| state.name().to_owned()),
         masked,
         resolved: root.walk(&own).end.ok().map(|(_, real)| real),
+        overridden_by: overriding(root, name),
     })
+}
+
+/// The file of a unit's name that comes before that of the configuration directory. A mask is none: [`UnitFileState`] tells of it.
+fn overriding(root: &Root, name: &str) -> Option<PathBuf> {
+    let place = (0..configuration()).find(|place| exists(root, *place, name))?;
+    let is_mask = find(root, name).is_some_and(|unit| unit.kind == UnitKind::Masked);
+    (!is_mask).then(|| Path::new(SEARCH_PATH[place]).join(name))
 }
 
 /// The directories in which a unit's own file asks for links; none if the unit has no file.

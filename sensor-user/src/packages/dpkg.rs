@@ -1,15 +1,16 @@
 //! dpkg's lists of files, and its sums.
 //!
-//! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`. Out: the
-//! paths below certain directories, or what each package has at its paths.
+//! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`; dpkg's configuration.
+//! Out: the paths below certain directories, what each package has at its paths, or a digest of the packages.
 
 use super::{collector::Collector, unread::Unread};
 use crate::{bounded, observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use sensor_model::dpkg::{Diversions, DpkgPackage, packages, sums};
+use sensor_model::dpkg::{Diversions, DpkgPackage, PathFilters, packages, sums};
 use sensor_model::image::{ImageEntry, Known};
 use sensor_model::observation::FileType;
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -27,9 +28,17 @@ const STATUS: &str = "/var/lib/dpkg/status";
 /// Where files of packages go whose path another package has.
 const DIVERSIONS: &str = "/var/lib/dpkg/diversions";
 
+/// dpkg's configuration: the files of this directory first.
+const CONFIGURATION: [&str; 2] = ["/etc/dpkg/dpkg.cfg.d", "/etc/dpkg/dpkg.cfg"];
+
 /// The paths of files one of which is another one after each change of a package or a diversion.
 pub(super) fn paths() -> impl Iterator<Item = &'static Path> {
     [STATUS, DIVERSIONS].into_iter().map(Path::new)
+}
+
+/// Whether a path is that of `status`, which [`state`] reads.
+pub(super) fn is_status(path: &Path) -> bool {
+    path == Path::new(STATUS)
 }
 
 /// Adds what packages put below these directories. Nothing on a host without dpkg.
@@ -61,7 +70,7 @@ pub(super) fn packaged(
 pub(super) fn collect(observer: &Observer, collector: &mut Collector) -> Result<bool, Unread> {
     let status = Path::new(STATUS);
     let Some(text) = read_if_any(observer, status)? else { return Ok(false) };
-    let diversions = diversions(observer)?;
+    let (diversions, filters) = (diversions(observer)?, filters(observer)?);
     for DpkgPackage { package, lists, conffiles } in packages(&text) {
         let file = |ending: &str| {
             for name in &lists {
@@ -80,6 +89,7 @@ pub(super) fn collect(observer: &Observer, collector: &mut Collector) -> Result<
         for path in list.split(|byte| *byte == b'\n').filter(|path| path.starts_with(b"/")) {
             let (config, sum) = (conffiles.get(path), sums.get(path));
             let entry = entry(number, config.or(sum).copied(), config.is_some());
+            let entry = ImageEntry { may_be_missing: filters.exclude(path), ..entry };
             collector.add(diversions.place(path, &name), entry);
         }
     }
@@ -108,12 +118,55 @@ fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
     }
 }
 
+/// What `status` says about the packages, and the version of the directory of their lists: another text means other packages. A mark of a package
+/// (`apt-mark hold`) writes `status` anew, and changes neither. `None` on a host without dpkg.
+pub(super) fn state(observer: &Observer) -> Result<Option<String>, Unread> {
+    let Some(text) = read_if_any(observer, Path::new(STATUS))? else { return Ok(None) };
+    let mut digest = Sha256::new();
+    for DpkgPackage { package, conffiles, .. } in packages(&text) {
+        digest.update(package.text());
+        digest.update([0]);
+        for (path, sum) in conffiles {
+            digest.update(path);
+            digest.update([0]);
+            digest.update(sum);
+        }
+    }
+    let lists = super::identity(observer, Path::new(INFO));
+    Ok(Some(format!("packages sha256:{}, lists {lists:?}", hex::encode(digest.finalize()))))
+}
+
+/// The rules for paths that dpkg does not unpack. None on most hosts.
+fn filters(observer: &Observer) -> Result<PathFilters, Unread> {
+    let [directory, file] = CONFIGURATION.map(Path::new);
+    // dpkg reads files with such names alone.
+    let is_read = |name: &OsStr| {
+        name.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
+    };
+    let mut names = names(observer, directory, is_read)?;
+    names.push(file.to_owned());
+    let mut filters = PathFilters::default();
+    for path in names {
+        filters.add(&read_if_any(observer, &path)?.unwrap_or_default());
+    }
+    Ok(filters)
+}
+
 /// The paths of all lists. None on a host without dpkg.
 fn lists(observer: &Observer) -> Result<Vec<PathBuf>, Unread> {
+    names(observer, Path::new(INFO), |name| name.as_bytes().ends_with(b".list"))
+}
+
+/// The paths of the wanted names in a directory, in their order. None without the directory.
+fn names(
+    observer: &Observer,
+    directory: &Path,
+    is_wanted: impl Fn(&OsStr) -> bool,
+) -> Result<Vec<PathBuf>, Unread> {
     let mut names: Vec<OsString> = Vec::new();
-    let listed = observer.root().open_at(Path::new(INFO), sys::DIRECTORY).and_then(|directory| {
-        sys::each_name(directory, |name| {
-            if name.as_bytes().ends_with(b".list") {
+    let listed = observer.root().open_at(directory, sys::DIRECTORY).and_then(|opened| {
+        sys::each_name(opened, |name| {
+            if is_wanted(name) {
                 names.push(name.to_owned());
             }
             ControlFlow::Continue(())
@@ -121,10 +174,10 @@ fn lists(observer: &Observer) -> Result<Vec<PathBuf>, Unread> {
     });
     match listed {
         Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(Unread::new(Path::new(INFO), errno.desc())),
+        Err(errno) => return Err(Unread::new(directory, errno.desc())),
     }
     names.sort();
-    Ok(names.into_iter().map(|name| Path::new(INFO).join(name)).collect())
+    Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }
 
 /// The package of a list, whose name is `PACKAGE.list` or `PACKAGE:ARCHITECTURE.list`.

@@ -117,13 +117,24 @@ pub(crate) fn place(observer: &Observer, path: &Path) -> PathBuf {
     MergedDirectories::of(observer).on_disk(path)
 }
 
-/// The state of the databases as a text: another text means other packages. Empty on a host without packages.
+/// The state of the packages as a text: another text means other packages. Empty on a host without packages.
 pub(crate) fn state(observer: &Observer) -> String {
-    let states = databases(observer).filter_map(|(path, identity)| {
+    let Ok(Some(dpkg)) = dpkg::state(observer) else { return versions(observer) };
+    // The database of rpm changes with its packages alone, and so do dpkg's diversions.
+    let others = of_databases(observer, |path| !dpkg::is_status(path));
+    [dpkg].into_iter().chain(others).collect::<Vec<_>>().join("; ")
+}
+
+/// The versions of the databases' files as a text: with the same text [`state`] is the same. It reads no file.
+pub(crate) fn versions(observer: &Observer) -> String {
+    of_databases(observer, |_| true).collect::<Vec<_>>().join("; ")
+}
+
+fn of_databases(observer: &Observer, is_wanted: impl Fn(&Path) -> bool) -> impl Iterator<Item = String> {
+    databases(observer).filter(move |(path, _)| is_wanted(path)).filter_map(|(path, identity)| {
         let (inode, size, modified, changed) = identity?;
         Some(format!("{} inode {inode}, {size} bytes, {modified}, {changed}", path.display()))
-    });
-    states.collect::<Vec<_>>().join("; ")
+    })
 }
 
 /// The files of the databases, each with its version; `None` for one that does not exist, and for an empty log of rpm, which any query makes.

@@ -84,6 +84,51 @@ fn a_diverted_file_of_a_package_is_declared_where_it_is_and_not_at_the_path_in_t
 }
 
 #[test]
+fn a_hold_of_a_package_changes_no_package_and_another_version_or_list_does() {
+    let (root, observer) = host(&[], &[("a", "/usr/bin/a\n")]);
+    let status = root.path().join("var/lib/dpkg/status");
+    let write = |wanted: &str, version: &str| {
+        let text =
+            format!("Package: a\nStatus: {wanted} ok installed\nArchitecture: all\nVersion: {version}\n");
+        fs::write(status.with_extension("new"), text).unwrap();
+        fs::rename(status.with_extension("new"), &status).unwrap();
+        (state(&observer), versions(&observer))
+    };
+    let installed = write("install", "1");
+    let held = write("hold", "1");
+    assert!(held.0 == installed.0 && held.1 != installed.1, "{held:?}");
+    let other = write("hold", "2");
+    assert_ne!(other.0, held.0);
+    // A package of the same version that was built anew may have other files.
+    fs::write(root.path().join("var/lib/dpkg/info/a.md5sums"), "").unwrap();
+    assert_ne!(state(&observer), other.0);
+}
+
+#[test]
+fn a_file_of_a_package_that_dpkg_does_not_unpack_may_be_missing() {
+    let (root, observer) = host(
+        &["etc/dpkg/dpkg.cfg.d"],
+        &[("a", "/usr/share/doc/a/README\n/usr/share/doc/a/copyright\n/usr/bin/a\n")],
+    );
+    fs::write(
+        root.path().join("var/lib/dpkg/status"),
+        "Package: a\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n",
+    )
+    .unwrap();
+    let may_be_missing = || -> Vec<String> {
+        let entries = contents(&observer).unwrap().entries;
+        let missing = entries.iter().filter(|(_, entry)| entry.may_be_missing);
+        missing.map(|(path, _)| String::from_utf8_lossy(path.bytes()).into_owned()).collect()
+    };
+    assert!(may_be_missing().is_empty());
+    let directory = root.path().join("etc/dpkg/dpkg.cfg.d");
+    fs::write(directory.join("docker"), "path-exclude=/usr/share/doc/*\n").unwrap();
+    fs::write(directory.join("docker.dpkg-old"), "path-exclude=/usr/bin/*\n").unwrap();
+    fs::write(root.path().join("etc/dpkg/dpkg.cfg"), "path-include=/usr/share/doc/*/copyright\n").unwrap();
+    assert_eq!(may_be_missing(), ["/usr/share/doc/a/README"]);
+}
+
+#[test]
 fn paths_of_packages_from_before_the_merged_usr_are_those_on_the_disk() {
     let (root, observer) = host(
         &["usr/lib/systemd/system-generators"],

@@ -17,13 +17,21 @@ use nix::errno::Errno;
 use sensor_model::expectation::ClosedDirectoryExpectation;
 use std::{
     ffi::OsString,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 /// Most names that one call moves.
 const MOST: usize = 32;
+
+/// Most names that one call tries. Who can write to the directory can fill it with objects that are too large to be moved.
+const TRIED: usize = 256;
+
+/// After this time a call of the daemon tries no further name.
+pub(super) const TIME: Duration = Duration::from_millis(500);
 
 /// How names are moved.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +41,8 @@ pub(super) struct Move<'a> {
     pub(super) cause: Cause<'a>,
     /// The processes of Holdfast that write now. Their temporary names stay.
     pub(super) writers: &'a [u32],
+    /// After this time no further name is tried.
+    pub(super) time: Duration,
 }
 
 /// What one call moved.
@@ -71,12 +81,16 @@ impl RepairContext<'_> {
             if is_unexpected(directory.as_fd(), expected, name) && !is_of_writer {
                 names.push(name.to_owned());
             }
-            if names.len() <= MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if names.len() <= TRIED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .map_err(failed("read the directory"))?;
-        moved.is_more = names.len() > MOST;
-        names.truncate(MOST);
+        moved.is_more = names.len() > TRIED;
+        names.truncate(TRIED);
         names.sort_unstable();
+        // Each call begins with another name, so that those that cost the time of one call do not cost that of all.
+        let begin = RandomState::new().build_hasher().finish();
+        let length = names.len().max(1);
+        names.rotate_left(usize::try_from(begin).unwrap_or_default() % length);
         if names.is_empty() {
             return Ok(moved);
         }
@@ -87,7 +101,12 @@ impl RepairContext<'_> {
                 return Ok(moved);
             }
         };
+        let start = Instant::now();
         for name in names {
+            if moved.items.len() >= MOST || start.elapsed() > how.time {
+                moved.is_more = true;
+                break;
+            }
             let place = Place { directory: copy(&directory)?, path: path.join(&name), name };
             match session.take(&place, how.own, how.cause) {
                 Ok(item) => moved.items.extend(item),

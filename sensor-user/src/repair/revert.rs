@@ -33,9 +33,9 @@ pub struct Reverter {
 /// Undeclared names that are still there.
 #[derive(Debug, thiserror::Error)]
 enum LeftError {
-    /// Their reasons.
-    #[error("{}", texts(.0))]
-    NotMoved(Vec<QuarantineError>),
+    /// Their reasons, and whether names are left that were not tried.
+    #[error("{}", texts(errors, *is_more))]
+    NotMoved { errors: Vec<QuarantineError>, is_more: bool },
     /// A file of a package may look undeclared.
     #[error(
         "a database of packages could not be read, so files of packages look undeclared, and nothing is moved; the daemon's log has the \
@@ -53,12 +53,15 @@ enum LeftError {
     More,
 }
 
-fn texts(errors: &[QuarantineError]) -> String {
+fn texts(errors: &[QuarantineError], is_more: bool) -> String {
     /// How many reasons are given.
     const NAMED: usize = 8;
     let mut texts: Vec<String> = errors.iter().take(NAMED).map(ToString::to_string).collect();
     if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
         texts.push(format!("and {more} more"));
+    }
+    if is_more {
+        texts.push("the next attempt tries further names".to_owned());
     }
     texts.join("; ")
 }
@@ -85,9 +88,10 @@ impl Reverter {
         let quarantine = Quarantine::open(&self.state).map_err(WriteBackError::new)?;
         let own = self.own.iter().map(PathBuf::as_path).chain([self.state.as_path(), quarantine.path()]);
         let own = OwnFiles::of(own);
-        let time = rfc3339(SystemClock.now());
-        let cause = Cause { time: &time, actors: wanted.actors, rule };
-        let how = closed::Move { quarantine: &quarantine, own: &own, cause, writers: wanted.writers };
+        let now = rfc3339(SystemClock.now());
+        let cause = Cause { time: &now, actors: wanted.actors, rule };
+        let time = closed::TIME;
+        let how = closed::Move { quarantine: &quarantine, own: &own, cause, writers: wanted.writers, time };
         let moved = restorer
             .move_undeclared(wanted.config, wanted.expectation, wanted.ids, how)
             .map_err(WriteBackError::new)?;
@@ -97,7 +101,7 @@ impl Reverter {
             .iter()
             .map(|moved| format!("undeclared {} moved to the quarantine, item {}", moved.path, moved.item));
         let left = match (moved.errors.is_empty(), moved.is_more) {
-            (false, _) => Some(LeftError::NotMoved(moved.errors)),
+            (false, is_more) => Some(LeftError::NotMoved { errors: moved.errors, is_more }),
             (true, true) => Some(LeftError::More),
             (true, false) => None,
         };

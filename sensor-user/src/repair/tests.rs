@@ -351,6 +351,19 @@ fn a_unit_is_disabled_by_removing_every_link_to_it() {
 }
 
 #[test]
+fn enabling_a_unit_replaces_no_file_at_an_alias() {
+    let mut case = Case::new();
+    let usr = case.at("/usr/lib/systemd/system");
+    fs::create_dir_all(&usr).unwrap();
+    fs::write(usr.join("on.service"), "[Install]\nAlias=own.service\n").unwrap();
+    let own = case.at("/etc/systemd/system/own.service");
+    fs::write(&own, "[Service]\n").unwrap();
+    let error = case.unit("on.service").unwrap_err().to_string();
+    assert!(error.contains("own.service") && error.contains("a file is in its place"), "{error}");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "[Service]\n");
+}
+
+#[test]
 fn a_template_is_enabled_by_its_default_instance_together_with_undeclared_units_in_also() {
     let mut case = Case::new();
     let usr = case.at("/usr/lib/systemd/system");

@@ -13,7 +13,7 @@ use crate::{
     observation::Observer,
     systemd::UnitStates,
 };
-use nix::fcntl::OFlag;
+use nix::{fcntl::OFlag, sys::stat::SFlag};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, SYSTEMD_DIRECTORY, Thing, UnitExpectation},
@@ -159,7 +159,13 @@ fn enable(host: &RepairContext<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
         let place = host.place(&enabling.link, None)?;
-        place.prepare_replacement(host.observer)?;
+        // At an alias may be the administrator's own unit.
+        if place
+            .stat()?
+            .is_some_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK)
+        {
+            return Err(RepairError::refused(&enabling.link, RepairRefusal::InPlace("file".to_owned())));
+        }
         place.replace_by_link(enabling.target.as_os_str(), (Some(0), Some(0)), None)?;
     }
     Ok(())

@@ -108,6 +108,7 @@ fn without_label(expectation: &Expectation) -> Observation {
                 } else {
                     expectation.thing.path().to_path_buf()
                 }),
+                overridden_by: None,
             })
         }
         Expected::ClosedDirectory(closed) => {

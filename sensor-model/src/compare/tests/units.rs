@@ -25,7 +25,12 @@ fn unit_states_are_judged_by_the_operators_sets() {
         (None, Some("enabled"), true),
         (None, None, true),
     ] {
-        let seen = UnitObservation { file_state: state.map(str::to_owned), masked: false, resolved: None };
+        let seen = UnitObservation {
+            file_state: state.map(str::to_owned),
+            masked: false,
+            resolved: None,
+            overridden_by: None,
+        };
         let found = compare(&unit(declared, None), &Observation::Unit(seen), &Ids::default());
         let shown = state.filter(|state| !state.is_empty()).unwrap_or("not-found");
         let expected: Vec<String> = if fine {
@@ -46,6 +51,7 @@ fn a_mask_is_a_link_to_dev_null() {
             file_state: Some(state.to_owned()),
             masked,
             resolved: resolved.map(PathBuf::from),
+            overridden_by: None,
         })
     };
     let path = "/etc/systemd/system/a.service";
@@ -101,5 +107,22 @@ fn a_mask_is_a_link_to_dev_null() {
         let found = compare(&unit(enabled, declared), &observation, &Ids::default());
         let texts: Vec<String> = found.into_iter().map(|difference| difference.text).collect();
         assert_eq!(texts, expected, "{why}");
+    }
+}
+
+#[test]
+fn a_unit_that_a_file_of_higher_precedence_replaces_differs_also_if_its_mask_is_in_place() {
+    let path = "/run/systemd/system.control/a.service";
+    let seen = Observation::Unit(UnitObservation {
+        file_state: Some("static".to_owned()),
+        masked: true,
+        resolved: Some("/dev/null".into()),
+        overridden_by: Some(path.into()),
+    });
+    for declared in [unit(None, Some(true)), unit(Some(true), None), unit(None, None)] {
+        let found = compare(&declared, &seen, &Ids::default());
+        let kinds: Vec<DifferenceKind> = found.iter().map(|difference| difference.kind).collect();
+        assert_eq!(kinds, [DifferenceKind::Unexpected]);
+        assert!(found[0].text.contains(path), "{}", found[0].text);
     }
 }

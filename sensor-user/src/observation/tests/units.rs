@@ -188,6 +188,28 @@ fn the_observation_of_a_mask_has_the_links_target() {
 }
 
 #[test]
+fn a_file_before_that_of_the_administrator_overrides_the_unit_unless_it_masks_it() {
+    let host = tree();
+    host.file("/dev/null", "");
+    let overriding = |name: &str| {
+        let Observation::Unit(unit) = host.observer.observe(&unit(name)).observation else {
+            panic!("{name}")
+        };
+        unit.overridden_by
+    };
+    assert_eq!([overriding("mask.service"), overriding("own.service")], [None, None]);
+    for directory in ["/run/systemd/transient", "/etc/systemd/system.control"] {
+        for name in ["mask.service", "own.service"] {
+            let path = format!("{directory}/{name}");
+            host.file(&path, "[Service]\nExecStart=/tmp/x\n");
+            assert_eq!(overriding(name).as_deref(), Some(Path::new(&path)));
+        }
+    }
+    host.link("/dev/null", "/etc/systemd/system.control/dis.service");
+    assert_eq!(overriding("dis.service"), None);
+}
+
+#[test]
 fn the_directories_that_enablement_links_into_are_opened() {
     let host = tree();
     let opened = host.observer.observe(&unit("en.service")).opened;

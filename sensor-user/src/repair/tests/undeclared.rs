@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::quarantine::{Cause, OwnFiles, Quarantine};
+use std::time::Duration;
+
 use sensor_model::{
     expectation::{ClosedBy, ClosedDirectoryExpectation},
     link_exceptions::{LinkException, LinkExceptions},
@@ -39,10 +41,50 @@ fn an_excepted_link_stays_and_a_link_to_another_target_is_moved() {
         own: &OwnFiles::default(),
         cause: Cause { time: "2026-11-25T19:30:51.000000000Z", actors: &[], rule: &rule },
         writers: &[],
+        time: Duration::MAX,
     };
     let moved = host.move_undeclared(Path::new("/etc/systemd/system"), &closed, how).unwrap();
     assert!(moved.errors.is_empty() && !moved.is_more, "{moved:?}");
     let paths: Vec<&str> = moved.items.iter().map(|item| item.path.as_str()).collect();
     assert_eq!(paths, ["/etc/systemd/system/dbus-b.service", "/etc/systemd/system/dbus-c.service"]);
     assert_eq!(fs::read_link(case.at("/etc/systemd/system/dbus-a.service")).unwrap(), Path::new(unit));
+}
+
+#[test]
+fn names_that_are_too_large_to_be_moved_keep_no_other_name_in_place() {
+    let case = Case::new();
+    let directory = Path::new("/etc/systemd/system");
+    for number in 0..200 {
+        let file = fs::File::create(case.at(&format!("/etc/systemd/system/large-{number}"))).unwrap();
+        file.set_len(65 << 20).unwrap();
+    }
+    fs::write(case.at("/etc/systemd/system/small.service"), "[Service]").unwrap();
+    let closed = ClosedDirectoryExpectation {
+        names: Vec::new(),
+        suffix: None,
+        ssh_keys: false,
+        except: NamePatterns::default(),
+        except_links: LinkExceptions::default(),
+    };
+    let ids = Ids::default();
+    let host = case.context(&ids);
+    fs::create_dir(case.at("/state")).unwrap();
+    let quarantine = Quarantine::open(&case.at("/state")).unwrap();
+    let rule = ClosedBy {
+        rule: "/etc/systemd/system/".into(),
+        policy: "closed.yaml".into(),
+        packages_unread: false,
+        image_unindexed: false,
+    };
+    let how = closed::Move {
+        quarantine: &quarantine,
+        own: &OwnFiles::default(),
+        cause: Cause { time: "2026-11-25T19:30:51.000000000Z", actors: &[], rule: &rule },
+        writers: &[],
+        time: Duration::MAX,
+    };
+    let moved = host.move_undeclared(directory, &closed, how).unwrap();
+    let paths: Vec<&str> = moved.items.iter().map(|item| item.path.as_str()).collect();
+    assert_eq!(paths, ["/etc/systemd/system/small.service"]);
+    assert_eq!((moved.errors.len(), moved.is_more), (200, false));
 }
