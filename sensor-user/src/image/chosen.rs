@@ -102,6 +102,19 @@ pub fn merged_extensions(images: &Images, observer: &Observer) -> Result<Option<
     Ok(chosen.indexes.pop())
 }
 
+/// The indexes of what a host has beside its merged extensions: of its image, its commit, its packages and its baseline.
+///
+/// # Errors
+/// An index cannot be read. [`ImageError::OnlyExtensions`] without an index that describes the host now.
+pub fn beside_extensions(images: &Images, observer: &Observer) -> Result<Vec<ImageIndex>, ImageError> {
+    let chosen = applying(images, observer)?;
+    if !chosen.is_whole(observer) {
+        return Err(ImageError::OnlyExtensions);
+    }
+    let is_other = |index: &ImageIndex| index.meta().source != ImageSource::Extensions;
+    Ok(chosen.indexes.into_iter().filter(is_other).collect())
+}
+
 impl Chosen {
     /// Whether the indexes describe the host now: that of the booted image or commit on a host that boots images, any on another host; and
     /// none is left out as old. An index of extensions has only a few paths.

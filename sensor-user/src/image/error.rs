@@ -212,6 +212,12 @@ pub enum ImageError {
         "other extensions are merged than the indexed ones; make the index anew with `holdfast image index --extensions`"
     )]
     OtherExtensions,
+    /// No index says what the host has beside its extensions.
+    #[error(
+        "no current index says what this host has beside its extensions, so each name of its image or packages would look unexpected; make it with \
+         `holdfast image index`, or leave out --unexpected"
+    )]
+    OnlyExtensions,
     /// Packages changed since the index was made.
     #[error(
         "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
@@ -339,6 +345,7 @@ impl ImageError {
             | Self::Baseline { .. }
             | Self::OtherCommit
             | Self::OtherExtensions
+            | Self::OnlyExtensions
             | Self::Extensions(ExtensionFault::NotRunning(_))
             | Self::Ostree(OstreeFault::NotBooted | OstreeFault::NoCommit { .. } | OstreeFault::Mode(_))
             | Self::Old => true,

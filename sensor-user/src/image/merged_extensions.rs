@@ -1,13 +1,13 @@
 //! Which extensions are merged over the hierarchies of a host now.
 //!
-//! In: an observer. Out: their names by hierarchy, or why they are not known.
+//! In: an observer. Out: their names by hierarchy, or why they are not known; the directories in which systemd keeps these names.
 
 use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, Expected, HierarchyExpectation, ImageLayer, Thing},
-    os::extensions::MergedExtensions,
+    os::{extensions::MergedExtensions, hierarchy::Cover},
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Why the extensions of a host cannot be indexed.
 #[derive(Debug, thiserror::Error)]
@@ -48,4 +48,19 @@ pub(super) fn merged(observer: &Observer) -> Result<MergedExtensions, ExtensionF
 /// The state of the merged extensions as a text: another text means other extensions. Empty if it is not known.
 pub(super) fn state(observer: &Observer) -> String {
     merged(observer).map(|merged| merged.text()).unwrap_or_default()
+}
+
+/// The directories that systemd makes in merged hierarchies to describe the merge: `/usr/.systemd-sysext` and the like. In a writable merge others
+/// can put files there, so it has none.
+pub(super) fn markers(observer: &Observer) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for (hierarchy, covers) in observer.hierarchies().unwrap_or_default() {
+        for cover in &covers {
+            if let Cover::Extensions { class, writable: false, .. } = cover {
+                let list = hierarchy.join(class.list());
+                found.extend(list.parent().map(Path::to_owned));
+            }
+        }
+    }
+    found
 }

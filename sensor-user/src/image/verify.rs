@@ -3,12 +3,14 @@
 //! In: an index and an observer. Out: what differs at one path or at all paths, with the layer to blame. It reads each file once and
 //! changes nothing.
 
-use super::{content, deployment, error::ImageError, held_back::shipping_another, index::ImageIndex};
+use super::{
+    content, deployment, error::ImageError, held_back::shipping_another, index::ImageIndex, merged_extensions,
+};
 use crate::{
     observation::{OF_THE_HOST, Observer},
     packages,
 };
-use nix::{errno::Errno, fcntl::OFlag, sys::stat::fstat};
+use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
     difference::{Difference, all_unreadable},
     expectation::{ExpectationSource, ImageLayer},
@@ -19,7 +21,7 @@ use sensor_model::{
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, VecDeque},
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -44,6 +46,8 @@ pub struct Verifier<'a> {
     others: Vec<PathBuf>,
     /// The index of extensions that are merged over what the image has.
     extensions: Option<&'a ImageIndex>,
+    /// The indexes of what the host has beside the image.
+    beside: &'a [ImageIndex],
 }
 
 /// The entry of a path, compared.
@@ -96,7 +100,15 @@ impl<'a> Verifier<'a> {
         let image = index.meta().digest.as_str().into();
         let is_of_image = matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
         let others = if is_of_image { deployment::other_deployments(observer) } else { Vec::new() };
-        Self { index, observer, image, is_running: root == Path::new("/"), others, extensions: None }
+        Self {
+            index,
+            observer,
+            image,
+            is_running: root == Path::new("/"),
+            others,
+            extensions: None,
+            beside: &[],
+        }
     }
 
     /// Leaves the paths of the merged extensions out, by their index.
@@ -106,13 +118,24 @@ impl<'a> Verifier<'a> {
         self
     }
 
+    /// Takes no name for unexpected that one of these indexes has.
+    #[must_use]
+    pub fn beside(mut self, indexes: &'a [ImageIndex]) -> Self {
+        self.beside = indexes;
+        self
+    }
+
     /// Whether a merged extension has the path, which then is not the image's.
     ///
     /// # Errors
     /// The index of extensions cannot be read.
     pub fn is_of_extension(&self, path: &Path) -> Result<bool, ImageError> {
-        let Some(extensions) = self.extensions else { return Ok(false) };
-        Ok(extensions.find(path.as_os_str().as_bytes())?.is_some())
+        Ok(self.of_extension(path)?.is_some())
+    }
+
+    /// What a merged extension has at the path.
+    fn of_extension(&self, path: &Path) -> Result<Option<ImageEntry>, ImageError> {
+        self.extensions.map_or(Ok(None), |extensions| extensions.find(path.as_os_str().as_bytes()))
     }
 
     /// Compares the entry of a path. Links in the path are followed as the image has them. `None` if the image has nothing there.
@@ -124,8 +147,8 @@ impl<'a> Verifier<'a> {
         Ok(Some(self.compare(path, entry)))
     }
 
-    /// Compares all paths of the image, or those at and below `below`. `unexpected`: also finds what the image does not have.
-    /// Before each path of the image it calls `progress` with the number of paths that are done.
+    /// Compares all paths of the image, or those at and below `below`. `unexpected`: also finds what the image does not have, neither an
+    /// extension nor an index of [`Self::beside`]. Before each path of the image it calls `progress` with the number of paths that are done.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -144,6 +167,7 @@ impl<'a> Verifier<'a> {
         if self.is_running && chosen.is_empty() {
             verified.left_out = OF_THE_HOST.to_vec();
         }
+        let markers = if unexpected { merged_extensions::markers(self.observer) } else { Vec::new() };
         let mut done = 0;
         self.index.each(|path, entry| {
             progress(done);
@@ -155,8 +179,14 @@ impl<'a> Verifier<'a> {
             if !is_chosen || is_left_out {
                 return Ok(());
             }
-            if self.is_of_extension(path)? {
+            let is_listed = unexpected && !verified.left_out.iter().any(|above| path == Path::new(above));
+            if let Some(extended) = self.of_extension(path)? {
                 verified.of_extensions += 1;
+                // The merged directory has the image's names, too.
+                let both = [entry.file_type, extended.file_type];
+                if is_listed && both == [FileType::Directory; 2] {
+                    self.list(path, &markers, &mut verified)?;
+                }
                 return Ok(());
             }
             let found = self.compare(path.to_owned(), entry);
@@ -164,17 +194,8 @@ impl<'a> Verifier<'a> {
             if let Some(kind) = found.observation.seal() {
                 *verified.sealed.entry(kind).or_default() += 1;
             }
-            let lists = unexpected
-                && found.is_directory()
-                && !verified.left_out.iter().any(|above| path == Path::new(above));
-            if lists {
-                match self.names_in(&found.path) {
-                    Ok(names) => verified.unexpected.extend(self.unexpected(&found.path, names)?),
-                    Err(errno) => verified.unlisted.push(UnlistedDirectory {
-                        path: found.path.to_string_lossy().into_owned(),
-                        reason: errno.desc().to_owned(),
-                    }),
-                }
+            if is_listed && found.is_directory() {
+                self.list(path, &markers, &mut verified)?;
             }
             if !found.differences.is_empty() {
                 verified.differing.push(found);
@@ -264,23 +285,34 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// The names in a directory of the host.
-    fn names_in(&self, directory: &Path) -> Result<Vec<OsString>, Errno> {
+    /// Notes the names in a directory of the host that are unexpected, or why they are not known.
+    fn list(&self, directory: &Path, markers: &[PathBuf], verified: &mut Verified) -> Result<(), ImageError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-        self.observer.root().open_at(directory, flags).and_then(crate::sys::names)
-    }
-
-    /// The paths of these names in a directory that the image does not have.
-    fn unexpected(&self, directory: &Path, names: Vec<OsString>) -> Result<Vec<PathBuf>, ImageError> {
-        let mut found = Vec::new();
-        for name in names {
-            let path = directory.join(name);
-            let is_known = self.index.find(path.as_os_str().as_bytes())?.is_some();
-            if !is_known && !self.is_of_extension(&path)? {
-                found.push(path);
+        let names = match self.observer.root().open_at(directory, flags).and_then(crate::sys::names) {
+            Ok(names) => names,
+            Err(errno) => {
+                let (path, reason) = (directory.to_string_lossy().into_owned(), errno.desc().to_owned());
+                verified.unlisted.push(UnlistedDirectory { path, reason });
+                return Ok(());
+            }
+        };
+        for path in names.iter().map(|name| directory.join(name)) {
+            if !markers.contains(&path) && !self.is_known(&path)? {
+                verified.unexpected.push(path);
             }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// Whether an index has a path: that of the image, that of the extensions, or one beside it.
+    fn is_known(&self, path: &Path) -> Result<bool, ImageError> {
+        let all = [Some(self.index), self.extensions].into_iter().flatten().chain(self.beside);
+        for index in all {
+            if index.find(path.as_os_str().as_bytes())?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The entry of a path, and its path without links. The last name is not followed.
@@ -346,6 +378,7 @@ fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::image::{Images, index_baseline};
+    use nix::errno::Errno;
     use sensor_model::difference::DifferenceKind;
     use serde_json::json;
     use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};

@@ -172,6 +172,46 @@ fn a_merged_extension_is_a_difference_until_it_has_an_index_which_then_names_it(
 }
 
 #[test]
+fn an_unexpected_name_is_found_in_a_directory_that_an_extension_also_has_and_the_directory_of_the_merge_is_none()
+ {
+    let (world, digest) = extended();
+    assert_eq!(world.run(&["image", "index", "--extensions", "ROOT", "STATE"]).code, 0);
+    let verify = |image: &str| {
+        world.run(&["image", "verify", "ROOT", "STATE", "--image", image, "--unexpected", "/usr/bin", "/usr"])
+    };
+    let unexpected = |image: &str| -> Vec<String> {
+        let found = verify(image).out;
+        found.lines().filter_map(|line| line.strip_prefix("unexpected ")).map(str::to_owned).collect()
+    };
+    let of_extensions = || {
+        let found = world.run(&["image", "verify", "ROOT", "STATE", "--image", "extensions", "--unexpected"]);
+        (found.code, found)
+    };
+    assert_eq!(verify(&digest).code, 0, "a clean host: {:?}", verify(&digest));
+    assert_eq!(of_extensions().0, 0, "a clean host: {:?}", of_extensions());
+
+    // Only while extensions are merged, and only at the place of their class.
+    world.write_host("usr/.systemd-confext/x", "hidden", 0o644);
+    world.write_host("usr/bin/.systemd-sysext", "hidden", 0o755);
+    world.write_host("usr/bin/miner", "miner", 0o755);
+    let in_bin = ["/usr/bin/.systemd-sysext", "/usr/bin/miner"];
+    assert_eq!(unexpected(&digest), [&["/usr/.systemd-confext"][..], &in_bin].concat());
+    let (code, found) = of_extensions();
+    let expected = in_bin.map(|path| format!("unexpected {path}\n")).concat();
+    assert!(code == 1 && found.out.starts_with(&expected), "{found:?}");
+    mounted(&world, &MERGED.replace(" ro", " rw").replace("lowerdir", "upperdir=/u,workdir=/w,lowerdir"));
+    assert!(unexpected(&digest).contains(&"/usr/.systemd-sysext".to_owned()), "others can write there");
+    mounted(&world, "");
+    assert!(unexpected(&digest).contains(&"/usr/.systemd-sysext".to_owned()), "{:?}", verify(&digest));
+
+    // Without an index of the image nothing says which names are the image's.
+    merge(&world, "a\n");
+    fs::remove_file(world.at("state/images").join(format!("{}.index", &digest[7..]))).unwrap();
+    let (code, refused) = of_extensions();
+    assert!(code == 2 && refused.err.contains("leave out --unexpected"), "{refused:?}");
+}
+
+#[test]
 fn an_index_of_other_extensions_is_old_and_the_merge_is_a_difference() {
     let (world, _) = extended();
     assert_eq!(world.run(&["image", "index", "--extensions", "ROOT", "STATE"]).code, 0);

@@ -10,8 +10,8 @@ use crate::{
         sources::host_path,
     },
     image::{
-        CoveredHierarchy, Found, ImageIndex, ScanFiles, UnlistedDirectory, Verified, Verifier, covered,
-        merged_extensions,
+        CoveredHierarchy, Found, ImageIndex, ScanFiles, UnlistedDirectory, Verified, Verifier,
+        beside_extensions, covered, merged_extensions,
     },
     inspection::BlamedLayer,
     observation::Observer,
@@ -46,7 +46,8 @@ pub(super) struct Verify {
     /// The root directory to compare.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     root: PathBuf,
-    /// Also report what is in a directory of the image and is not in the image.
+    /// Also report what is in a directory of the image, and neither in the image nor in a merged extension that has an index. With `--image
+    /// extensions` another index must say what the host has beside its extensions.
     #[arg(long)]
     unexpected: bool,
     #[command(flatten)]
@@ -134,7 +135,12 @@ impl Verify {
         let images = self.place.images();
         let index = self.image.open(&images, &observer)?;
         let extensions = merged_extensions(&images, &observer).map_err(input)?;
-        let scan = Verifier::new(&index, &observer, &self.root).below(extensions.as_ref());
+        let beside = if self.unexpected && index.meta().source == ImageSource::Extensions {
+            beside_extensions(&images, &observer).map_err(input)?
+        } else {
+            Vec::new()
+        };
+        let scan = Verifier::new(&index, &observer, &self.root).below(extensions.as_ref()).beside(&beside);
         for path in &self.path {
             match scan.path(path).map_err(input)? {
                 None => {
