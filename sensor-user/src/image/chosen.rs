@@ -9,7 +9,7 @@ use super::{
     index::ImageIndex,
 };
 use crate::observation::Observer;
-use sensor_model::image::ImageSource;
+use sensor_model::{image::ImageSource, ostree::Commit};
 
 /// The indexes that apply to a host.
 #[derive(Debug)]
@@ -75,13 +75,33 @@ pub(super) fn booted(images: &Images, observer: &Observer) -> Result<Chosen, Ima
 pub fn of_booted_image(images: &Images, observer: &Observer) -> Result<Option<ImageIndex>, ImageError> {
     let Some(booted) = deployment(observer) else { return Ok(None) };
     let Some(digest) = &booted.digest else { return Ok(None) };
+    let commit = commit(observer, &booted);
+    let manifest = commit.as_ref().and_then(Commit::image_digest);
+    // The origin may have the digest of an image index, which leads to one image for each platform. The commit says which one was booted.
+    if let Some(manifest) = manifest
+        && let Some(index) = images.open_exact(manifest)?
+        && index.meta().is(digest)
+    {
+        return Ok(Some(index.on(observer)));
+    }
     let index = match images.open(digest) {
-        Err(ImageError::Unknown { .. }) => return Ok(None),
+        Err(ImageError::Unknown { .. } | ImageError::SeveralPlatforms { .. }) => return Ok(None),
         opened => opened?.on(observer),
     };
-    let is_of_commit = commit(observer, &booted)
-        .is_none_or(|commit| commit.image_digest().is_some_and(|digest| index.meta().is(digest)));
+    let is_of_commit = commit.is_none() || manifest.is_some_and(|manifest| index.meta().is(manifest));
     Ok(is_of_commit.then_some(index))
+}
+
+/// Why the booted image, which shows this digest, has no index that applies.
+pub fn why_no_booted_image(images: &Images, observer: &Observer, digest: String) -> ImageError {
+    let commit = deployment(observer).and_then(|booted| commit(observer, &booted));
+    match (images.open(&digest), commit.as_ref().and_then(Commit::image_digest)) {
+        (Err(error), _) => error,
+        (Ok(_), Some(manifest)) => {
+            ImageError::OtherManifest { wanted: digest, manifest: manifest.to_owned() }
+        }
+        (Ok(_), None) => ImageError::BaseAlone(digest),
+    }
 }
 
 /// The index of the booted ostree commit; `None` without one. It may be from before the boot.

@@ -224,6 +224,31 @@ pub enum ImageError {
          --packages`"
     )]
     Old,
+    /// An image index leads to several images that have an index, and not one of them alone is for this machine.
+    #[error(
+        "the image index {wanted} leads to several images that have an index, and not to exactly one for this machine ({machine}): {}; name the \
+         digest of one of these",
+        images.join(", ")
+    )]
+    SeveralPlatforms {
+        /// The digest of the image index.
+        wanted: String,
+        /// The platform of this machine.
+        machine: String,
+        /// The digests of the images, with their platforms.
+        images: Vec<String>,
+    },
+    /// The image of the booted deployment has an index, but the booted commit names another manifest.
+    #[error(
+        "the booted ostree commit was made from {manifest}, and only another image of {wanted} has an index; make the index with `holdfast image \
+         index --ostree`, or with `holdfast image index LAYOUT --digest {manifest}`"
+    )]
+    OtherManifest {
+        /// The digest in the deployment's origin.
+        wanted: String,
+        /// The digest in the commit.
+        manifest: String,
+    },
     /// Several indexes are.
     #[error("several images have a digest that begins with {wanted}: {}", images.join(", "))]
     Ambiguous {
@@ -337,6 +362,8 @@ impl ImageError {
             | Self::Layer { .. }
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
+            | Self::SeveralPlatforms { .. }
+            | Self::OtherManifest { .. }
             | Self::NoPackages
             | Self::NoPristine
             | Self::BootedNotIndexed

@@ -8,7 +8,7 @@
 use super::{error::ImageError, index::ImageIndex};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
-use sensor_model::image::{ImageMeta, ImageSource, is_digest};
+use sensor_model::image::{ImageMeta, ImageSource, Platform, is_digest};
 use std::{
     ffi::OsString,
     os::fd::OwnedFd,
@@ -166,9 +166,18 @@ impl Images {
         ImageIndex::open(&self.path.join(Self::name_of(digest))).map(Some)
     }
 
+    /// The indexes of the images that an image index leads to. One that cannot be read is skipped with a warning.
+    fn of_image_index(&self, digest: &str, digests: &[String]) -> Vec<ImageIndex> {
+        let opened = digests.iter().filter_map(|name| {
+            let opened = ImageIndex::open(&self.path.join(Self::name_of(name)));
+            opened.inspect_err(warn_of_skipped).ok()
+        });
+        opened.filter(|index| index.meta().is(digest)).collect()
+    }
+
     /// Opens the index of an image: by `extensions`, `ostree`, `packages` or `baseline`, by the digest of its manifest, or of an image index that
     /// leads to it, or by the beginning of the manifest's digest; or that of an ostree commit, by `ostree-` and its checksum, or the beginning of
-    /// that.
+    /// that. Of several images of one image index it takes the one for this machine.
     ///
     /// # Errors
     /// No index or several, and an index that cannot be read. An index with another name than the wanted one is skipped with a warning if it
@@ -202,16 +211,33 @@ impl Images {
             }
         }
         if is_digest(wanted) {
-            // The digest may be that of an image index.
-            for digest in &digests {
-                match ImageIndex::open(&self.path.join(Self::name_of(digest))) {
-                    Ok(index) if index.meta().is(wanted) => return Ok(index),
-                    Ok(_) => {}
-                    Err(error) => warn_of_skipped(&error),
-                }
+            let of_image_index = self.of_image_index(wanted, &digests);
+            if let Some(index) = for_this_machine(wanted, of_image_index)? {
+                return Ok(index);
             }
         }
         Err(ImageError::Unknown { wanted: wanted.to_owned(), images: [digests, commits].concat() })
+    }
+}
+
+/// The one index; of several, that of the only image for this machine. `None` without one.
+fn for_this_machine(wanted: &str, mut found: Vec<ImageIndex>) -> Result<Option<ImageIndex>, ImageError> {
+    if found.len() <= 1 {
+        return Ok(found.pop());
+    }
+    let machine = Platform::of_this_machine();
+    let is_for_it =
+        |index: &ImageIndex| index.meta().platform.parse().is_ok_and(|of: Platform| of.is(&machine));
+    let all =
+        found.iter().map(|index| format!("{} ({})", index.meta().digest, index.meta().platform)).collect();
+    found.retain(is_for_it);
+    match (found.pop(), found.is_empty()) {
+        (Some(index), true) => Ok(Some(index)),
+        _ => Err(ImageError::SeveralPlatforms {
+            wanted: wanted.to_owned(),
+            machine: machine.to_string(),
+            images: all,
+        }),
     }
 }
 

@@ -42,7 +42,10 @@ pub use baseline::{index_baseline, take_baseline};
 pub use booted_image::booted_image;
 pub use build::{Progress, index_image};
 pub(crate) use carried::not_carried;
-pub use chosen::{beside_extensions, choose_indexes, merged_extensions, of_booted_commit, of_booted_image};
+pub use chosen::{
+    beside_extensions, choose_indexes, merged_extensions, of_booted_commit, of_booted_image,
+    why_no_booted_image,
+};
 pub use deployment::booted_digest;
 pub use diff::{ChangedPath, diff};
 pub use error::{BlobError, ImageError, LayoutError};

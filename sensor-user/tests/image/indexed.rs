@@ -1,9 +1,12 @@
 use crate::{
     archive::Archive,
     layout::{Layer, LayoutMaker, Stored},
+    repository::Repository,
     world::{World, two_layers},
 };
 use holdfast::image::Images;
+use sensor_model::image::Platform;
+use sha2::{Digest as _, Sha256};
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 #[test]
@@ -59,6 +62,71 @@ fn an_image_index_leads_to_the_image_of_the_platform_and_names_the_same_image() 
     let missing = world.run(&["image", "index", "LAYOUT", "STATE", "--platform", "linux/s390x"]);
     assert_eq!(missing.code, 2);
     assert!(missing.err.contains("is for linux/s390x; it has: sha256:"), "{missing:?}");
+}
+
+/// A world with the indexes of these platforms of one image index. Gives the digest of that, and those of the manifests.
+fn platforms(architectures: &[&str]) -> (World, String, Vec<String>) {
+    let world = World::new();
+    let mut maker = LayoutMaker::new(&world.at("layout"));
+    let manifest = |architecture: &&str| {
+        let archive = Archive::new().directory("usr").file("usr/arch", architecture);
+        maker.manifest(&[Layer::new(&archive.end(), Stored::Plain, "ADD")], architecture)
+    };
+    let manifests: Vec<_> = architectures.iter().map(manifest).collect();
+    let index = maker.index(&manifests);
+    let digest = |descriptor: &serde_json::Value| descriptor["digest"].as_str().unwrap().to_owned();
+    let (of_index, of_manifests) = (digest(&index), manifests.iter().map(digest).collect());
+    maker.name(index, "multi");
+    for architecture in architectures {
+        let platform = format!("linux/{architecture}");
+        assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE", "--platform", &platform]).code, 0);
+    }
+    (world, of_index, of_manifests)
+}
+
+#[test]
+fn the_digest_of_an_image_index_gives_the_image_for_this_machine_or_is_ambiguous() {
+    let machine = Platform::of_this_machine().architecture;
+    let others: Vec<&str> =
+        ["amd64", "arm64", "s390x"].into_iter().filter(|other| *other != machine).collect();
+    for place in 0..=others.len() {
+        let mut all = others.clone();
+        all.insert(place, &machine);
+        let (world, digest, _) = platforms(&all);
+        let shown = world.run(&["image", "show", "/usr/arch", "--image", &digest, "STATE"]);
+        let content = hex::encode(Sha256::digest(&machine));
+        assert!(shown.code == 0 && shown.out.contains(&content), "{place}: {shown:?}");
+    }
+    let (world, digest, _) = platforms(&others);
+    let refused = world.run(&["image", "show", "/usr/arch", "--image", &digest, "STATE"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    for part in others.iter().map(|other| format!("(linux/{other})")).chain([format!("(linux/{machine})")]) {
+        assert!(refused.err.contains(&part), "{part}: {refused:?}");
+    }
+}
+
+#[test]
+fn the_booted_image_of_an_image_index_is_the_one_that_the_commit_names() {
+    // The platform of the commit need not be this machine's: the root may be that of another one.
+    let (world, digest, manifests) = platforms(&["s390x", "arm64", "amd64"]);
+    let mut hosts = Vec::new();
+    for (manifest, architecture) in manifests.iter().zip(["s390x", "arm64", "amd64"]) {
+        let repository = Repository::new(&world.at("root"));
+        let texts = [("ostree.manifest-digest", manifest.as_str())];
+        let commit = repository.commit_with("v1", &texts, &[("usr/arch", architecture, 0o644)]);
+        world.boot_commit_by_tag(&commit, &format!("os.example/os@{digest}"));
+        world.write_host("usr/arch", architecture, 0o644);
+        let verified = world.run(&["image", "verify", "/usr/arch", "ROOT", "STATE"]);
+        hosts.push((architecture, verified.code, verified));
+    }
+    assert!(hosts.iter().all(|(_, code, _)| *code == 0), "{hosts:?}");
+    // The commit's image has no index. Those of other platforms are none for it.
+    fs::remove_file(world.at("state/images").join(format!("{}.index", &manifests[2][7..]))).unwrap();
+    for left in [2, 1] {
+        let refused = world.run(&["image", "verify", "/usr/arch", "ROOT", "STATE"]);
+        assert!(refused.code == 2 && !refused.err.contains("base image"), "{left}: {refused:?}");
+        let _ = fs::remove_file(world.at("state/images").join(format!("{}.index", &manifests[1][7..])));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::{
     desired::state_directory,
     image::{
         ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit, of_booted_image,
+        why_no_booted_image,
     },
     observation::Observer,
 };
@@ -52,8 +53,7 @@ impl ImageOption {
         let mut found = commit(images, observer).map_err(input)?;
         if found.is_none() {
             if let Some(digest) = booted_digest(observer) {
-                let error = images.open(&digest).err().unwrap_or(ImageError::BaseAlone(digest));
-                return Err(input(error));
+                return Err(input(why_no_booted_image(images, observer, digest)));
             }
             found = images.named(PACKAGES).map_err(input)?;
         }
