@@ -151,7 +151,9 @@ impl Chosen {
     /// Adds the index with a name, unless it is old.
     fn add(&mut self, images: &Images, name: &str, observer: &Observer) -> Result<(), ImageError> {
         match images.named(name)?.map(|index| index.refuse_old(observer)).transpose() {
-            Err(error @ (ImageError::Old | ImageError::OtherCommit | ImageError::OtherExtensions)) => {
+            Err(
+                error @ (ImageError::Old(_) | ImageError::OtherCommit(_) | ImageError::OtherExtensions(_)),
+            ) => {
                 tracing::warn!(index = name, %error, "An index is not used.");
                 // On a host that boots images the packages are a part of the image, whose index is complete.
                 self.is_one_old |= name != PACKAGES || !observer.boots_images();

@@ -6,7 +6,10 @@ use sensor_model::{
     image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError},
     ostree::ObjectError,
 };
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// What is wrong with a blob of a layout.
 #[derive(Debug, thiserror::Error)]
@@ -199,31 +202,37 @@ pub enum ImageError {
     /// The commit of an ostree host cannot be indexed.
     #[error(transparent)]
     Ostree(#[from] OstreeFault),
-    /// The host booted another ostree commit since the index was made.
+    /// The host with this root booted another ostree commit since the index was made.
     #[error(
-        "the host booted another ostree commit than the indexed one; make the index anew with `holdfast image index --ostree`"
+        "the host at {} booted another ostree commit than the indexed one; make the index anew with `holdfast image index --ostree{}`",
+        .0.display(),
+        root_option(.0)
     )]
-    OtherCommit,
+    OtherCommit(PathBuf),
     /// The extensions of the host cannot be indexed.
     #[error(transparent)]
     Extensions(#[from] ExtensionFault),
-    /// Other extensions are merged since the index was made.
+    /// On the host with this root other extensions are merged since the index was made.
     #[error(
-        "other extensions are merged than the indexed ones; make the index anew with `holdfast image index --extensions`"
+        "other extensions are merged on the host at {} than the indexed ones; make the index anew with `holdfast image index --extensions{}`",
+        .0.display(),
+        root_option(.0)
     )]
-    OtherExtensions,
+    OtherExtensions(PathBuf),
     /// No index says what the host has beside its extensions.
     #[error(
         "no current index says what this host has beside its extensions, so each name of its image or packages would look unexpected; make it with \
          `holdfast image index`, or leave out --unexpected"
     )]
     OnlyExtensions,
-    /// Packages changed since the index was made.
+    /// Packages of the host with this root changed since the index was made.
     #[error(
-        "the host's packages changed since their index was made, so it says nothing about them; make it anew with `holdfast image index \
-         --packages`"
+        "the packages changed on the host at {} since their index was made, or the index is that of another root, so it says nothing about them; \
+         make it anew with `holdfast image index --packages{}`",
+        .0.display(),
+        root_option(.0)
     )]
-    Old,
+    Old(PathBuf),
     /// An image index leads to several images that have an index, and not one of them alone is for this machine.
     #[error(
         "the image index {wanted} leads to several images that have an index, and not to exactly one for this machine ({machine}): {}; name the \
@@ -257,6 +266,11 @@ pub enum ImageError {
         /// The digests.
         images: Vec<String>,
     },
+}
+
+/// The option of `image index` for a root other than that of the running system.
+fn root_option(root: &Path) -> String {
+    if root == Path::new("/") { String::new() } else { format!(" --root {}", root.display()) }
 }
 
 fn known(images: &[String]) -> String {
@@ -370,12 +384,12 @@ impl ImageError {
             | Self::BaseAlone(_)
             | Self::NotIndexed(_)
             | Self::Baseline { .. }
-            | Self::OtherCommit
-            | Self::OtherExtensions
+            | Self::OtherCommit(_)
+            | Self::OtherExtensions(_)
             | Self::OnlyExtensions
             | Self::Extensions(ExtensionFault::NotRunning(_))
             | Self::Ostree(OstreeFault::NotBooted | OstreeFault::NoCommit { .. } | OstreeFault::Mode(_))
-            | Self::Old => true,
+            | Self::Old(_) => true,
             Self::Call(_)
             | Self::Index { .. }
             | Self::Packages(_)

@@ -124,17 +124,20 @@ impl ImageIndex {
     /// other extensions than those that are merged now. Leaves out the paths that this host does not have.
     ///
     /// # Errors
-    /// [`ImageError::Old`], [`ImageError::OtherCommit`] and [`ImageError::OtherExtensions`].
+    /// [`ImageError::Old`], [`ImageError::OtherCommit`] and [`ImageError::OtherExtensions`], with the root of the observer.
     pub fn refuse_old(self, observer: &Observer) -> Result<Self, ImageError> {
         let index = self.on(observer);
+        let root = || observer.root_path().to_owned();
         match (&index.meta.state, index.meta.source) {
             (None, _) => Ok(index),
-            (state, ImageSource::Ostree) if *state != booted_commit(observer) => Err(ImageError::OtherCommit),
+            (state, ImageSource::Ostree) if *state != booted_commit(observer) => {
+                Err(ImageError::OtherCommit(root()))
+            }
             (Some(state), ImageSource::Packages) if !is_state_of_packages(state, observer) => {
-                Err(ImageError::Old)
+                Err(ImageError::Old(root()))
             }
             (Some(state), ImageSource::Extensions) if *state != merged_extensions::state(observer) => {
-                Err(ImageError::OtherExtensions)
+                Err(ImageError::OtherExtensions(root()))
             }
             (Some(_), _) => Ok(index),
         }

@@ -113,6 +113,8 @@ pub struct Route {
 #[derive(Debug)]
 pub struct Observer {
     root: Root,
+    /// The path of the root, as the caller named it.
+    root_path: PathBuf,
     reader: Reader,
     account_names: Mutex<AccountNames>,
     /// What was mounted at declared directories at their first observation.
@@ -151,6 +153,7 @@ impl Observer {
         Ok(Self {
             reader: Reader::new(has_selinux, opened.guard().cloned()),
             root: opened,
+            root_path: root.to_owned(),
             account_names: Mutex::default(),
             mounts: Mutex::default(),
             tree_mounts: Mutex::default(),
@@ -233,6 +236,11 @@ impl Observer {
         let by_name = || without_access_time(|flags| self.root.open_at(path, flags | OFlag::O_NOFOLLOW));
         let found = self.reader.find_handle(handle, by_name).map_err(|failed| failed.errno)?;
         found.is_marked().then(|| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
+    }
+
+    /// The path of the host's root, for messages.
+    pub(crate) fn root_path(&self) -> &Path {
+        &self.root_path
     }
 
     /// The root of the host. By it other rooms write to the very paths that this one observes.

@@ -316,8 +316,9 @@ fn a_policy_for_attestation_says_that_it_lacks_the_files_of_damaged_objects() {
     let image = LayoutMaker::one(&world.at("layout"), &two_layers());
     assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
     let policy = |more: &[&str]| {
-        let result =
-            world.run(&[&["image", "policy", "--format", "ima", "--image", &image, "STATE"], more].concat());
+        let result = world.run(
+            &[&["image", "policy", "--format", "ima", "--image", &image, "ROOT", "STATE"], more].concat(),
+        );
         assert_eq!(result.code, 0, "{result:?}");
         result.err
     };

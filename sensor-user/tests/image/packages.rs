@@ -199,3 +199,38 @@ fn an_index_that_is_older_than_the_packages_is_refused_and_says_what_to_do() {
     assert_eq!(result.code, 2, "{result:?}");
     assert!(result.err.contains("no database of packages") && !Path::new(&nothing.at("state")).exists());
 }
+
+#[test]
+fn show_and_policy_take_the_root_of_the_index_and_errors_name_the_root_that_was_looked_at() {
+    let world = installed();
+    let index = || world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(index().code, 0);
+    let show = ["image", "show", "/usr/bin/tool", "--image", "packages", "STATE"];
+    let at_root = [&show[..], &["ROOT"]].concat();
+    let shown = world.run(&at_root);
+    assert!(shown.code == 0 && shown.out.contains("package first"), "{shown:?}");
+    let elsewhere = world.run(&show);
+    assert!(elsewhere.code == 2 && elsewhere.err.contains("on the host at / since"), "{elsewhere:?}");
+    assert!(elsewhere.err.contains("image index --packages`"), "{elsewhere:?}");
+
+    // An index beside another one must be current, too.
+    world.write_host("opt/tool", "tool", 0o755);
+    let baseline = world.run(&["baseline", "/opt", "ROOT"]);
+    fs::write(world.at("baseline.json"), baseline.out).unwrap();
+    let file = world.at("baseline.json");
+    assert_eq!(world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]).code, 0);
+    let policy = ["image", "policy", "--format", "ima", "--image", "baseline", "--and", "packages", "STATE"];
+    let with_root = [&policy[..], &["ROOT"]].concat();
+    let both = world.run(&with_root);
+    assert!(both.code == 0 && both.out.contains("/opt/tool"), "{both:?}");
+    install(&world, "second", &["/usr/bin/other"], &[]);
+    for old in [&at_root[..], &with_root[..]] {
+        let refused = world.run(old);
+        assert!(refused.code == 2 && refused.out.is_empty(), "{refused:?}");
+        for part in ["on the host at WORLD/root since", "image index --packages --root WORLD/root`"] {
+            assert!(refused.err.contains(part), "{part}: {refused:?}");
+        }
+    }
+    assert_eq!(index().code, 0);
+    assert_eq!(world.run(&with_root).code, 0);
+}

@@ -4,8 +4,8 @@ use crate::{
     cli::BadInput,
     desired::state_directory,
     image::{
-        ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit, of_booted_image,
-        why_no_booted_image,
+        EXTENSIONS, ImageError, ImageIndex, Images, OSTREE, PACKAGES, booted_digest, of_booted_commit,
+        of_booted_image, why_no_booted_image,
     },
     observation::Observer,
 };
@@ -28,6 +28,21 @@ impl Place {
     /// The state directory.
     pub(super) fn state(&self) -> PathBuf {
         state_directory(self.state.as_deref(), Path::new("/"))
+    }
+}
+
+/// The host that an index must be current for.
+#[derive(Debug, clap::Args)]
+pub(super) struct RootOption {
+    /// The root directory of the host whose packages, extensions or ostree commit the index must be of, as of `image index --root`.
+    #[arg(long, default_value = "/", value_name = "DIRECTORY")]
+    root: PathBuf,
+}
+
+impl RootOption {
+    /// The host.
+    pub(super) fn observer(&self) -> anyhow::Result<Observer> {
+        Observer::new(&self.root).map_err(BadInput::wrap)
     }
 }
 
@@ -65,6 +80,15 @@ impl ImageOption {
              --image DIGEST, or run `holdfast image index --ostree` or `--packages`",
         ))
     }
+}
+
+/// Opens the index of an image beside another one. The host's own must be current. A commit's need not be the booted one's.
+pub(super) fn open_other(images: &Images, wanted: &str, observer: &Observer) -> anyhow::Result<ImageIndex> {
+    let index = images.open(wanted).map_err(input)?;
+    if [EXTENSIONS, OSTREE, PACKAGES].contains(&wanted) {
+        return index.refuse_old(observer).map_err(input);
+    }
+    Ok(index)
 }
 
 /// The index of the booted commit, or else an old one.

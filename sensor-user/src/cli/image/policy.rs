@@ -1,16 +1,12 @@
 //! `holdfast image policy`: a policy for remote attestation, which has the digest of each file of images.
 
-use super::place::{ImageOption, Place, input};
+use super::place::{ImageOption, Place, RootOption, input, open_other};
 use crate::{
-    cli::{BadInput, exit::IN_SYNC, output::Screen},
+    cli::{exit::IN_SYNC, output::Screen},
     image::{ImageError, ImageIndex},
-    observation::Observer,
 };
 use serde_json::json;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -23,6 +19,8 @@ pub(super) struct Policy {
     /// Another image whose files may be there, too, such as the one that is staged for the next boot. May be repeated.
     #[arg(long, value_name = "DIGEST")]
     and: Vec<String>,
+    #[command(flatten)]
+    root: RootOption,
     #[command(flatten)]
     place: Place,
 }
@@ -41,12 +39,12 @@ type Digests = BTreeMap<String, BTreeSet<String>>;
 
 impl Policy {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let observer = Observer::new(Path::new("/")).map_err(BadInput::wrap)?;
+        let observer = self.root.observer()?;
         let images = self.place.images();
         let mut digests = Digests::new();
         let mut left_out = add(&self.image.open(&images, &observer)?, &mut digests).map_err(input)?;
         for other in &self.and {
-            left_out += add(&images.open(other).map_err(input)?, &mut digests).map_err(input)?;
+            left_out += add(&open_other(&images, other, &observer)?, &mut digests).map_err(input)?;
         }
         if left_out > 0 {
             tracing::warn!(

@@ -1,21 +1,16 @@
 //! `holdfast image show`: what an image has at a path.
 
-use super::place::{ImageOption, Place, input};
+use super::place::{ImageOption, Place, RootOption, input};
 use crate::{
     cli::{
-        BadInput,
         exit::{DRIFT, IN_SYNC},
         output::{Output, Screen, clean},
         sources::host_path,
     },
     inspection::{BlamedLayer, ImageState},
-    observation::Observer,
 };
 use serde::Serialize;
-use std::{
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-};
+use std::{os::unix::ffi::OsStrExt as _, path::PathBuf};
 
 /// The value of [`ImageShowReport::schema`].
 const SCHEMA: &str = "holdfast.image-show/v1";
@@ -28,6 +23,8 @@ pub(super) struct Show {
     path: PathBuf,
     #[command(flatten)]
     image: ImageOption,
+    #[command(flatten)]
+    root: RootOption,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -52,7 +49,7 @@ pub struct ImageShowReport {
 
 impl Show {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let observer = Observer::new(Path::new("/")).map_err(BadInput::wrap)?;
+        let observer = self.root.observer()?;
         let index = self.image.open(&self.place.images(), &observer)?;
         let entry = index.find(self.path.as_os_str().as_bytes()).map_err(input)?;
         let report = ImageShowReport {
