@@ -3,6 +3,7 @@
 use crate::{
     archive::Archive,
     layout::{Layer, LayoutMaker, Stored},
+    packages::installed,
     world::World,
 };
 use sha2::{Digest as _, Sha256};
@@ -29,6 +30,7 @@ fn a_policy_has_the_digests_of_each_file_in_both_images_and_nothing_else() {
             world.run(&["image", "policy", "--format", format, "--image", &first, "--and", &second, "STATE"]);
         assert_eq!(result.code, 0, "{result:?}");
         assert!(result.err.contains("does not have some files"), "{}", result.err);
+        assert!(result.err.contains(&second) && !result.err.contains(&first), "the source: {}", result.err);
         result.out
     };
     let policy: serde_json::Value = serde_json::from_str(&run("keylime")).unwrap();
@@ -46,4 +48,19 @@ fn a_policy_has_the_digests_of_each_file_in_both_images_and_nothing_else() {
     found.sort_unstable();
     assert_eq!(found.len(), 4, "{lines}");
     assert!(found.contains(&format!("sha256:{} /usr/bin/tool", sum("newest tool")).as_str()), "{lines}");
+}
+
+#[test]
+fn a_policy_without_any_digest_is_refused_with_the_source_and_the_next_step() {
+    let world = installed();
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    for format in ["keylime", "ima"] {
+        let refused =
+            world.run(&["image", "policy", "--format", format, "--image", "packages", "ROOT", "STATE"]);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
+        for part in ["packages of dpkg", "no SHA-256", "holdfast baseline /usr"] {
+            assert!(refused.err.contains(part), "{part}: {refused:?}");
+        }
+        assert!(!refused.err.contains("damaged"), "{refused:?}");
+    }
 }

@@ -2,9 +2,10 @@
 
 use super::place::{ImageOption, Place, RootOption, input, open_other};
 use crate::{
-    cli::{exit::IN_SYNC, output::Screen},
+    cli::{BadInput, exit::IN_SYNC, output::Screen},
     image::{ImageError, ImageIndex},
 };
+use sensor_model::image::{ImageMeta, ImageSource};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,17 +43,18 @@ impl Policy {
         let observer = self.root.observer()?;
         let images = self.place.images();
         let mut digests = Digests::new();
-        let mut left_out = add(&self.image.open(&images, &observer)?, &mut digests).map_err(input)?;
+        let mut indexes = vec![self.image.open(&images, &observer)?];
         for other in &self.and {
-            left_out += add(&open_other(&images, other, &observer)?, &mut digests).map_err(input)?;
+            indexes.push(open_other(&images, other, &observer)?);
         }
-        if left_out > 0 {
-            tracing::warn!(
-                files = left_out,
-                "The policy does not have some files: the index does not have their SHA-256, as that of a damaged object of ostree, or their path is \
-                 no text or has a control character; \
-                 `holdfast image show PATH` prints what the index has."
-            );
+        for index in &indexes {
+            let files = add(index, &mut digests).map_err(input)?;
+            if files > 0 {
+                tracing::warn!(source = %name(index), files, "{}", left_out(index.meta()));
+            }
+        }
+        if digests.is_empty() {
+            return Err(empty(&indexes));
         }
         match self.format {
             PolicyFormat::Keylime => screen.json(&keylime(&digests))?,
@@ -67,6 +69,44 @@ impl Policy {
         screen.flush()?;
         Ok(IN_SYNC)
     }
+}
+
+/// The source of an index, in words.
+fn name(index: &ImageIndex) -> String {
+    let meta = index.meta();
+    match meta.source {
+        ImageSource::Layers => format!("image {}", meta.digest),
+        ImageSource::Ostree => format!("ostree commit {}", meta.digest),
+        ImageSource::Extensions => "extensions".to_owned(),
+        ImageSource::Packages => format!("packages of {}", meta.platform),
+        ImageSource::Baseline => "baseline".to_owned(),
+    }
+}
+
+/// Why a policy does not have some files of an index.
+fn left_out(meta: &ImageMeta) -> &'static str {
+    match meta.source {
+        ImageSource::Packages => {
+            "The policy does not have some files of packages: their database has no SHA-256 of them (dpkg has MD5 alone), or their path is no text or \
+             has a control character; take the digests of a baseline, which `holdfast baseline` makes, by --and baseline."
+        }
+        _ => {
+            "The policy does not have some files: the index does not have their SHA-256, as that of a damaged object of ostree, or their path is \
+             no text or has a control character; `holdfast image show PATH` prints what the index has."
+        }
+    }
+}
+
+/// The error of a policy without any digest: a verifier with such a policy would refuse each file.
+fn empty(indexes: &[ImageIndex]) -> anyhow::Error {
+    let names: Vec<String> = indexes.iter().map(name).collect();
+    let of_packages = indexes.iter().any(|index| index.meta().source == ImageSource::Packages);
+    let why = if of_packages { " (dpkg has none)" } else { "" };
+    BadInput::because(format!(
+        "the policy would be empty: the index of {} has no SHA-256 of any file{why}; note what the host has now with `holdfast baseline /usr > \
+         baseline.json`, index that with `holdfast image index --baseline baseline.json`, and use --image baseline",
+        names.join(", of ")
+    ))
 }
 
 /// Adds the files of an image. Gives how many have no digest, or a path that a policy cannot have.
