@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     clock::{Clock as _, SystemClock, rfc3339},
-    observation::Observer,
+    observation::{Observer, resolve::HANDLE},
     sys::{self, CallError},
 };
 use nix::{
@@ -37,7 +37,7 @@ const MOST_DEEP: usize = 256;
 /// Takes a baseline of paths, with everything below them. Sockets are left out, because programs make them.
 ///
 /// # Errors
-/// A path that does not exist or cannot be read.
+/// [`ImageError::NoPath`] for a path that does not exist; one that cannot be read.
 pub fn take_baseline(
     observer: &Observer,
     paths: &[PathBuf],
@@ -46,6 +46,13 @@ pub fn take_baseline(
     let mut roots: Vec<&PathBuf> = paths.iter().collect();
     roots.sort();
     roots.dedup();
+    for path in &roots {
+        let opened = observer.root().open_at(path, HANDLE | OFlag::O_NOFOLLOW);
+        if matches!(opened, Err(Errno::ENOENT | Errno::ENOTDIR)) {
+            let (path, root) = ((*path).clone(), observer.root_path().to_owned());
+            return Err(ImageError::NoPath { path, root });
+        }
+    }
     let mut found: Vec<BaselinePath> = Vec::new();
     let mut done: Vec<PathBuf> = Vec::new();
     let mut not_entered: Vec<PathBuf> = Vec::new();

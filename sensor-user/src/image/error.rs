@@ -185,6 +185,18 @@ pub enum ImageError {
         /// The path, and why not.
         error: String,
     },
+    /// A path that a baseline is to be taken of does not exist.
+    #[error(
+        "{}: it does not exist on the host at {}, so nothing was printed; name paths that exist",
+        path.display(),
+        root.display()
+    )]
+    NoPath {
+        /// The path.
+        path: PathBuf,
+        /// The root of the host.
+        root: PathBuf,
+    },
     /// A path changed while it was read for a baseline.
     #[error("{}: it changed while it was read, so nothing was printed; try again", path.display())]
     Changing {
@@ -379,6 +391,7 @@ impl ImageError {
             | Self::SeveralPlatforms { .. }
             | Self::OtherManifest { .. }
             | Self::NoPackages
+            | Self::NoPath { .. }
             | Self::NoPristine
             | Self::BootedNotIndexed
             | Self::BaseAlone(_)

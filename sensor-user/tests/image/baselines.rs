@@ -190,9 +190,12 @@ fn a_file_of_an_upgraded_package_differs_from_an_older_baseline_and_explain_show
 #[test]
 fn a_missing_path_and_a_damaged_file_are_errors_with_the_next_step() {
     let world = taken();
-    let result = world.run(&["baseline", "/opt", "/none", "ROOT"]);
-    assert_eq!((result.code, result.out.as_str()), (3, ""), "{result:?}");
-    assert!(result.err.contains("/none"), "{}", result.err);
+    for missing in ["/none", "/opt/agent/bin/agent/none"] {
+        let result = world.run(&["baseline", "/opt", missing, "ROOT"]);
+        assert_eq!((result.code, result.out.as_str()), (2, ""), "{result:?}");
+        let text = format!("{missing}: it does not exist on the host at WORLD/root");
+        assert!(result.err.contains(&text) && result.err.contains("name paths that exist"), "{}", result.err);
+    }
     let file = world.at("baseline.json");
     let good = fs::read_to_string(&file).unwrap();
     let index = || world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]);
