@@ -315,8 +315,11 @@ impl<'a> Verifier<'a> {
         Ok(false)
     }
 
-    /// The entry of a path, and its path without links. The last name is not followed.
-    fn resolve(&self, path: &Path) -> Result<Option<(PathBuf, ImageEntry)>, ImageError> {
+    /// The entry of a path, and its path without links, as the image has them. The last name is not followed.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn resolve(&self, path: &Path) -> Result<Option<(PathBuf, ImageEntry)>, ImageError> {
         if self.index.meta().source == ImageSource::Packages {
             // dpkg does not know where its links lead.
             let path = packages::place(self.observer, path);

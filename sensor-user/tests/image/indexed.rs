@@ -38,6 +38,21 @@ fn show_gives_the_state_of_a_path_and_its_layer() {
 }
 
 #[test]
+fn show_follows_links_on_the_way_as_the_image_has_them_and_not_the_last_name() {
+    let (world, digest) = World::in_sync();
+    let show = |path: &str| world.run(&["image", "show", path, "--image", &digest, "STATE", "-o", "json"]);
+    let through_link = show("/bin/tool");
+    let report = through_link.json("image-show");
+    assert_eq!((through_link.code, &report["real_path"]), (0, &"/usr/bin/tool".into()), "{report}");
+    assert_eq!(report["state"], show("/usr/bin/tool").json("image-show")["state"]);
+    assert!(show("/usr/bin/tool").json("image-show").get("real_path").is_none());
+    assert_eq!(show("/bin").json("image-show")["state"]["target"], "usr/bin");
+    assert_eq!(show("/bin/none").code, 1);
+    let text = world.run(&["image", "show", "/bin/tool", "--image", &digest, "STATE"]).out;
+    assert!(text.starts_with("/bin/tool: ") && text.contains("/usr/bin/tool\n"), "{text}");
+}
+
+#[test]
 fn an_image_index_leads_to_the_image_of_the_platform_and_names_the_same_image() {
     let world = World::new();
     let mut maker = LayoutMaker::new(&world.at("layout"));

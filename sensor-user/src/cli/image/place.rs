@@ -40,6 +40,11 @@ pub(super) struct RootOption {
 }
 
 impl RootOption {
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.root
+    }
+
     /// The host.
     pub(super) fn observer(&self) -> anyhow::Result<Observer> {
         Observer::new(&self.root).map_err(BadInput::wrap)

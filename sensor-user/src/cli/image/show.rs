@@ -7,10 +7,11 @@ use crate::{
         output::{Output, Screen, clean},
         sources::host_path,
     },
+    image::Verifier,
     inspection::{BlamedLayer, ImageState},
 };
 use serde::Serialize;
-use std::{os::unix::ffi::OsStrExt as _, path::PathBuf};
+use std::path::PathBuf;
 
 /// The value of [`ImageShowReport::schema`].
 const SCHEMA: &str = "holdfast.image-show/v1";
@@ -18,7 +19,7 @@ const SCHEMA: &str = "holdfast.image-show/v1";
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Show {
-    /// The path, without links on the way.
+    /// The path. Links on the way are followed as the image has them, and the last name is not.
     #[arg(value_parser = host_path)]
     path: PathBuf,
     #[command(flatten)]
@@ -41,6 +42,9 @@ pub struct ImageShowReport {
     pub image: String,
     /// The path.
     pub path: String,
+    /// The path without links, as the image has it; absent if the image has nothing there, or no link is on the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub real_path: Option<String>,
     /// What the image has there; null if it has nothing.
     pub state: Option<ImageState>,
     /// The layer that put it there; null if the image has nothing there.
@@ -51,11 +55,15 @@ impl Show {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let observer = self.root.observer()?;
         let index = self.image.open(&self.place.images(), &observer)?;
-        let entry = index.find(self.path.as_os_str().as_bytes()).map_err(input)?;
+        let found = Verifier::new(&index, &observer, self.root.path()).resolve(&self.path).map_err(input)?;
+        let real_path = found.as_ref().map(|(real, _)| real).filter(|real| **real != self.path);
+        let real_path = real_path.map(|real| real.to_string_lossy().into_owned());
+        let entry = found.map(|(_, entry)| entry);
         let report = ImageShowReport {
             schema: SCHEMA,
             image: index.meta().digest.clone(),
             path: self.path.to_string_lossy().into_owned(),
+            real_path,
             state: entry.as_ref().map(ImageState::from),
             layer: entry.as_ref().map(|entry| BlamedLayer::of(index.meta(), entry)),
         };
@@ -74,7 +82,9 @@ fn text(report: &ImageShowReport, screen: &mut Screen) -> std::io::Result<()> {
         return screen.line(&format!("{path}: the image {} has nothing there", report.image));
     };
     screen.line(&format!("{path}: {}", clean(&state.summary())))?;
-    let mut rows = vec![(None, vec!["put there by".to_owned(), clean(&layer.text())])];
+    let mut rows = Vec::new();
+    rows.extend(report.real_path.iter().map(|real| (None, vec!["without links".to_owned(), clean(real)])));
+    rows.push((None, vec!["put there by".to_owned(), clean(&layer.text())]));
     rows.extend(layer.history.iter().map(|line| (None, vec!["history".to_owned(), clean(line)])));
     let xattrs = state.xattrs.iter();
     rows.extend(xattrs.map(|(name, value)| (None, vec![clean(name), clean(value)])));
