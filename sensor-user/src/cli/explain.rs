@@ -35,7 +35,7 @@ pub struct Explain {
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Show what this image has at the path, and no other one: a digest, or its beginning. `extensions`, `ostree`, `packages` or
+    /// Show what this image has at the path, and no other one: a digest, or its beginning of at least six digits. `extensions`, `ostree`, `packages` or
     /// `baseline` for those of the host. `holdfast image index` makes the index. [default: each that has the path, of the
     /// merged extensions, the booted image, the booted ostree commit, the packages and the baseline, as far as they have an index]
     #[arg(long, value_name = "DIGEST")]

@@ -1,6 +1,6 @@
 //! Why an image is not indexed, or an index not read.
 
-use super::merged_extensions::ExtensionFault;
+use super::{images::FEWEST, merged_extensions::ExtensionFault};
 use crate::{packages::Unread, sys::CallError};
 use sensor_model::{
     image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError},
@@ -270,6 +270,14 @@ pub enum ImageError {
         /// The digest in the commit.
         manifest: String,
     },
+    /// Too few digits name an image.
+    #[error("{wanted}: at least {FEWEST} digits of a digest are needed; these begin so: {}", images.join(", "))]
+    Short {
+        /// The beginning of a digest.
+        wanted: String,
+        /// The digests that begin so.
+        images: Vec<String>,
+    },
     /// Several indexes are.
     #[error("several images have a digest that begins with {wanted}: {}", images.join(", "))]
     Ambiguous {
@@ -388,6 +396,7 @@ impl ImageError {
             | Self::Layer { .. }
             | Self::Unknown { .. }
             | Self::Ambiguous { .. }
+            | Self::Short { .. }
             | Self::SeveralPlatforms { .. }
             | Self::OtherManifest { .. }
             | Self::NoPackages

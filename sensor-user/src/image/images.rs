@@ -199,15 +199,16 @@ impl Images {
                 (&digests, Some((digits, format!("sha256:{digits}"))))
             }
         };
-        if let Some((_, beginning)) = beginning.filter(|(digits, _)| digits.len() >= FEWEST) {
+        if let Some((digits, beginning)) = beginning.filter(|(digits, _)| !digits.is_empty()) {
             let found: Vec<_> = all.iter().filter(|name| name.starts_with(&beginning)).collect();
+            let images = || found.iter().map(|name| (*name).clone()).collect();
             match found.as_slice() {
                 [] => {}
-                [name] => return ImageIndex::open(&self.path.join(Self::name_of(name))),
-                several => {
-                    let images = several.iter().map(|name| (*name).clone()).collect();
-                    return Err(ImageError::Ambiguous { wanted: wanted.to_owned(), images });
+                _ if digits.len() < FEWEST => {
+                    return Err(ImageError::Short { wanted: wanted.to_owned(), images: images() });
                 }
+                [name] => return ImageIndex::open(&self.path.join(Self::name_of(name))),
+                _ => return Err(ImageError::Ambiguous { wanted: wanted.to_owned(), images: images() }),
             }
         }
         if is_digest(wanted) {

@@ -53,6 +53,21 @@ fn show_follows_links_on_the_way_as_the_image_has_them_and_not_the_last_name() {
 }
 
 #[test]
+fn the_beginning_of_a_digest_needs_six_digits_and_the_error_about_fewer_says_so() {
+    let (world, digest) = World::in_sync();
+    let show = |digits: usize, other: &str| {
+        let image = format!("{}{other}", &digest[..7 + digits]);
+        world.run(&["image", "show", "/etc/motd", "--image", &image, "STATE"])
+    };
+    assert_eq!(show(6, "").code, 0);
+    let short = show(5, "");
+    assert!(short.code == 2 && short.err.contains("at least 6 digits"), "{short:?}");
+    assert!(short.err.contains(&digest), "{short:?}");
+    let other = show(4, "x");
+    assert!(other.code == 2 && other.err.contains("no index of sha256:"), "{other:?}");
+}
+
+#[test]
 fn an_image_index_leads_to_the_image_of_the_platform_and_names_the_same_image() {
     let world = World::new();
     let mut maker = LayoutMaker::new(&world.at("layout"));

@@ -17,9 +17,9 @@ const SCHEMA: &str = "holdfast.image-diff/v1";
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Diff {
-    /// The old image: a digest, or its beginning.
+    /// The old image: a digest, or its beginning of at least six digits.
     old: String,
-    /// The new image: a digest, or its beginning.
+    /// The new image: a digest, or its beginning of at least six digits.
     new: String,
     #[command(flatten)]
     place: Place,

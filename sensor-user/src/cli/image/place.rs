@@ -54,8 +54,8 @@ impl RootOption {
 /// The image to use.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImageOption {
-    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's; `ostree-` and the checksum of a
-    /// commit, or its beginning; `extensions`, `ostree`, `packages` or `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the booted ostree commit, or
+    /// The image: the digest of its manifest or of its image index, or the beginning of the manifest's, of at least six digits; `ostree-` and the
+    /// checksum of a commit, or its beginning; `extensions`, `ostree`, `packages` or `baseline` for those of the host. [default: the booted image, if this host shows its digest; else the booted ostree commit, or
     /// else the packages, if they have an index]
     #[arg(long, value_name = "DIGEST")]
     image: Option<String>,
