@@ -103,6 +103,19 @@ pub enum LayerError {
         /// What is wrong.
         fault: EntryFault,
     },
+    /// The sparse files have too many bytes that no archive stores.
+    #[error(
+        "entry {path:?}: the holes of the image's sparse files have more than {limit} bytes beside {ratio} for each compressed byte of their \
+         layer: it may be a decompression bomb"
+    )]
+    Holes {
+        /// The path as the archive has it.
+        path: String,
+        /// How many bytes they may have.
+        limit: u64,
+        /// How many more they may have for each compressed byte.
+        ratio: u64,
+    },
     /// The image has too much of something.
     #[error("the image has more {what} than {limit}, which is the limit")]
     Limit {

@@ -13,6 +13,9 @@ pub struct ImageLimits {
     pub link_names: u64,
     /// Bytes of all uncompressed layers together, with the holes of sparse files.
     pub bytes: u64,
+    /// Bytes of the holes of sparse files in all layers, without [`Self::ratio`] of them for each compressed byte of their layer. An archive
+    /// needs no bytes for a hole, and the digest of the content needs each one. A `lastlog` has 292 bytes for each user id.
+    pub holes: u64,
     /// Bytes of one path, as in the kernel (`PATH_MAX`).
     pub path: usize,
     /// Bytes of one name, as in the kernel (`NAME_MAX`).
@@ -32,6 +35,7 @@ impl Default for ImageLimits {
             metadata: 256 << 20,
             link_names: 1 << 26,
             bytes: 64 << 30,
+            holes: 4 << 30,
             path: 4095,
             name: 255,
             xattrs: 64 << 10,

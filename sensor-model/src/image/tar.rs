@@ -32,6 +32,8 @@ pub struct LayerReader {
     chain: Chain,
     /// Bytes that were read.
     read: u64,
+    /// Bytes of holes that the size of the compressed layer allows.
+    free_holes: u64,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,14 @@ impl LayerReader {
     /// Begins the next layer of a tree.
     pub fn begin(tree: &mut ImageTree) -> Self {
         tree.begin_layer();
-        Self { state: State::Header(BLOCK), buffer: Vec::new(), chain: Chain::default(), read: 0 }
+        let (state, chain) = (State::Header(BLOCK), Chain::default());
+        Self { state, buffer: Vec::new(), chain, read: 0, free_holes: 0 }
+    }
+
+    /// Begins the next layer, which has so many compressed bytes. They allow its sparse files more holes.
+    pub fn begin_compressed(tree: &mut ImageTree, bytes: u64) -> Self {
+        let free_holes = bytes.saturating_mul(tree.limits().ratio);
+        Self { free_holes, ..Self::begin(tree) }
     }
 
     /// Reads the next bytes of the layer.
@@ -175,12 +184,12 @@ impl LayerReader {
         let event = event.map_err(|error| LayerError::Header { at: self.read, reason: error.to_string() })?;
         self.state = match event {
             ParseEvent::Entry { consumed, entry } if consumed == buffer.len() => {
-                Self::entry(&entry, None, tree)?
+                Self::entry(&entry, None, &mut self.free_holes, tree)?
             }
             ParseEvent::SparseEntry { consumed, entry, sparse_map, real_size }
                 if consumed == buffer.len() =>
             {
-                Self::entry(&entry, Some((sparse_map, real_size)), tree)?
+                Self::entry(&entry, Some((sparse_map, real_size)), &mut self.free_holes, tree)?
             }
             _ => return Err(self.ambiguous("its length")),
         };
@@ -191,6 +200,7 @@ impl LayerReader {
     fn entry(
         entry: &ParsedEntry<'_>,
         sparse: Option<(Vec<SparseEntry>, u64)>,
+        free_holes: &mut u64,
         tree: &mut ImageTree,
     ) -> Result<State, LayerError> {
         let fault = |fault| LayerError::entry(&entry.path, fault);
@@ -239,7 +249,7 @@ impl LayerReader {
             xattrs: attributes(entry),
         };
         if let Some(holes) = &holes {
-            tree.count_bytes(holes.bytes())?;
+            tree.count_holes(holes.bytes(), free_holes, &entry.path)?;
         }
         let inode = tree.add(&added)?;
         Ok(match inode {

@@ -93,6 +93,8 @@ pub struct ImageTree {
     link_names: u64,
     /// Bytes of all layers and of the holes of their sparse files.
     bytes: u64,
+    /// Bytes of holes that the sizes of their layers do not allow.
+    holes: u64,
     /// Layers that began.
     layers: u16,
     /// Contents of objects with extended attributes, by the numbers of their inodes.
@@ -109,6 +111,7 @@ impl ImageTree {
             metadata: 0,
             link_names: 0,
             bytes: 0,
+            holes: 0,
             layers: 0,
             attributes: BTreeMap::new(),
         }
@@ -129,6 +132,18 @@ impl ImageTree {
         self.bytes = self.bytes.saturating_add(bytes);
         let limit = self.limits.bytes;
         if self.bytes > limit { Err(LayerError::Limit { what: "uncompressed bytes", limit }) } else { Ok(()) }
+    }
+
+    /// Counts the holes of a sparse file, of which so many bytes are free.
+    pub(super) fn count_holes(&mut self, bytes: u64, free: &mut u64, path: &[u8]) -> Result<(), LayerError> {
+        self.count_bytes(bytes)?;
+        self.holes = self.holes.saturating_add(bytes.saturating_sub(*free));
+        *free = free.saturating_sub(bytes);
+        let ImageLimits { holes: limit, ratio, .. } = self.limits;
+        if self.holes > limit {
+            return Err(LayerError::Holes { path: lossy(path), limit, ratio });
+        }
+        Ok(())
     }
 
     /// Bytes of all layers so far, with the holes of sparse files.

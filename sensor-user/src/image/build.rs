@@ -153,7 +153,7 @@ impl Layer<'_> {
             Compression::Gzip => Box::new(MultiGzDecoder::new(source)),
             Compression::Zstd => Box::new(ZstdReader::new(source)),
         };
-        let mut layer = LayerReader::begin(tree);
+        let mut layer = LayerReader::begin_compressed(tree, self.blob.size);
         let mut digest = Sha256::new();
         let mut total = 0_u64;
         let read = loop {

@@ -102,6 +102,47 @@ fn a_decompression_bomb_is_refused() {
     assert!(error.contains("layer 1 of 1") && error.contains("decompression bomb"), "{error}");
 }
 
+/// A layer with a sparse file that has two bytes of data and this size.
+fn sparse(size: u64, stored: Stored) -> Layer {
+    let archive = Archive::new()
+        .pax("GNU.sparse.map", b"0,2")
+        .pax("GNU.sparse.size", size.to_string().as_bytes())
+        .file("var/log/lastlog", "xy");
+    Layer::new(&archive.end(), stored, "RUN useradd")
+}
+
+#[test]
+fn sparse_files_that_are_nearly_all_holes_are_refused_by_their_layer_before_they_are_hashed() {
+    for stored in [Stored::Plain, Stored::Gzip, Stored::Zstd] {
+        for (size, reason) in [
+            (65 << 30, "the image has more uncompressed bytes than 68719476736"),
+            (60 << 30, "have more than 4294967296 bytes beside 200 for each compressed byte"),
+            (5 << 30, "have more than 4294967296 bytes beside 200 for each compressed byte"),
+        ] {
+            let below = Layer::new(&Archive::new().file("a", "x").end(), stored, "ADD");
+            let layer = sparse(size, stored);
+            let name = digest(&layer.bytes);
+            let began = std::time::Instant::now();
+            let error = refused(&[below, layer]);
+            assert!(error.contains(&format!("layer 2 of 2 ({name})")) && error.contains(reason), "{error}");
+            assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+        }
+    }
+}
+
+#[test]
+fn a_lastlog_of_a_high_user_id_is_indexed_with_its_holes() {
+    let world = World::new();
+    // As `useradd --uid 1000000` leaves it.
+    let size = 292 * 1_000_001;
+    LayoutMaker::one(&world.at("layout"), &[sparse(size, Stored::Gzip)]);
+    let result = world.run(&["image", "index", "LAYOUT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    let images = holdfast::image::Images::of(&world.at("state"));
+    let index = images.open(&images.digests().unwrap()[0]).unwrap();
+    assert_eq!(index.find(b"/var/log/lastlog").unwrap().map(|entry| entry.size), Some(size));
+}
+
 #[test]
 fn a_layout_that_is_none_or_is_damaged_is_refused() {
     let world = World::new();

@@ -197,6 +197,38 @@ fn a_sparse_map_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn holes_of_sparse_files_are_limited_over_all_layers_but_for_those_that_the_size_of_a_layer_allows() {
+    let layer = |holes: u64| {
+        let size = (holes + 2).to_string();
+        let sparse = Archive::new().pax("GNU.sparse.map", b"0,2").pax("GNU.sparse.size", size.as_bytes());
+        sparse.file("log", "xy").end()
+    };
+    let limits = ImageLimits { holes: 1000, ratio: 200, ..ImageLimits::default() };
+    let read = |layers: &[(u64, u64)], limits: ImageLimits| {
+        let mut tree = ImageTree::new(limits);
+        for (holes, compressed) in layers {
+            let mut reader = LayerReader::begin_compressed(&mut tree, *compressed);
+            reader.push(layer(*holes).bytes(), &mut tree)?;
+            reader.finish()?;
+        }
+        Ok::<_, LayerError>(())
+    };
+    for accepted in [&[(1000, 0)][..], &[(500, 0), (500, 0)], &[(3000, 10)], &[(3000, 10), (200, 1)]] {
+        assert_eq!(read(accepted, limits), Ok(()), "{accepted:?}");
+    }
+    for refused in [&[(1001, 0)][..], &[(500, 0), (501, 0)], &[(3001, 10)], &[(3000, 10), (201, 1)]] {
+        let error = read(refused, limits).unwrap_err();
+        assert_eq!(
+            error,
+            LayerError::Holes { path: "log".to_owned(), limit: 1000, ratio: 200 },
+            "{refused:?}"
+        );
+    }
+    let error = read(&[(20_000, 1000)], ImageLimits { bytes: 20_000, ..limits }).unwrap_err().to_string();
+    assert!(error.contains("more uncompressed bytes than 20000"), "{error}");
+}
+
+#[test]
 fn the_limits_of_an_image_hold_over_all_layers() {
     let refused = |limits: ImageLimits| {
         let layer =
