@@ -212,7 +212,35 @@ fn whiteouts_replacements_and_links_are_read_as_umoci_reads_them() {
         .file("f", "a file for a directory")
         .file("none/.wh.x", "")
         .hard_link("lib/hard", "lib/through")
-        .symlink("dangling", "../../../nowhere");
+        .symlink("dangling", "../../../nowhere")
+        // Names that the layer has twice.
+        .file("twice", "first")
+        .file("twice", "the second")
+        .file("file-link", "x")
+        .symlink("file-link", "c")
+        .symlink("link-file", "c")
+        .file("link-file", "a file and no write through the link")
+        .directory("directory-file")
+        .file("directory-file/below", "x")
+        .file("directory-file", "x")
+        .file("file-directory", "x")
+        .directory("file-directory")
+        .entry(b'5', "modes", 0o700, "", b"")
+        .file("modes/stays", "x")
+        .entry(b'5', "modes", 0o750, "", b"")
+        .file("later", "old")
+        .hard_link("linked-before", "later")
+        .file("later", "new")
+        .hard_link("linked-after", "later")
+        .file("other", "other")
+        .hard_link("linked-twice", "later")
+        .hard_link("linked-twice", "other")
+        // Names that are one only for a reader that folds them.
+        .file("\u{c9}", "composed")
+        .file("E\u{301}", "decomposed")
+        .file("A", "upper")
+        .file("aa", "lower")
+        .file("AA", "upper");
     let third = Archive::new()
         .directory("f")
         .file("f/again", "x")
@@ -220,7 +248,7 @@ fn whiteouts_replacements_and_links_are_read_as_umoci_reads_them() {
         .file("link/.wh.x", "")
         .file(".wh.lib", "");
     let layers = [layer(lower, Stored::Plain), layer(upper, Stored::Gzip), layer(third, Stored::Plain)];
-    assert!(assert_same(&layers) > 10);
+    assert!(assert_same(&layers) > 25);
 }
 
 #[test]
