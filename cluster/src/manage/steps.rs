@@ -27,6 +27,8 @@ pub enum NodeDrift {
     InSync,
     /// Something drifted that degrades the node: the Machine Config Operator's text about the first one.
     Drifted(String),
+    /// No known drift is left, although nothing proves that the node matches.
+    NoneKnown,
     /// Nothing proves either.
     Unknown,
 }
@@ -320,7 +322,8 @@ impl Wanted {
     fn in_sync(mut self, now: &Situation<'_>, desired: &str) -> Self {
         self.annotations.remove(PLAN);
         self.plan = None;
-        if self.annotations.get(CURRENT_CONFIG).is_none_or(|current| current != desired) {
+        let ends_update = self.annotations.get(CURRENT_CONFIG).is_none_or(|current| current != desired);
+        if ends_update {
             self.set(CURRENT_CONFIG, desired);
             self = self.tell("NodeDone", &format!("the node has the MachineConfig {desired}"));
         }
@@ -335,9 +338,9 @@ impl Wanted {
         }
         match now.drift {
             NodeDrift::Drifted(text) => self.bad(state::DEGRADED, text),
-            // Nothing proves that a recorded drift is over.
-            NodeDrift::Unknown if self.state() == Some(state::DEGRADED) => self,
-            NodeDrift::Unknown | NodeDrift::InSync => self.bad(state::DONE, ""),
+            // Nothing proves that a recorded drift is over. What an update failed by is over with the update.
+            NodeDrift::Unknown if self.state() == Some(state::DEGRADED) && !ends_update => self,
+            NodeDrift::Unknown | NodeDrift::NoneKnown | NodeDrift::InSync => self.bad(state::DONE, ""),
         }
     }
 }

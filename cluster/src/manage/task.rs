@@ -169,7 +169,8 @@ impl Manager {
             _ => (request.clone(), Instant::now()),
         });
         let drift = drift_of(self.channels.findings.borrow_and_update().as_ref());
-        if matches!(self.drift, NodeDrift::Drifted(_)) && drift == NodeDrift::InSync {
+        let is_over = matches!(drift, NodeDrift::InSync | NodeDrift::NoneKnown);
+        if matches!(self.drift, NodeDrift::Drifted(_)) && is_over {
             // The update that the drift blocked need not wait.
             self.may_attempt_now();
         }
@@ -386,18 +387,19 @@ impl Manager {
 
 /// Whether the node matches its present config, by the sensor's newest status.
 fn drift_of(finding: Option<&NodeFinding>) -> NodeDrift {
-    match finding {
-        Some(NodeFinding { status, sensor: SensorState::Answers { .. }, text, .. }) => match status.state {
-            DriftState::InSync => NodeDrift::InSync,
-            // A policy may only warn.
-            DriftState::Drifted if !status.degraded => NodeDrift::InSync,
-            DriftState::Drifted => {
-                NodeDrift::Drifted(text.clone().unwrap_or_else(|| "the node has drifted".to_owned()))
-            }
-            // Mode `manage` never has an update by another program.
-            DriftState::Updating | DriftState::Unknown => NodeDrift::Unknown,
-        },
-        _ => NodeDrift::Unknown,
+    let Some(finding) = finding.filter(|found| matches!(found.sensor, SensorState::Answers { .. })) else {
+        return NodeDrift::Unknown;
+    };
+    match finding.status.state {
+        DriftState::InSync => NodeDrift::InSync,
+        // A policy may only warn.
+        DriftState::Drifted if !finding.status.degraded => NodeDrift::InSync,
+        DriftState::Drifted => {
+            NodeDrift::Drifted(finding.text.clone().unwrap_or_else(|| "the node has drifted".to_owned()))
+        }
+        DriftState::Unknown if finding.has_no_known_drift() => NodeDrift::NoneKnown,
+        // Mode `manage` never has an update by another program.
+        DriftState::Updating | DriftState::Unknown => NodeDrift::Unknown,
     }
 }
 

@@ -317,6 +317,28 @@ fn drift_in_sync_degrades_the_node_and_only_a_proved_recovery_ends_it() {
 }
 
 #[test]
+fn the_end_of_each_known_drift_ends_a_bad_state_also_while_a_gap_lasts() {
+    let mut node = Played::new("a");
+    node.drift = NodeDrift::Drifted(TEXT.to_owned());
+    node.settle();
+    node.drift = NodeDrift::NoneKnown;
+    node.settle();
+    assert!(node.has(STATE, "Done") && node.has(REASON, ""), "{:?}", node.annotations);
+}
+
+#[test]
+fn an_update_that_ends_well_ends_the_bad_state_of_an_earlier_attempt_also_without_a_verdict() {
+    let mut node = Played::new("b");
+    (node.progress, node.may_attempt) = (Some(progress(ApplyPhase::Failed, Some("b"), "a")), false);
+    node.drift = NodeDrift::Unknown;
+    node.settle();
+    assert!(node.has(STATE, "Degraded"));
+    node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
+    assert_eq!(node.settle(), (vec!["NodeDone"], Then::Wait));
+    assert!(node.has(CURRENT_CONFIG, "b") && node.has(STATE, "Done") && node.has(REASON, ""));
+}
+
+#[test]
 fn the_nodes_own_record_of_its_config_is_the_truth() {
     // The annotations come from a backup of etcd.
     let mut node = Played::new("b");

@@ -7,7 +7,7 @@ use super::event_queue::UncertainEvent;
 use super::{PublishError, Publisher, REFRESH, limited, objects};
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
 use crate::metrics::WrittenObject;
-use crate::reports::{NodeEvent, config_event, event, with_config};
+use crate::reports::{NodeEvent, NodeFinding, config_event, end_of_drifts, event, with_config};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::PostParams;
@@ -28,16 +28,17 @@ struct NextEvent {
 }
 
 impl Publisher {
-    pub(super) async fn write_event(&mut self, uid: &str, status: &DriftReportStatus) -> Instant {
+    pub(super) async fn write_event(&mut self, uid: &str, finding: &NodeFinding) -> Instant {
         let idle = Instant::now() + REFRESH;
         if !self.is_last_known {
             // The next attempt to write the report is soon.
             return idle;
         }
-        if let Err(again) = self.settle_uncertain(status).await {
+        if let Err(again) = self.settle_uncertain(finding).await {
             return again;
         }
-        let Some(NextEvent { event, led_to, is_of_config }) = self.next_event(status) else {
+        let Some(NextEvent { event, led_to, is_of_config }) = self.next_event(finding) else {
+            let status = &finding.status;
             let noted = self.with_noted_config(status);
             // Such a state ends no drift, so it must not hide the recovery.
             if !matches!(status.state, DriftState::Updating | DriftState::Unknown) {
@@ -78,13 +79,13 @@ impl Publisher {
     }
 
     /// The Event that leads from the report of the last one to this report.
-    fn next_event(&self, status: &DriftReportStatus) -> Option<NextEvent> {
-        let last = self.reported.as_ref();
+    fn next_event(&self, finding: &NodeFinding) -> Option<NextEvent> {
+        let (last, status) = (self.reported.as_ref(), &finding.status);
         if let Some(event) = config_event(last, status) {
             return Some(NextEvent { event, led_to: with_config(last, status), is_of_config: true });
         }
         Some(NextEvent {
-            event: event(last, status)?,
+            event: event(last, status).or_else(|| end_of_drifts(last, finding))?,
             led_to: self.with_noted_config(status),
             is_of_config: false,
         })
@@ -93,8 +94,8 @@ impl Publisher {
     /// Settles whether the Event exists whose creation got no answer: it is created again under its own name, so that a late creation by the
     /// first request is a conflict. If it names what is over, the API server is only asked whether it exists, for as long as the first
     /// request may still create it. Gives the time of the next attempt if it is not settled.
-    async fn settle_uncertain(&mut self, status: &DriftReportStatus) -> Result<(), Instant> {
-        let is_over = self.next_event(status).is_none();
+    async fn settle_uncertain(&mut self, finding: &NodeFinding) -> Result<(), Instant> {
+        let is_over = self.next_event(finding).is_none();
         let Some(uncertain) = self.uncertain.take() else { return Ok(()) };
         let later = self.event.later(&()).or_else(|| self.event_budget.later());
         let settled = match later {

@@ -220,7 +220,8 @@ impl Publisher {
             if self.uid.is_none() {
                 return again;
             }
-            let found = self.compared(finding);
+            // Boxed: the future of a round would be too large.
+            let found = Box::new(NodeFinding { status: self.compared(finding), ..finding.clone() });
             again = again.min(self.write_taint(&found).await);
             again = again.min(self.write_event(&uid, &found).await);
         }
@@ -327,9 +328,9 @@ impl Publisher {
         if is_same { again } else { self.start_anew() }
     }
 
-    async fn write_taint(&mut self, status: &DriftReportStatus) -> Instant {
+    async fn write_taint(&mut self, finding: &NodeFinding) -> Instant {
         let idle = Instant::now() + REFRESH;
-        let Some(wanted) = taint::wanted(status, self.policies.as_ref()) else { return idle };
+        let Some(wanted) = taint::wanted(finding, self.policies.as_ref()) else { return idle };
         if self.seen_taints.as_ref().is_some_and(|seen| seen.has_ours() == wanted) {
             return idle;
         }

@@ -5,7 +5,8 @@
 //! nothing: the list is read again.
 
 use super::policies::PolicyStanding;
-use crate::api::{DriftReportStatus, DriftState};
+use crate::api::DriftState;
+use crate::reports::NodeFinding;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -44,11 +45,14 @@ impl SeenTaints {
     }
 }
 
-/// Whether the node is to have the taint; `None` if it keeps what it has. A node that matches never keeps it, also while the policies
-/// are not known. One without a policy that asks for the taint never does, either.
-pub(super) fn wanted(status: &DriftReportStatus, policies: Option<&PolicyStanding>) -> Option<bool> {
+/// Whether the node is to have the taint; `None` if it keeps what it has. A node without a known drift never keeps it, also while the
+/// policies are not known. One without a policy that asks for the taint never does, either.
+pub(super) fn wanted(finding: &NodeFinding, policies: Option<&PolicyStanding>) -> Option<bool> {
+    let status = &finding.status;
     match (status.state, policies.map(|policies| policies.taints)) {
         (DriftState::InSync, _) | (_, Some(Some(false))) => Some(false),
+        // A lasting gap would keep the taint for ever.
+        (DriftState::Unknown, _) if finding.has_no_known_drift() => Some(false),
         (DriftState::Drifted, Some(Some(true))) => Some(status.degraded),
         (DriftState::Drifted, Some(None)) => (!status.degraded).then_some(false),
         (_, None) | (DriftState::Updating | DriftState::Unknown, _) => None,
@@ -58,6 +62,8 @@ pub(super) fn wanted(status: &DriftReportStatus, policies: Option<&PolicyStandin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::DriftReportStatus;
+    use crate::reports::SensorState;
 
     fn seen(keys: &[&str]) -> SeenTaints {
         let taints: Vec<Value> = keys.iter().map(|key| json!({"key": key, "effect": "NoExecute"})).collect();
@@ -77,7 +83,12 @@ mod tests {
 
     #[test]
     fn only_a_drift_that_degrades_taints_and_only_if_a_policy_asks_for_it() {
-        let status = |state, degraded| DriftReportStatus { state, degraded, ..DriftReportStatus::default() };
+        let finding = |state, degraded| NodeFinding {
+            status: DriftReportStatus { state, degraded, ..DriftReportStatus::default() },
+            sensor: SensorState::Answers { refuses_config: false },
+            text: None,
+            config: None,
+        };
         let standing = |taints| PolicyStanding { taints, ..PolicyStanding::default() };
         let (asks, waits, other) = (standing(Some(true)), standing(None), standing(Some(false)));
         for (state, degraded, policies, expected) in [
@@ -90,11 +101,18 @@ mod tests {
             (DriftState::Unknown, true, Some(&asks), None),
             (DriftState::Unknown, true, Some(&other), Some(false)),
             (DriftState::Unknown, true, Some(&waits), None),
+            (DriftState::Unknown, false, Some(&asks), Some(false)),
+            (DriftState::Unknown, false, Some(&waits), Some(false)),
+            (DriftState::Unknown, false, None, Some(false)),
             (DriftState::InSync, false, Some(&asks), Some(false)),
             (DriftState::InSync, false, Some(&waits), Some(false)),
             (DriftState::InSync, false, None, Some(false)),
         ] {
-            assert_eq!(wanted(&status(state, degraded), policies), expected, "{state:?} {degraded}");
+            assert_eq!(wanted(&finding(state, degraded), policies), expected, "{state:?} {degraded}");
         }
+        // The last status of a silent sensor, or none at all, is no proof.
+        let sensor = SensorState::Silent { since: String::new() };
+        let silent = NodeFinding { sensor, ..finding(DriftState::Unknown, false) };
+        assert_eq!(wanted(&silent, Some(&asks)), None);
     }
 }

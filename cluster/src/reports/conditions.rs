@@ -124,7 +124,8 @@ fn config_drift(NodeFinding { status, sensor, .. }: &NodeFinding) -> Condition {
     Condition { kind: CONFIG_DRIFT, status: value, reason, message: fit(&message, MESSAGE_BYTES) }
 }
 
-fn unknown(status: &DriftReportStatus) -> (ConditionStatus, &'static str, String) {
+/// The condition of a node of which nothing proves that it matches, or that it does not.
+pub(super) fn unknown(status: &DriftReportStatus) -> (ConditionStatus, &'static str, String) {
     if let Some(sentence) = config::differing(status) {
         return (ConditionStatus::Unknown, "ConfigDiffers", sentence);
     }

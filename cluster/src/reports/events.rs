@@ -1,7 +1,8 @@
 //! The Event that a change of the report needs.
 
-use super::conditions::{named, things};
+use super::conditions::{named, things, unknown};
 use super::config::differing;
+use super::finding::NodeFinding;
 use super::os_image::sentence;
 use crate::api::{ConfigState, Drift, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::text::fit;
@@ -58,6 +59,24 @@ pub fn event(last: Option<&DriftReportStatus>, now: &DriftReportStatus) -> Optio
         reason: "ConfigDriftRecovered",
         action: "Verify",
         note: format!("the node matches its MachineConfigs again; {} had drifted", things(had)),
+    })
+}
+
+/// The Event of a node whose known drifts are over, although the sensor cannot prove that the node matches; `None` if the report of the last
+/// Event has no drift, or any is left.
+pub fn end_of_drifts(last: Option<&DriftReportStatus>, now: &NodeFinding) -> Option<NodeEvent> {
+    let last = last.filter(|last| last.count > 0 && now.has_no_known_drift())?;
+    let (_, _, reason) = unknown(&now.status);
+    let note = format!(
+        "no known drift is left, but whether the node matches its MachineConfigs is unknown ({reason}); {} had drifted: {}",
+        things(last.count),
+        named(&last.drifts, last.count)
+    );
+    Some(NodeEvent {
+        is_warning: false,
+        reason: "ConfigDriftRecovered",
+        action: "Verify",
+        note: fit(&note, NOTE_BYTES),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What the reporter knows.
 
-use crate::api::DriftReportStatus;
+use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
 use sensor_model::status::ExpectedConfig;
 
 /// All that the reporter knows about its node.
@@ -14,6 +14,24 @@ pub struct NodeFinding {
     pub text: Option<String>,
     /// The config that the sensor expects, for the comparison with the cluster.
     pub config: Option<ExpectedConfig>,
+}
+
+/// The reason of a gap while the sensor's log lacks entries, and so may lack drifts of before the sensor's start.
+const LOG_CUT: &str = "forensic-log-cut";
+
+impl NodeFinding {
+    /// Whether each drift that was known is over on a node of which the sensor cannot prove that it matches, such as one with a lasting gap. The
+    /// sensor's list has a drift of before its start until a verification finds that it is over. A silent sensor proves nothing, and one
+    /// whose config was changed on the node verifies something else.
+    pub fn has_no_known_drift(&self) -> bool {
+        let Self { status, sensor, .. } = self;
+        let is_changed = |config: &ReportedConfig| config.state == ConfigState::Differs;
+        matches!(sensor, SensorState::Answers { .. })
+            && status.state == DriftState::Unknown
+            && (status.count, status.degraded) == (0, false)
+            && !status.config.as_ref().is_some_and(is_changed)
+            && !status.gaps.iter().any(|gap| gap.reason == LOG_CUT)
+    }
 }
 
 /// Whether the sensor answers.

@@ -218,3 +218,16 @@ async fn an_attempt_that_failed_before_the_start_is_not_repeated_at_once() {
         assert_eq!(manager.may_attempt(), may_attempt, "after a failure of {config}");
     }
 }
+
+#[test]
+fn only_an_answering_sensor_without_a_drift_says_that_none_is_known() {
+    let found = |count: i64, sensor: SensorState| {
+        let status = crate::api::DriftReportStatus { count, degraded: count > 0, ..Default::default() };
+        drift_of(Some(&NodeFinding { status, sensor, text: None, config: None }))
+    };
+    let answers = SensorState::Answers { refuses_config: false };
+    assert_eq!(found(0, answers.clone()), NodeDrift::NoneKnown);
+    assert_eq!(found(1, answers), NodeDrift::Unknown);
+    assert_eq!(found(0, SensorState::Silent { since: String::new() }), NodeDrift::Unknown);
+    assert_eq!(drift_of(None), NodeDrift::Unknown);
+}

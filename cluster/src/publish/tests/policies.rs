@@ -1,7 +1,7 @@
 //! The taint, and the policies in the report.
 
 use super::*;
-use crate::api::ReportedPolicy;
+use crate::api::{ConfigState, ReportedConfig, ReportedGap, ReportedPolicy};
 
 /// The answers of a server whose Node has taints, and takes what is written to it.
 fn tainted_server(first: &[Value]) -> impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static {
@@ -54,6 +54,56 @@ async fn a_drifted_node_has_the_taint_until_it_matches_and_taints_of_others_stay
     assert_eq!(taint_writes(&log), [["other", "holdfast.dev/drifted"]], "once");
     publisher.round(Some(&degrading(&[])), None).await;
     assert_eq!(taint_writes(&log), [["other"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_drifts_ends_the_taint_and_has_an_event_also_while_a_gap_lasts() {
+    let (mut publisher, log) = publisher(tainted_server(&[]));
+    publisher.set_policies(Some(asks_for_the_taint()));
+    let gap = |reason: &str| ReportedGap { reason: reason.to_owned(), ..ReportedGap::default() };
+    let under = |paths: &[&str], reason: &str| {
+        let mut finding = degrading(paths);
+        if paths.is_empty() {
+            finding.status.state = DriftState::Unknown;
+        }
+        finding.status.gaps = vec![gap(reason)];
+        finding
+    };
+    publisher.round(Some(&under(&["/etc/a"], "foreign-file-system")), None).await;
+    assert_eq!(taint_writes(&log), [["holdfast.dev/drifted"]]);
+    // The first one may come from a log without the drift, and the others are no answers of the sensor, or verify another config.
+    let silent = NodeFinding {
+        sensor: SensorState::Silent { since: String::new() },
+        ..under(&[], "foreign-file-system")
+    };
+    let mut changed = under(&[], "foreign-file-system");
+    changed.status.config = Some(ReportedConfig { state: ConfigState::Differs, ..ReportedConfig::default() });
+    for no_proof in [under(&[], "forensic-log-cut"), silent, changed] {
+        publisher.round(Some(&no_proof), None).await;
+        let asked = log.take();
+        let is_over = |asked: &PlayedRequest| {
+            asked.line() == format!("PATCH {NODE}") || asked.body["reason"] == "ConfigDriftRecovered"
+        };
+        assert!(!asked.iter().any(is_over), "{no_proof:?}: {asked:?}");
+    }
+    let none: [&str; 0] = [];
+    let over = under(&[], "foreign-file-system");
+    publisher.round(Some(&over), None).await;
+    let asked = log.take();
+    let events: Vec<_> =
+        asked.iter().filter(|asked| asked.body["reason"] == "ConfigDriftRecovered").collect();
+    let [event] = &events[..] else { panic!("{asked:?}") };
+    assert_eq!(
+        event.body["note"],
+        "no known drift is left, but whether the node matches its MachineConfigs is unknown (changes may have been missed: \
+         foreign-file-system); 1 managed thing had drifted: /etc/a (content) by an unknown actor"
+    );
+    let taints = asked.iter().find(|asked| asked.line() == format!("PATCH {NODE}")).unwrap();
+    assert_eq!(taints.body["spec"]["taints"], json!(none));
+    publisher.round(Some(&over), None).await;
+    publisher.round(Some(&degrading(&[])), None).await;
+    let asked = log.take();
+    assert!(!asked.iter().any(|asked| asked.method == "POST"), "one Event of one end: {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
