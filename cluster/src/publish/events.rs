@@ -30,7 +30,7 @@ struct NextEvent {
 impl Publisher {
     pub(super) async fn write_event(&mut self, uid: &str, finding: &NodeFinding) -> Instant {
         let idle = Instant::now() + REFRESH;
-        if !self.is_last_known {
+        if !self.may_announce {
             // The next attempt to write the report is soon.
             return idle;
         }

@@ -122,6 +122,46 @@ async fn the_entry_that_an_earlier_reporter_kept_is_compared_after_a_restart() {
     assert_eq!((&report.unwrap()["logRewritten"]["hash"], events.len()), (&json!(kept.hash), 0));
 }
 
+#[tokio::test]
+async fn a_first_write_that_is_refused_hides_neither_the_kept_entry_nor_that_the_log_was_written_anew() {
+    let kept = PlayedForensicLog::new(&["/a", "/b"]).kept();
+    let known = ReportedRewriting {
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        sequence: 9,
+        hash: "0".repeat(64),
+        found: "the log has another entry of that number".to_owned(),
+    };
+    for code in [403, 404, 409, 422] {
+        for known in [None, Some(&known)] {
+            let last = DriftReportStatus {
+                log: Some(kept.clone()),
+                log_rewritten: known.cloned(),
+                ..finding(&["/etc/a"]).status
+            };
+            let mut with_report = with_report(last);
+            let mut refusals = vec![code];
+            let log: &[&str] = if known.is_some() { &["/a", "/b"] } else { &["/x"] };
+            let mut case = Case::new(log, move |asked| {
+                if asked.line() == format!("PATCH {REPORT}")
+                    && let Some(code) = refusals.pop()
+                {
+                    return PlayedAnswer::Code(code);
+                }
+                with_report(asked)
+            });
+            let (report, _) = case.round(&["/etc/a"]).await;
+            assert_eq!(report, None, "{code}");
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(2)).await;
+            tokio::time::resume();
+            let (report, events) = case.round(&["/etc/a"]).await;
+            let expected = known.map_or(&kept.hash, |known| &known.hash);
+            assert_eq!(report.unwrap()["logRewritten"]["hash"], *expected, "{code}");
+            assert_eq!(events.len(), usize::from(known.is_none()), "{code}");
+        }
+    }
+}
+
 /// What the last report has about a log that was written anew.
 fn report_of(case: &Case) -> Value {
     serde_json::to_value(case.publisher.log.rewritten()).unwrap()

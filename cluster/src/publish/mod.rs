@@ -85,8 +85,12 @@ pub struct Publisher {
     has_answered: bool,
     /// The report of an earlier reporter about this Node.
     last_report: Option<DriftReportStatus>,
-    /// Whether the report of an earlier reporter is known, or cannot be. Before, an Event could repeat one of that reporter.
-    is_last_known: bool,
+    /// The report of an earlier reporter is known: an answer had it, or showed that there is none.
+    is_learnt: bool,
+    /// Whether that report is known, or cannot be. Before, an Event could repeat one of that reporter.
+    may_announce: bool,
+    /// Since when the API server refuses the report.
+    refused_since: Option<Instant>,
     /// An Event whose creation got no answer.
     uncertain: Option<UncertainEvent>,
     /// Status of each condition, and since when.
@@ -136,7 +140,9 @@ impl Publisher {
             reported: None,
             has_answered: false,
             last_report: None,
-            is_last_known: false,
+            is_learnt: false,
+            may_announce: false,
+            refused_since: None,
             uncertain: None,
             since: BTreeMap::new(),
             // Never refreshed: it is asked for again if the Node is another one.

@@ -157,6 +157,29 @@ async fn without_the_report_of_an_earlier_reporter_no_event_is_created_and_condi
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_report_that_is_refused_at_first_is_learnt_all_the_same_and_one_that_is_always_refused_holds_no_event_back()
+ {
+    for is_for_ever in [false, true] {
+        let begin = Instant::now();
+        let (mut publisher, log) = publisher(move |asked| {
+            if asked.line() != format!("PATCH {REPORT}") {
+                return good(asked);
+            }
+            if is_for_ever || begin.elapsed() < Duration::from_secs(20) {
+                return PlayedAnswer::Code(403);
+            }
+            PlayedAnswer::Json(json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+                "metadata": {"name": "n1"}, "status": finding(&["/etc/a"]).status}))
+        });
+        while begin.elapsed() < Duration::from_mins(3) {
+            let next = publisher.round(Some(&finding(&["/etc/a"])), None).await;
+            tokio::time::sleep_until(next).await;
+        }
+        assert_eq!(notes(&log.take()).len(), usize::from(is_for_ever), "{is_for_ever}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn reporters_that_start_while_the_sensor_is_silent_keep_the_drifts_and_the_last_one_reports_their_end()
 {
     let silent = NodeFinding {

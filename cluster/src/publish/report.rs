@@ -6,7 +6,11 @@ use crate::metrics::WrittenObject;
 use crate::reports::{NodeFinding, rewriting_event};
 use jiff::Timestamp;
 use kube::api::Patch;
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// The time after which an API server that refuses the report is believed.
+const REFUSED: Duration = Duration::from_mins(1);
 
 impl Publisher {
     pub(super) async fn write_report(&mut self, uid: &str, finding: &NodeFinding) -> Instant {
@@ -102,27 +106,40 @@ impl Publisher {
     /// Learns what an earlier reporter reported, so that nothing is reported twice after a restart. The answer to a write has it, so
     /// the reporter needs no right to read reports.
     fn learn_report(&mut self, answer: &Result<DriftReport, PublishError>) {
-        if self.is_last_known {
+        let report = match answer {
+            Ok(report) => report,
+            Err(error) => {
+                self.may_announce |= self.is_refused_for_long(error);
+                return;
+            }
+        };
+        self.may_announce = true;
+        // The answers after the first one have what this reporter wrote.
+        if std::mem::replace(&mut self.is_learnt, true) {
             return;
         }
-        let last = match answer {
-            Ok(report) => report.status.clone(),
-            Err(error) if error.is_temporary() => return,
-            // There is no report that could be read.
-            Err(_) => None,
-        };
-        self.is_last_known = true;
+        let last = report.status.clone();
         if !self.is_plan_decided {
             self.plan = last.as_ref().and_then(|last| last.plan.clone());
         }
         if let Some(last) = &last {
             self.reported_policies.clone_from(&last.policies);
-            if !answer.as_ref().is_ok_and(|report| self.is_of_earlier_node(report)) {
+            if !self.is_of_earlier_node(report) {
                 self.log.learn(last);
                 self.last_report = Some(last.clone());
             }
         }
         self.reported = self.reported.take().or_else(|| last.map(announced));
+    }
+
+    /// Whether the Events need not wait for the report of an earlier reporter: the cluster has no reports, or refuses them for some time. An API
+    /// server that has just started refuses what it accepts a moment later.
+    fn is_refused_for_long(&mut self, error: &PublishError) -> bool {
+        if error.is_temporary() {
+            return false;
+        }
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        error.is_missing() || since.elapsed() >= REFUSED
     }
 
     /// Whether a report is older than the Node. The garbage collector has not removed it yet, and its log was another machine's.
