@@ -12,6 +12,7 @@ use crate::reports::{ComparedConfig, NodeFinding, SensorState};
 use kube::api::{Api, DynamicObject};
 use sensor_model::config_digest::digest_of_object;
 use sensor_model::status::ExpectedConfig;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -44,6 +45,11 @@ pub struct ConfigFollower {
     backoff: Backoff,
     /// It is logged that the last read had an error.
     is_noted: bool,
+    /// The MachineConfigs of which the last answer was a refusal. An API server that has just started refuses what it gives a moment later, so
+    /// the first refusal proves nothing.
+    refused: BTreeSet<String>,
+    /// The last read had such a first refusal.
+    is_doubted: bool,
     found: watch::Sender<ComparedConfig>,
 }
 
@@ -59,6 +65,8 @@ impl ConfigFollower {
             read_at: None,
             backoff: Backoff::new(FIRST_PAUSE, EVERY),
             is_noted: false,
+            refused: BTreeSet::new(),
+            is_doubted: false,
             found,
         }
     }
@@ -109,12 +117,15 @@ impl ConfigFollower {
         if now >= self.due {
             self.read(&subject).await;
         }
-        // What was found about another config is not given up for want of a read.
-        if !self.known.is_empty() || self.backoff.is_failing() && self.last.config.is_none() {
+        let differed = self.last.config.as_ref().is_some_and(|last| last.state == ConfigState::Differs);
+        // What was found about another config is not given up for want of a read, nor is a difference for a refusal.
+        let keeps_last = self.known.is_empty() || differed && self.is_doubted;
+        if !keeps_last || self.backoff.is_failing() && self.last.config.is_none() {
             let config = compared(&subject, &self.known);
             let again = self.read_at.map_or(self.due, |read_at| read_at + NOT_SAME);
             let is_other = matches!(config.state, ConfigState::Differs | ConfigState::Other);
-            self.last.is_final |= subject.names().iter().all(|name| self.known.contains_key(name));
+            let is_whole = subject.names().iter().all(|name| self.known.contains_key(name));
+            self.last.is_final |= is_whole && !self.is_doubted;
             self.last.config = Some(config);
             if is_other && !self.backoff.is_failing() {
                 self.due = self.due.min(again);
@@ -124,10 +135,13 @@ impl ConfigFollower {
         self.due
     }
 
-    /// Reads the MachineConfigs. What cannot be read stays as it is known.
+    /// Reads the MachineConfigs. What cannot be read, or is refused for the first time, stays as it was known.
     async fn read(&mut self, subject: &Subject) {
         let (mut is_whole, mut has_error) = (true, false);
-        for name in subject.names() {
+        let names = subject.names();
+        self.refused.retain(|name| names.contains(name));
+        self.is_doubted = false;
+        for name in names {
             match limited("MachineConfig", self.configs.get(&name)).await {
                 Ok(config) => {
                     let object = digest(&name, &config);
@@ -138,6 +152,7 @@ impl ConfigFollower {
                             "The MachineConfig cannot be compared."
                         );
                     }
+                    self.refused.remove(&name);
                     self.known.insert(name, object);
                 }
                 Err(error) => {
@@ -146,6 +161,11 @@ impl ConfigFollower {
                         Some(NOT_FOUND) => Some(Object::Absent),
                         _ => None,
                     };
+                    let is_doubted = object.is_some() && self.refused.insert(name.clone());
+                    if is_doubted || object.is_none() {
+                        is_whole = false;
+                    }
+                    self.is_doubted |= is_doubted;
                     has_error = true;
                     let is_new = !std::mem::replace(&mut self.is_noted, true);
                     let error = format!("{:#}", anyhow::Error::from(error));
@@ -164,9 +184,8 @@ impl ConfigFollower {
                         }
                         _ => tracing::debug!(error, "not read again"),
                     }
-                    match object {
-                        Some(object) => drop(self.known.insert(name, object)),
-                        None => is_whole = false,
+                    if let Some(object) = object.filter(|_| !(is_doubted && self.known.contains_key(&name))) {
+                        self.known.insert(name, object);
                     }
                 }
             }

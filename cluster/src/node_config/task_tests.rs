@@ -130,7 +130,8 @@ async fn a_node_in_its_usual_state_costs_two_reads_an_hour_whatever_else_changes
             following.annotate(&[("currentConfig", A), ("desiredConfig", A), ("state", state)]);
             sleep(Duration::from_secs(6)).await;
         }
-        assert_eq!(following.log.lines(), [""; 0]);
+        // A refusal is asked for once more after a minute.
+        assert_eq!(following.log.lines().len(), usize::from(state == ConfigState::Unknown));
         sleep(Duration::from_hours(1)).await;
         assert_eq!(following.log.lines().len(), 2);
         assert_eq!(following.state(), Some(state));
@@ -155,6 +156,41 @@ async fn a_server_that_fails_is_asked_less_and_less_and_changes_nothing_that_was
     new.set(PlayedAnswer::Code(403));
     new.found.wait_for(|found| found.is_final).await.unwrap();
     assert_eq!(new.state(), Some(ConfigState::Unknown), "the object may not be read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_refused_read_changes_nothing_that_was_found_and_the_second_one_is_believed() {
+    for code in [403, 404] {
+        let mut following = Following::start(PlayedAnswer::Json(object(A, "audit=1")));
+        following.expect(&object(A, "audit=0"));
+        following.until(ConfigState::Differs).await;
+        for _ in 0..3 {
+            following.log.take();
+            following.set(PlayedAnswer::Code(code));
+            while following.log.take().is_empty() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            following.set(PlayedAnswer::Json(object(A, "audit=1")));
+            sleep(Duration::from_secs(70)).await;
+            assert_eq!(following.state(), Some(ConfigState::Differs), "{code}");
+            assert!(!following.log.take().is_empty(), "it is read again after a minute");
+        }
+        // A read of another copy is refused.
+        following.set(PlayedAnswer::Code(code));
+        following.expect(&object(A, "audit=2"));
+        sleep(Duration::from_secs(35)).await;
+        assert!(!following.log.take().is_empty());
+        assert_eq!(following.state(), Some(ConfigState::Differs), "{code}");
+        assert!(following.until(ConfigState::Unknown).await <= Duration::from_mins(7));
+
+        // An earlier reporter may know it.
+        let mut new = Following::start(PlayedAnswer::Code(code));
+        new.expect(&object(A, "audit=0"));
+        new.until(ConfigState::Unknown).await;
+        assert!(!new.found.borrow().is_final, "{code}");
+        new.set(PlayedAnswer::Json(object(A, "audit=1")));
+        new.until(ConfigState::Differs).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,12 +32,17 @@ const TOGETHER: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
 /// Most builds that are read. With more of them nothing is known of them.
 const BUILDS: u32 = 500;
+/// What messages call the kinds.
+const MACHINE_OS_BUILDS: &str = "MachineOSBuilds";
+const BOOTC_NODE: &str = "BootcNode";
+const MACHINE_CONFIG: &str = "MachineConfig";
 /// Longest name of an image or an object in the report.
 const NAME_BYTES: usize = 512;
 /// Longest sentence.
 const SENTENCE_BYTES: usize = 800;
-/// Status codes of an object or a kind that does not exist, or that the reporter may not read.
-const ABSENT: [u16; 2] = [403, 404];
+/// The status codes of an object that the reporter may not read, and of an object or a kind that does not exist.
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// Follows what the cluster says about one node's OS image.
 #[derive(Debug)]
@@ -56,6 +61,10 @@ pub struct OsImageFollower {
     differs_since: Option<Instant>,
     /// The kinds of objects of which it is logged that they cannot be read.
     noted: BTreeSet<&'static str>,
+    /// The kinds, and the names of MachineConfigs, whose last answer was a refusal that is not believed before the second one.
+    refused: BTreeSet<String>,
+    /// The reporter has the right to read MachineConfigs, which not every overlay gives it.
+    has_read_config: bool,
     found: watch::Sender<Option<ReportedOsImage>>,
 }
 
@@ -76,6 +85,8 @@ impl OsImageFollower {
             backoff: Backoff::new(FIRST_PAUSE, EVERY),
             differs_since: None,
             noted: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            has_read_config: false,
             found,
         }
     }
@@ -176,8 +187,9 @@ impl OsImageFollower {
             self.opinions.builds.clear();
         } else {
             let list = ListParams::default().limit(BUILDS);
-            let answer = limited("MachineOSBuilds", self.builds.list(&list)).await;
-            match self.present("MachineOSBuilds", answer) {
+            let answer = limited(MACHINE_OS_BUILDS, self.builds.list(&list)).await;
+            let is_known = !self.opinions.builds.is_empty();
+            match self.present(MACHINE_OS_BUILDS, MACHINE_OS_BUILDS, is_known, answer) {
                 Ok(list) => {
                     // The build that is missing might be the one that agrees.
                     let list =
@@ -188,23 +200,27 @@ impl OsImageFollower {
                 Err(()) => is_whole = false,
             }
         }
-        let answer = limited("BootcNode", self.bootc_nodes.get(&self.node)).await;
-        match self.present("BootcNode", answer) {
+        let answer = limited(BOOTC_NODE, self.bootc_nodes.get(&self.node)).await;
+        let is_known = self.opinions.bootc_node.is_some();
+        match self.present(BOOTC_NODE, BOOTC_NODE, is_known, answer) {
             Ok(bootc_node) => {
                 self.opinions.bootc_node = bootc_node.as_ref().and_then(objects::bootc_node);
             }
             Err(()) => is_whole = false,
         }
         let wanted = self.opinions.configs_wanted(subject);
+        self.refused
+            .retain(|name| [MACHINE_OS_BUILDS, BOOTC_NODE].contains(&name.as_str()) || wanted.contains(name));
         // A rendered config of one name never changes.
         self.opinions.configs.retain(|name, _| wanted.contains(name));
         for name in wanted {
             if self.opinions.configs.contains_key(&name) {
                 continue;
             }
-            let answer = limited("MachineConfig", self.configs.get(&name)).await;
-            match self.present("MachineConfig", answer) {
+            let answer = limited(MACHINE_CONFIG, self.configs.get(&name)).await;
+            match self.present(MACHINE_CONFIG, &name, self.has_read_config, answer) {
                 Ok(Some(config)) => {
+                    self.has_read_config = true;
                     self.opinions.configs.insert(name, objects::os_fields(&config));
                 }
                 // Nothing is known without one of them.
@@ -215,16 +231,30 @@ impl OsImageFollower {
         is_whole
     }
 
-    /// The object; `None` if it does not exist, or may not be read.
-    fn present<T>(&mut self, what: &'static str, answer: Result<T, PublishError>) -> Result<Option<T>, ()> {
+    /// The object; `None` if it does not exist, or may not be read. An API server that has just started refuses what it gives a moment later. So
+    /// the first refusal is a read that failed, and so is the first answer that an object does not exist of which something is known.
+    fn present<T>(
+        &mut self,
+        what: &'static str,
+        name: &str,
+        is_known: bool,
+        answer: Result<T, PublishError>,
+    ) -> Result<Option<T>, ()> {
         let error = match answer {
             Ok(object) => {
                 self.noted.remove(what);
+                self.refused.remove(name);
                 return Ok(Some(object));
             }
             Err(error) => error,
         };
-        let is_absent = error.code().is_some_and(|code| ABSENT.contains(&code));
+        let is_doubted = match error.code() {
+            Some(FORBIDDEN) => is_known || what != MACHINE_CONFIG,
+            Some(NOT_FOUND) => is_known,
+            _ => true,
+        };
+        let is_refusal = matches!(error.code(), Some(FORBIDDEN | NOT_FOUND));
+        let is_absent = is_refusal && !(is_doubted && self.refused.insert(name.to_owned()));
         let is_new = self.noted.insert(what);
         let error = anyhow::Error::from(error);
         if is_new && !is_absent {

@@ -224,7 +224,8 @@ async fn a_node_in_step_costs_two_reads_in_half_an_hour_and_one_without_an_image
             following.findings.send_replace(Some(finding(Some(A))));
             sleep(Duration::from_secs(6)).await;
         }
-        assert_eq!(following.log.lines(), [""; 0]);
+        // A refusal is asked for once more after a minute.
+        assert_eq!(following.log.lines().len(), if code == 403 { 2 } else { 0 });
         sleep(Duration::from_hours(1)).await;
         assert_eq!(following.log.lines().len(), 4);
     }
@@ -248,6 +249,39 @@ async fn a_server_that_fails_is_asked_less_and_less_and_changes_no_opinion() {
     let requests = following.log.lines().len();
     assert!((5..=8).contains(&requests), "{requests}");
     assert!(following.found.borrow().as_ref().unwrap().out_of_step.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_refused_read_changes_no_opinion_and_the_second_one_is_believed() {
+    for code in [403, 404] {
+        let mut following = Following::start(A);
+        following.bootc(B);
+        following.annotate(&[]);
+        following.until(true).await;
+        for _ in 0..3 {
+            following.log.take();
+            following.objects.set(BOOTC, PlayedAnswer::Code(code));
+            while following.log.take().is_empty() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            following.bootc(B);
+            sleep(Duration::from_secs(70)).await;
+            assert!(following.found.borrow().as_ref().unwrap().out_of_step.is_some(), "{code}");
+            assert!(!following.log.take().is_empty(), "it is read again after a minute");
+        }
+        following.objects.set(BOOTC, PlayedAnswer::Code(code));
+        let begin = tokio::time::Instant::now();
+        following.until(false).await;
+        assert!(begin.elapsed() <= Duration::from_mins(7));
+    }
+    // An earlier reporter may know that the image is out of step.
+    let mut new = Following::start(A);
+    new.objects.set(BOOTC, PlayedAnswer::Code(403));
+    new.annotate(&[]);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(*new.found.borrow(), None);
+    new.bootc(B);
+    new.until(true).await;
 }
 
 #[tokio::test(start_paused = true)]
