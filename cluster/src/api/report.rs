@@ -98,6 +98,10 @@ pub struct DriftReportStatus {
     /// the node has the desired config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<ReportedPlan>,
+    /// The uid of the Node whose reporter wrote this status. A new reporter compares the node's log with it only if the Node is still that one: an
+    /// earlier Node of the same name was another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_uid: Option<String>,
     /// The OS image that the node booted, and what the cluster says about it. Absent on a node that boots no images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_image: Option<ReportedOsImage>,

@@ -186,6 +186,39 @@ async fn a_report_of_an_earlier_node_of_the_same_name_says_nothing_about_this_lo
 }
 
 #[tokio::test]
+async fn the_uid_in_a_report_decides_whether_it_is_of_this_node_and_not_its_age() {
+    for (uid, made, is_compared) in [
+        // The report of an earlier Node that was not removed: a reporter of this Node has written it since.
+        (Some("node-uid"), "2026-02-02T00:00:00Z", true),
+        (Some("other-uid"), "2025-02-02T00:00:00Z", false),
+        // A reporter of an earlier version wrote it.
+        (None, "2026-02-02T00:00:00Z", false),
+        (None, "2025-02-02T00:00:00Z", true),
+    ] {
+        let last = DriftReportStatus {
+            log: Some(PlayedForensicLog::new(&["/a", "/b"]).kept()),
+            node_uid: uid.map(str::to_owned),
+            ..finding(&["/etc/a"]).status
+        };
+        let mut with_report = with_report(last);
+        let mut case = Case::new(&["/x"], move |asked| {
+            if asked.line() != format!("GET {NODE}") {
+                return with_report(asked);
+            }
+            PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "n1", "uid": "node-uid", "creationTimestamp": made}}))
+        });
+        let (report, events) = case.round(&["/etc/a"]).await;
+        let report = report.unwrap();
+        assert_eq!(report["nodeUid"], "node-uid");
+        assert_eq!(
+            (report.get("logRewritten").is_some(), events.len()),
+            (is_compared, usize::from(is_compared))
+        );
+    }
+}
+
+#[tokio::test]
 async fn without_an_answer_about_the_log_the_kept_entry_stays_in_the_report() {
     let kept = PlayedForensicLog::new(&["/a", "/b"]).kept();
     let last = DriftReportStatus { log: Some(kept.clone()), ..finding(&["/etc/a"]).status };

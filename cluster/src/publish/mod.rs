@@ -73,7 +73,7 @@ pub struct Publisher {
     uid: Option<String>,
     /// The uid of the Node that the watch has seen last.
     seen_uid: Option<String>,
-    /// When the Node was made. A report that is older belonged to an earlier Node of this name.
+    /// When the Node was made. A report that is older and names no Node belonged to an earlier Node of this name.
     node_made: Option<Time>,
     /// The report exists, with the Node as its owner.
     is_owned: bool,

@@ -53,6 +53,7 @@ impl Publisher {
             plan: self.plan.clone(),
             policies: policies.clone(),
             log_rewritten: self.log.rewritten().cloned(),
+            node_uid: self.uid.clone(),
             ..known.unwrap_or(found)
         }
     }
@@ -142,8 +143,12 @@ impl Publisher {
         error.is_missing() || since.elapsed() >= REFUSED
     }
 
-    /// Whether a report is older than the Node. The garbage collector has not removed it yet, and its log was another machine's.
+    /// Whether a report is that of an earlier Node of this name. The garbage collector has not removed it yet, and its log was another machine's. Its
+    /// age proves that only until a reporter of the present Node has written it: the Node owns it then, and the report keeps its age.
     fn is_of_earlier_node(&self, report: &DriftReport) -> bool {
+        if let Some(written_for) = report.status.as_ref().and_then(|status| status.node_uid.as_ref()) {
+            return Some(written_for) != self.uid.as_ref();
+        }
         let made = report.metadata.creation_timestamp.as_ref().zip(self.node_made.as_ref());
         made.is_some_and(|(report, node)| report.0 < node.0)
     }

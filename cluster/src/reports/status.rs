@@ -69,6 +69,7 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
         log_rewritten: None,
         policies: Vec::new(),
         plan: None,
+        node_uid: None,
         os_image: status.booted_image.as_ref().map(booted),
         config: None,
     };
