@@ -19,6 +19,8 @@ const PACKAGE: &str = "prometheus";
 const PROGRAM: &str = "promtool";
 /// The dashboard of Grafana.
 const DASHBOARD: &str = "deploy/grafana/holdfast.json";
+/// The tests of panels, in the folder of the rules.
+const PANELS: &str = "dashboard_test.yaml";
 
 /// Checks the rules and runs their tests.
 pub(crate) fn test() -> Result<()> {
@@ -32,6 +34,7 @@ pub(crate) fn test() -> Result<()> {
             output(promtool(tree.as_ref())?.args([action, "rules", &file]).current_dir(&folder))?;
         }
     }
+    output(promtool(tree.as_ref())?.args(["test", "rules", PANELS]).current_dir(&folder))?;
     // A panel's expression is checked as if it were a rule.
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(dashboard_rules(&dashboard()?).to_string().as_bytes())?;
@@ -133,6 +136,29 @@ mod tests {
             assert!(used.len() > 5, "{used:?}");
             for name in used {
                 assert!(shown.contains(name), "no metric {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_tested_expression_is_one_of_the_dashboard() {
+        let tests = read(&format!("policies/prometheus/{PANELS}"));
+        let tests: Vec<&str> = tests.lines().map(str::trim).collect();
+        let tested = tests.windows(2).filter(|lines| lines[0] == "- expr: >-").map(|lines| lines[1]);
+        let tested: Vec<&str> = tested.collect();
+        assert!(!tested.is_empty());
+        let shown = expressions(&dashboard().unwrap());
+        for expression in tested {
+            assert!(shown.iter().any(|panel| panel == expression), "no panel has {expression}");
+        }
+    }
+
+    /// `increase` does not see the first difference of a kind and an actor: it begins the series.
+    #[test]
+    fn each_increase_of_a_counter_without_a_zero_is_beside_its_first_value() {
+        for expression in expressions(&dashboard().unwrap()) {
+            if expression.contains("increase(holdfast_drift_detected_total") {
+                assert!(expression.contains("or label_replace(min_over_time("), "{expression}");
             }
         }
     }

@@ -37,6 +37,11 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The label of a drift from the log of an older daemon, which did not record the kind of the source.
 const UNKNOWN_SOURCE: Word = "unknown";
 
+/// The result of a revert that wrote the declared content back.
+const REVERTED: Word = "done";
+/// The result of one that could not.
+const NOT_REVERTED: Word = "failed";
+
 /// The values of the label `source`.
 fn sources() -> impl Iterator<Item = Word> {
     SourceKind::ALL.iter().map(|kind| kind.as_str()).chain([UNKNOWN_SOURCE])
@@ -76,11 +81,18 @@ impl Metrics {
         for operation in OPERATIONS {
             families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc_by(0);
         }
-        // Prometheus sees no increase in a series that begins with the first loss.
+        // Prometheus sees no increase in a series that begins with the first loss, gap or revert.
         for (stage, reason) in LOSSES {
             let labels = LossLabels { stage: stage.name(), reason: reason.name() };
             families.events_lost.get_or_create(&labels).inc_by(0);
         }
+        for reason in GapReason::ALL {
+            families.gaps.get_or_create(&ReasonLabels { reason: reason.as_str() }).inc_by(0);
+        }
+        for result in [REVERTED, NOT_REVERTED] {
+            families.reverts.get_or_create(&ResultLabels { result }).inc_by(0);
+        }
+        // Not so the detected differences: each kind by each actor would be more than a hundred series. Their panels count a first value.
         for kind in DifferenceKind::ALL.iter().copied() {
             families.node_drift.get_or_create(&KindLabels { kind: kind.as_str() }).set(0);
         }
@@ -289,11 +301,11 @@ impl Metrics {
         let word = match result {
             Ok(()) => {
                 info!(path, "wrote the declared content back");
-                "done"
+                REVERTED
             }
             Err(error) => {
                 error!(path, %error, "could not write the declared content back");
-                "failed"
+                NOT_REVERTED
             }
         };
         self.families.reverts.get_or_create(&ResultLabels { result: word }).inc();

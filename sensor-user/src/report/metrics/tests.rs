@@ -148,6 +148,25 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     insta::assert_snapshot!(page(metrics));
 }
 
+/// Prometheus sees the first increase only in a series that began with a zero.
+#[test]
+fn counters_of_gaps_reverts_and_losses_begin_with_zero() {
+    let page = metrics().page().unwrap();
+    let begins = |series: String| {
+        assert!(page.lines().any(|line| line == format!("{series} 0")), "{series} 0 is missing:\n{page}");
+    };
+    for reason in GapReason::ALL {
+        begins(format!("holdfast_gaps_total{{reason=\"{}\"}}", reason.as_str()));
+    }
+    for result in ["done", "failed"] {
+        begins(format!("holdfast_reverts_total{{result=\"{result}\"}}"));
+    }
+    for (stage, reason) in LOSSES {
+        let (stage, reason) = (stage.name(), reason.name());
+        begins(format!("holdfast_events_lost_total{{stage=\"{stage}\",reason=\"{reason}\"}}"));
+    }
+}
+
 #[test]
 fn the_page_ends_with_the_last_line_of_openmetrics() {
     assert!(metrics().page().unwrap().ends_with("# EOF\n"));
