@@ -58,9 +58,15 @@ pub enum WrittenObject {
     Lease,
     /// The Node's taint.
     Taint,
+    /// The Node's annotations, in the mode `manage`.
+    Annotations,
 }
 
 impl WrittenObject {
+    /// Every object.
+    const ALL: [Self; 6] =
+        [Self::Report, Self::Conditions, Self::Event, Self::Lease, Self::Taint, Self::Annotations];
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Report => "report",
@@ -68,6 +74,7 @@ impl WrittenObject {
             Self::Event => "event",
             Self::Lease => "lease",
             Self::Taint => "taint",
+            Self::Annotations => "annotations",
         }
     }
 }
@@ -86,6 +93,9 @@ pub enum WriteResult {
 }
 
 impl WriteResult {
+    /// Every result.
+    const ALL: [Self; 4] = [Self::Success, Self::Refused, Self::Unanswered, Self::TimedOut];
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -124,7 +134,7 @@ impl ReviewKind {
 }
 
 /// The counters. A clone counts into the same ones.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct ReporterMetrics {
     writes: Family<WriteLabels, Counter>,
     last_write: Gauge,
@@ -136,6 +146,30 @@ pub struct ReporterMetrics {
     config: Family<StateLabels, Gauge>,
     log_rewritten: Gauge,
     reviews: Family<ReviewLabels, Counter>,
+}
+
+impl Default for ReporterMetrics {
+    fn default() -> Self {
+        let metrics = Self {
+            writes: Family::default(),
+            last_write: Gauge::default(),
+            answers: Family::default(),
+            last_answer: Gauge::default(),
+            up: Gauge::default(),
+            updating: Gauge::default(),
+            os_image_out_of_step: Gauge::default(),
+            config: Family::default(),
+            log_rewritten: Gauge::default(),
+            reviews: Family::default(),
+        };
+        // Prometheus sees no increase in a series that begins with the first failure.
+        for object in WrittenObject::ALL {
+            for result in WriteResult::ALL {
+                metrics.writes_of(object, result).inc_by(0);
+            }
+        }
+        metrics
+    }
 }
 
 impl fmt::Debug for ReporterMetrics {
@@ -150,7 +184,12 @@ impl ReporterMetrics {
         if result == WriteResult::Success {
             self.last_write.set(Timestamp::now().as_second());
         }
-        self.writes.get_or_create(&WriteLabels { object: object.as_str(), result: result.as_str() }).inc();
+        self.writes_of(object, result).inc();
+    }
+
+    fn writes_of(&self, object: WrittenObject, result: WriteResult) -> Counter {
+        let labels = WriteLabels { object: object.as_str(), result: result.as_str() };
+        self.writes.get_or_create(&labels).clone()
     }
 
     /// Counts an answer of the sensor to the question for its status, or its failure.
@@ -276,6 +315,8 @@ mod tests {
         for line in [
             "holdfast_reporter_writes_total{object=\"lease\",result=\"success\"} 1",
             "holdfast_reporter_writes_total{object=\"report\",result=\"timed_out\"} 1",
+            "holdfast_reporter_writes_total{object=\"annotations\",result=\"refused\"} 0",
+            "holdfast_reporter_writes_total{object=\"taint\",result=\"unanswered\"} 0",
             "holdfast_reporter_sensor_answers_total{result=\"failure\"} 1",
             "holdfast_reporter_sensor_up 0",
             "holdfast_reporter_node_updating 1",

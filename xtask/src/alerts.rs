@@ -96,13 +96,14 @@ mod tests {
     const OF_OBJECTS: [&str; 4] =
         ["kube_node_info", "kube_node_status_condition", "kube_pod_info", "kube_pod_status_ready"];
     /// What the reporter's page has besides the sensor's: its test in `cluster/src/metrics.rs` has the same names.
-    const OF_REPORTERS: [&str; 6] = [
+    const OF_REPORTERS: [&str; 7] = [
         "holdfast_reporter_config_state",
         "holdfast_reporter_last_write_timestamp_seconds",
         "holdfast_reporter_log_rewritten",
         "holdfast_reporter_node_updating",
         "holdfast_reporter_os_image_out_of_step",
         "holdfast_reporter_sensor_up",
+        "holdfast_reporter_writes_total",
     ];
 
     fn read(path: &str) -> String {

@@ -6,7 +6,7 @@
 use super::event_queue::UncertainEvent;
 use super::{PublishError, Publisher, REFRESH, limited, objects};
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
-use crate::metrics::WrittenObject;
+use crate::metrics::{WriteResult, WrittenObject};
 use crate::reports::{NodeEvent, NodeFinding, config_event, end_of_drifts, event, with_config};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::events::v1::Event;
@@ -173,7 +173,10 @@ impl Publisher {
 
     pub(super) async fn send_event(&mut self, event: &Event) -> Result<(), PublishError> {
         let result = limited("Event", self.events.create(&PostParams::default(), event)).await;
-        self.metrics.wrote(WrittenObject::Event, PublishError::write_result(&result));
+        // The names are ours alone, so an Event that exists was created by an attempt without an answer.
+        let is_created = result.as_ref().is_err_and(PublishError::is_conflict);
+        let counted = if is_created { WriteResult::Success } else { PublishError::write_result(&result) };
+        self.metrics.wrote(WrittenObject::Event, counted);
         result?;
         self.event_budget.spend();
         Ok(())

@@ -280,6 +280,7 @@ impl Publisher {
         // The annotations have the reason, too, so an Event that has to wait does not delay them.
         self.send_queued().await;
         let answer = self.apply_annotations(write).await;
+        self.metrics.wrote(WrittenObject::Annotations, PublishError::write_result(&answer));
         if let Ok(node) = &answer {
             self.written.node = Some(NodeMetadata::of(&node.metadata));
         }

@@ -70,6 +70,11 @@ async fn an_event_that_was_created_without_an_answer_is_not_created_again() {
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].contains("/etc/a"), "{notes:?}");
     assert!(notes[1].contains("/etc/b") && !notes[1].contains("/etc/a"), "{notes:?}");
+    let page = publisher.metrics.page();
+    for counted in ["result=\"refused\"} 0", "result=\"timed_out\"} 1", "result=\"success\"} 2"] {
+        let line = format!("writes_total{{object=\"event\",{counted}\n");
+        assert!(page.contains(&line), "{line} is missing:\n{page}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

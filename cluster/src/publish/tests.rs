@@ -360,6 +360,8 @@ async fn the_plan_is_in_the_report_before_the_annotations_and_both_are_remembere
     assert_eq!(node.resource_version, 8);
     let state = ("machineconfiguration.openshift.io/state".to_owned(), "Degraded".to_owned());
     assert_eq!(node.annotations, BTreeMap::from([state]), "annotations of others are not kept");
+    let counted = "writes_total{object=\"annotations\",result=\"success\"} 1\n";
+    assert!(publisher.metrics.page().contains(counted), "{}", publisher.metrics.page());
     publisher.round(Some(&finding(&[])), Some(&managed("Degraded"))).await;
     assert_eq!(log.lines(), Vec::<String>::new());
 }
@@ -404,8 +406,16 @@ async fn annotations_that_are_refused_are_tried_again_without_another_event() {
     let lines = log.lines();
     let count = |line: String| lines.iter().filter(|other| **other == line).count();
     assert_eq!(count(format!("POST {EVENTS}")), 1, "{lines:?}");
-    assert!(count(format!("PATCH {NODE}")) >= 3, "{lines:?}");
+    let refused = count(format!("PATCH {NODE}"));
+    assert!(refused >= 3, "{lines:?}");
     assert_eq!(publisher.written().node, None);
+    let page = publisher.metrics.page();
+    let counted = |result: &str, count: usize| {
+        let line = format!("writes_total{{object=\"annotations\",result=\"{result}\"}} {count}\n");
+        assert!(page.contains(&line), "{line} is missing:\n{page}");
+    };
+    counted("refused", refused);
+    counted("success", 0);
 }
 
 #[tokio::test(start_paused = true)]
