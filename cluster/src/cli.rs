@@ -8,7 +8,7 @@ use crate::listen::{PROBES_PORT, PageAddress, SECURE_PORT};
 use crate::node::{self, Mode, Options};
 use crate::plugin::{self, Plugin, PluginArguments, PluginError, Screen};
 use crate::publish::ReporterPlace;
-use crate::remove;
+use crate::remove::{self, UnconfirmedPod};
 use crate::secure::CertificateFiles;
 use crate::text::count;
 use clap::{Parser, Subcommand};
@@ -56,7 +56,14 @@ impl RemoveCommand {
     async fn run(self) -> anyhow::Result<()> {
         let removed = remove::remove(&remove::client().await?, &self.namespace).await?;
         let mut out = std::io::stdout().lock();
-        for removal in &removed {
+        for UnconfirmedPod { pod, node } in &removed.unconfirmed {
+            writeln!(
+                out,
+                "note: the node {node} is off, so the end of its pod {pod} is not confirmed; its Node is cleaned, and its kubelet ends the pod \
+                 at its next start"
+            )?;
+        }
+        for removal in &removed.removals {
             let what = if removal.removed.is_empty() {
                 "removed".to_owned()
             } else {
@@ -64,7 +71,7 @@ impl RemoveCommand {
             };
             writeln!(out, "{}: {what}", removal.object)?;
         }
-        if removed.is_empty() {
+        if removed.removals.is_empty() {
             writeln!(out, "Nothing of Holdfast was there.")?;
         }
         Ok(())

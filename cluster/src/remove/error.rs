@@ -1,5 +1,6 @@
 //! Why not everything was removed.
 
+use jiff::Timestamp;
 use thiserror::Error;
 
 /// Why not everything was removed.
@@ -27,6 +28,19 @@ pub enum RemoveError {
         pod: String,
         /// Its node.
         node: String,
+    },
+    /// A reporter on a node that seems to be off has written a short while ago.
+    #[error(
+        "the reporter in the pod {pod} on the node {node} renewed its Lease at {renewed}, and the Node is not ready: if the node is off, \
+         try again five minutes after that time; if only its kubelet does not work, start the kubelet, so that the pod ends"
+    )]
+    Renewed {
+        /// The pod.
+        pod: String,
+        /// Its node.
+        node: String,
+        /// When the Lease was renewed last.
+        renewed: Timestamp,
     },
     /// Another writer puts it back.
     #[error("Node {node}: another writer puts back what was removed: find it in the Node's managed fields")]

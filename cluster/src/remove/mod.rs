@@ -1,7 +1,8 @@
 //! The command `remove`: what a reporter wrote to the API is taken away again.
 //!
-//! In: an admin's access to the API server, after the last reporter has ended. Out: Nodes without Holdfast's conditions, annotations,
-//! taints and cordons, no Leases and no `DriftReport`s, and what was removed. Fields of other writers stay as they are.
+//! In: an admin's access to the API server, after the last reporter has ended; nobody confirms the end on a node that is off. Out: Nodes
+//! without Holdfast's conditions, annotations, taints and cordons, no Leases and no `DriftReport`s, and what was removed. Fields of other
+//! writers stay as they are.
 
 mod error;
 #[cfg(test)]
@@ -11,7 +12,8 @@ mod traces;
 pub use error::RemoveError;
 
 use crate::api::DriftReport;
-use crate::publish::FIELD_MANAGER;
+use crate::publish::{FIELD_MANAGER, LEASE_DURATION};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
@@ -24,6 +26,8 @@ use traces::{NodePart, Traces};
 pub(crate) const PODS: &str = "app.kubernetes.io/name=holdfast";
 /// The container that writes to the API.
 pub(crate) const REPORTER: &str = "reporter";
+/// The phases of a pod whose containers have ended.
+const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
 /// How often a Node is read. The removal of everything takes four patches, each after a read, and others may change the Node meanwhile.
@@ -51,32 +55,84 @@ pub async fn client() -> Result<Client, RemoveError> {
     Client::try_from(config).map_err(|error| RemoveError::request("the API server", error))
 }
 
+/// A pod of a reporter that has no proof of its end: its node is off, so no kubelet confirms it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnconfirmedPod {
+    /// The pod.
+    pub pod: String,
+    /// Its node.
+    pub node: String,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Removed {
+    /// Each object that is gone or that lost fields.
+    pub removals: Vec<Removal>,
+    /// The pods that are still to end on nodes that are off. A kubelet that starts does not start them again.
+    pub unconfirmed: Vec<UnconfirmedPod>,
+}
+
 /// Removes what reporters wrote. `namespace` is that of their pods and Leases.
 ///
 /// # Errors
 /// A reporter still runs, or the API server refuses a request. What was removed before stays removed.
-pub async fn remove(client: &Client, namespace: &str) -> Result<Vec<Removal>, RemoveError> {
-    no_reporter(&Api::namespaced(client.clone(), namespace)).await?;
+pub async fn remove(client: &Client, namespace: &str) -> Result<Removed, RemoveError> {
+    let pods = Api::namespaced(client.clone(), namespace);
+    let our_leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let nodes: Api<Node> = Api::all(client.clone());
-    let mut removed = Vec::new();
+    let unconfirmed = no_reporter(&pods, &nodes, &our_leases).await?;
+    let mut removals = Vec::new();
     for node in all(&nodes, "Nodes", &ListParams::default()).await? {
-        removed.extend(clean(&nodes, &node.name_any()).await?);
+        removals.extend(clean(&nodes, &node.name_any()).await?);
     }
-    removed.extend(leases(&Api::namespaced(client.clone(), namespace)).await?);
-    removed.extend(reports(&Api::all(client.clone())).await?);
-    Ok(removed)
+    removals.extend(leases(&our_leases).await?);
+    removals.extend(reports(&Api::all(client.clone())).await?);
+    Ok(Removed { removals, unconfirmed })
 }
 
-/// A reporter that runs would write all of it again.
-async fn no_reporter(pods: &Api<Pod>) -> Result<(), RemoveError> {
+/// A reporter that runs would write all of it again. Gives the pods that were to end and whose node is off.
+async fn no_reporter(
+    pods: &Api<Pod>,
+    nodes: &Api<Node>,
+    leases: &Api<Lease>,
+) -> Result<Vec<UnconfirmedPod>, RemoveError> {
+    let mut unconfirmed = Vec::new();
     for pod in all(pods, "pods", &ListParams::default().labels(PODS)).await? {
         let spec = pod.spec.clone().unwrap_or_default();
-        if spec.containers.iter().any(|container| container.name == REPORTER) {
-            let node = spec.node_name.unwrap_or_default();
-            return Err(RemoveError::Reporter { pod: pod.name_any(), node });
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let has_ended = phase.is_some_and(|phase| ENDED.contains(&phase));
+        if has_ended || !spec.containers.iter().any(|container| container.name == REPORTER) {
+            continue;
         }
+        let (pod_name, node) = (pod.name_any(), spec.node_name.unwrap_or_default());
+        if pod.metadata.deletion_timestamp.is_none() || is_ready(nodes, &node).await? {
+            return Err(RemoveError::Reporter { pod: pod_name, node });
+        }
+        // A kubelet that is dead alone, or cut off, leaves the containers of its node running.
+        if let Some(renewed) = renewed(leases, &node).await?
+            && renewed.checked_add(LEASE_DURATION).is_ok_and(|end| end > Timestamp::now())
+        {
+            return Err(RemoveError::Renewed { pod: pod_name, node, renewed });
+        }
+        unconfirmed.push(UnconfirmedPod { pod: pod_name, node });
     }
-    Ok(())
+    Ok(unconfirmed)
+}
+
+/// Whether the kubelet of a Node works. One of a Node that is gone does not.
+async fn is_ready(nodes: &Api<Node>, name: &str) -> Result<bool, RemoveError> {
+    let node =
+        nodes.get_opt(name).await.map_err(|error| RemoveError::request(format!("Node {name}"), error))?;
+    let conditions = node.and_then(|node| node.status?.conditions).unwrap_or_default();
+    Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+}
+
+/// When the reporter of a node renewed its Lease last.
+async fn renewed(leases: &Api<Lease>, node: &str) -> Result<Option<Timestamp>, RemoveError> {
+    let lease = leases.get_opt(node).await;
+    let lease = lease.map_err(|error| RemoveError::request(format!("Lease {node}"), error))?;
+    Ok(lease.and_then(|lease| Some(lease.spec?.renew_time?.0)))
 }
 
 /// Removes the traces on one Node.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::played_server::{PlayedAnswer, PlayedRequest, played};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
 
 fn list(items: &Value) -> PlayedAnswer {
@@ -21,6 +23,76 @@ async fn nothing_is_written_while_a_reporter_runs() {
         "{error}"
     );
     assert_eq!(log.lines(), ["GET /api/v1/namespaces/holdfast-system/pods"]);
+}
+
+fn not_found() -> PlayedAnswer {
+    PlayedAnswer::Status(json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}))
+}
+
+/// What a removal gives if the old pod of the node n1 is still to end.
+async fn removed_with_a_terminating_pod(
+    phase: &str,
+    node: Option<&Value>,
+    renewed: Option<Timestamp>,
+) -> (Result<Removed, RemoveError>, Vec<String>) {
+    let pods = json!([{
+        "metadata": {"name": "holdfast-1", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "reporter"}]},
+        "status": {"phase": phase},
+    }]);
+    let node = node.cloned();
+    let (client, log) = played(move |request: &PlayedRequest| match request.line().as_str() {
+        "GET /api/v1/namespaces/holdfast-system/pods" => list(&pods),
+        "GET /api/v1/nodes/n1" => node.clone().map_or_else(not_found, PlayedAnswer::Json),
+        "GET /apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1" => match renewed {
+            Some(renewed) => PlayedAnswer::Json(json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n1"},
+                "spec": {"renewTime": MicroTime(renewed)},
+            })),
+            None => not_found(),
+        },
+        _ => list(&json!([])),
+    });
+    (remove(&client, "holdfast-system").await, log.lines())
+}
+
+fn node_with_ready(status: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "status": {"conditions": [{"type": "Ready", "status": status}]},
+    })
+}
+
+#[tokio::test]
+async fn a_terminating_pod_of_a_node_that_is_off_blocks_no_removal_and_is_named() {
+    let old = Timestamp::now() - SignedDuration::from_mins(30);
+    let (unknown, not_ready) = (node_with_ready("Unknown"), node_with_ready("False"));
+    for (node, renewed) in [(Some(&unknown), Some(old)), (Some(&not_ready), None), (None, None)] {
+        let (removed, lines) = removed_with_a_terminating_pod("Running", node, renewed).await;
+        let pod = UnconfirmedPod { pod: "holdfast-1".to_owned(), node: "n1".to_owned() };
+        assert_eq!(removed.unwrap().unconfirmed, [pod]);
+        assert!(lines.contains(&"GET /api/v1/nodes".to_owned()), "all Nodes are cleaned: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_terminating_pod_blocks_the_removal_while_its_node_is_ready_or_its_reporter_renews_its_lease() {
+    let (error, lines) =
+        removed_with_a_terminating_pod("Running", Some(&node_with_ready("True")), None).await;
+    assert!(matches!(error, Err(RemoveError::Reporter { .. })), "{error:?}");
+    assert_eq!(lines.last().unwrap(), "GET /api/v1/nodes/n1");
+    let now = Some(Timestamp::now() - SignedDuration::from_mins(2));
+    let (error, lines) =
+        removed_with_a_terminating_pod("Running", Some(&node_with_ready("Unknown")), now).await;
+    assert!(matches!(error, Err(RemoveError::Renewed { .. })), "{error:?}");
+    assert!(!lines.contains(&"GET /api/v1/nodes".to_owned()), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_has_ended_blocks_no_removal() {
+    let node = node_with_ready("True");
+    let (removed, _) = removed_with_a_terminating_pod("Failed", Some(&node), None).await;
+    assert_eq!(removed.unwrap(), Removed::default());
 }
 
 /// A Node that another writer gives the condition again, however often it is removed.
@@ -62,7 +134,7 @@ async fn annotations_of_the_mode_manage_that_the_removal_takes_away_are_named() 
         ),
         _ => list(&json!([])),
     });
-    let removed = remove(&client, "holdfast-system").await.unwrap();
+    let removed = remove(&client, "holdfast-system").await.unwrap().removals;
     assert_eq!(removed[0].removed, ["annotation machineconfiguration.openshift.io/state"]);
 }
 
@@ -100,7 +172,7 @@ async fn removed_from(node: Value) -> (Vec<String>, Value) {
         }
         _ => list(&json!([])),
     });
-    let removed = remove(&client, "holdfast-system").await.unwrap();
+    let removed = remove(&client, "holdfast-system").await.unwrap().removals;
     let requests = log.take();
     let first = requests.iter().find(|request| request.method == "PATCH").map(|first| first.body.clone());
     (removed.into_iter().flat_map(|removal| removal.removed).collect(), first.unwrap_or_default())

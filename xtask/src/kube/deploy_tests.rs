@@ -208,21 +208,25 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     write_of_others(&cluster);
 
     // A reporter that still runs would write it again.
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": "holdfast-x", "namespace": NAMESPACE, "labels": { "app.kubernetes.io/name": "holdfast" },
-        },
-        "spec": { "containers": [{ "name": "reporter", "image": "holdfast" }] },
-    });
-    cluster.plane.until(LIMIT, || cluster.with("create", &pod).map(drop)).unwrap();
+    cluster.plane.until(LIMIT, || cluster.with("create", &reporter("holdfast-x", None)).map(drop)).unwrap();
     let error = format!("{:#}", remove(&cluster).unwrap_err());
     assert!(error.contains("the reporter in the pod holdfast-x"), "{error}");
     assert!(condition(&cluster.get("node n1").unwrap(), "ConfigDrift").is_ok());
     cluster.kubectl(&format!("delete pod holdfast-x --namespace {NAMESPACE} --wait")).unwrap();
 
+    // No kubelet of n1 confirms that this one has ended, and none renews n1.
+    cluster.with("create", &reporter("holdfast-y", Some("n1"))).unwrap();
+    let error = format!("{:#}", remove(&cluster).unwrap_err());
+    assert!(error.contains("the reporter in the pod holdfast-y on the node n1 still runs"), "{error}");
+    cluster.kubectl(&format!("delete pod holdfast-y --namespace {NAMESPACE} --wait=false")).unwrap();
+
     let before = cluster.get("node n3").unwrap();
     let text = remove(&cluster).unwrap();
+    assert!(
+        text.starts_with("note: the node n1 is off, so the end of its pod holdfast-y is not confirmed"),
+        "{text}"
+    );
+    cluster.kubectl(&format!("delete pod holdfast-y --namespace {NAMESPACE} --force")).unwrap();
     for line in [
         "Node n1: removed condition ConfigDrift, condition holdfast.dev/SensorReady",
         "Node n2: removed condition ConfigDrift, annotation holdfast.dev/state, taint holdfast.dev/drifted:NoSchedule",
@@ -239,6 +243,15 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     let again = remove(&cluster).unwrap();
     assert_eq!(again, "Nothing of Holdfast was there.\n");
     cluster.plane.check().unwrap();
+}
+
+/// A pod of the `DaemonSet`.
+fn reporter(name: &str, node: Option<&str>) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "app.kubernetes.io/name": "holdfast" } },
+        "spec": { "nodeName": node, "containers": [{ "name": "reporter", "image": "holdfast" }] },
+    })
 }
 
 fn remove(cluster: &Cluster) -> Result<String> {
