@@ -1,13 +1,13 @@
 //! One repository of a registry.
 //!
 //! In: a reference and credentials. Out: documents and blobs, each as the registry sent it. A transfer that breaks off goes on where it
-//! was.
+//! was. A registry that is busy is asked again. What it wishes in `Retry-After` is not known here: its client does not show headers.
 
 use super::error::PullError;
 use super::layout::{BlobDescriptor, Layout};
 use futures_util::StreamExt as _;
 use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
-use oci_client::errors::OciDistributionError;
+use oci_client::errors::{OciDistributionError, OciErrorCode};
 use oci_client::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE,
     OCI_IMAGE_MEDIA_TYPE,
@@ -22,10 +22,12 @@ use tokio::time::sleep;
 const CONNECT: Duration = Duration::from_secs(20);
 /// Longest pause of an answer.
 const READ: Duration = Duration::from_mins(1);
-/// How often a transfer is tried.
-const ATTEMPTS: u32 = 5;
+/// How often a document or a transfer is tried.
+const ATTEMPTS: u32 = 6;
 /// The pause after the first failure. It doubles.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Status codes of a registry, or of a proxy before it, that is busy: too many requests, bad gateway, unavailable, gateway timeout.
+const BUSY: [u16; 4] = [429, 502, 503, 504];
 /// The documents that an image begins with.
 const DOCUMENTS: [&str; 4] = [
     OCI_IMAGE_INDEX_MEDIA_TYPE,
@@ -93,11 +95,22 @@ impl Repository {
             Some(digest) => self.reference.clone_with_digest(digest.to_owned()),
             None => self.reference.clone(),
         };
-        let answer = self.client.pull_manifest_raw(&reference, &self.auth, &DOCUMENTS).await;
-        let object =
-            digest.map_or_else(|| "the manifest".to_owned(), |digest| format!("the manifest {digest}"));
-        let (content, _) = answer.map_err(|error| self.failed(object, error))?;
-        Ok(content.to_vec())
+        let mut attempt = 1;
+        let mut pause = PAUSE;
+        loop {
+            match self.client.pull_manifest_raw(&reference, &self.auth, &DOCUMENTS).await {
+                Ok((content, _)) => return Ok(content.to_vec()),
+                Err(error) if attempt < ATTEMPTS && is_busy(&error) => {}
+                Err(error) => {
+                    let object = digest
+                        .map_or_else(|| "the manifest".to_owned(), |digest| format!("the manifest {digest}"));
+                    return Err(self.failed(object, error));
+                }
+            }
+            attempt += 1;
+            sleep(pause).await;
+            pause *= 2;
+        }
     }
 
     /// Transfers a blob into the layout, and tells how far it is after each part.
@@ -148,7 +161,10 @@ impl Repository {
                         Some(Err(error)) => break error,
                     }
                 },
-                Err(OciDistributionError::RequestError(error)) if attempt < ATTEMPTS => {
+                Err(error)
+                    if attempt < ATTEMPTS
+                        && (is_busy(&error) || matches!(error, OciDistributionError::RequestError(_))) =>
+                {
                     io::Error::other(error)
                 }
                 Err(error) => return Err(self.failed(format!("the blob {}", blob.digest), error)),
@@ -165,5 +181,17 @@ impl Repository {
 
     fn failed(&self, object: String, error: OciDistributionError) -> PullError {
         PullError::Registry { object, reference: self.name(), error: Box::new(error) }
+    }
+}
+
+/// Whether the registry may answer the same request otherwise a moment later.
+fn is_busy(error: &OciDistributionError) -> bool {
+    match error {
+        OciDistributionError::ServerError { code, .. } => BUSY.contains(code),
+        // The client shows no status code of an answer in the form of the distribution specification.
+        OciDistributionError::RegistryError { envelope, .. } => {
+            envelope.errors.iter().any(|error| error.code == OciErrorCode::Toomanyrequests)
+        }
+        _ => false,
     }
 }

@@ -29,6 +29,8 @@ struct Content {
     cut: Option<usize>,
     /// A range is answered with the whole blob.
     ignores_ranges: bool,
+    /// Answers instead of documents and blobs, each to one request whose path has this part.
+    busy: Vec<(&'static str, u16, &'static str)>,
     /// The value that `Authorization` must have.
     credentials: Option<String>,
     asked: Vec<String>,
@@ -51,9 +53,8 @@ fn answer(content: &Mutex<Content>, asked: &Request<Incoming>) -> Response<Answe
     let path = asked.uri().path().to_owned();
     let header = |name: &str| asked.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
     let range = header("range");
-    content
-        .asked
-        .push(format!("{path}{}", range.as_ref().map(|range| format!(" {range}")).unwrap_or_default()));
+    let line = format!("{path}{}", range.as_ref().map(|range| format!(" {range}")).unwrap_or_default());
+    content.asked.push(line.clone());
     let code = |code: StatusCode| Response::builder().status(code);
     if let Some(credentials) = &content.credentials
         && header("authorization").as_ref() != Some(credentials)
@@ -63,6 +64,10 @@ fn answer(content: &Mutex<Content>, asked: &Request<Incoming>) -> Response<Answe
             .header("www-authenticate", realm)
             .body(whole(Vec::new()))
             .unwrap();
+    }
+    if let Some(place) = content.busy.iter().position(|(part, _, _)| line.contains(part)) {
+        let (_, status, text) = content.busy.remove(place);
+        return code(StatusCode::from_u16(status).unwrap()).body(whole(text.as_bytes().to_vec())).unwrap();
     }
     let object = path.rsplit('/').next().and_then(|name| content.objects.get(name)).cloned();
     let Some(mut object) = object else {
@@ -223,6 +228,42 @@ async fn a_transfer_that_breaks_off_goes_on_where_it_was_or_begins_anew_if_the_r
         let ranges: Vec<&String> = asked.iter().filter(|asked| asked.contains(" bytes=")).collect();
         assert_eq!(ranges.len(), 1, "{asked:?}");
         assert!(ranges[0].contains(&digest(&layers[0])), "{ranges:?}");
+    }
+}
+
+const TOO_MANY: &str = r#"{"errors":[{"code":"TOOMANYREQUESTS","message":"slow down"}]}"#;
+
+#[tokio::test]
+async fn a_registry_that_is_busy_is_asked_again_for_a_document_or_a_blob() {
+    let (registry, layers) = Registry::start().await;
+    registry.content.lock().unwrap().busy =
+        vec![("/manifests/1", 502, "bad gateway"), ("/blobs/", 503, ""), ("/blobs/", 429, TOO_MANY)];
+    let pulled = registry.pull().await.unwrap();
+    assert_eq!(pulled.transferred, pulled.bytes);
+    let asked = registry.asked();
+    let count = |part: &str| asked.iter().filter(|asked| asked.contains(part)).count();
+    assert_eq!((count("/manifests/1"), count("/blobs/")), (2, layers.len() + 1 + 2), "{asked:?}");
+    // Also in the middle of a transfer, which goes on where it was.
+    let (registry, _) = Registry::start().await;
+    {
+        let mut content = registry.content.lock().unwrap();
+        content.cut = Some(40_000);
+        content.busy = vec![(" bytes=", 429, "")];
+    }
+    registry.pull().await.unwrap();
+    let asked = registry.asked();
+    assert_eq!(asked.iter().filter(|asked| asked.contains(" bytes=")).count(), 2, "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_no_other_attempt_changes_ends_the_pull_at_once() {
+    for (part, status) in [("/blobs/", 500), ("/blobs/", 403), ("/manifests/1", 404)] {
+        let (registry, _) = Registry::start().await;
+        registry.content.lock().unwrap().busy = vec![(part, status, "no")];
+        let error = registry.refused().await;
+        assert!(error.contains("the registry did not give the"), "{error}");
+        let asked = registry.asked();
+        assert_eq!(asked.iter().filter(|asked| asked.contains(part)).count(), 1, "{status}: {asked:?}");
     }
 }
 
