@@ -68,10 +68,24 @@ fn texts(value: &Value) -> Vec<&str> {
 
 /// Everything that the owner of a token may do in a namespace, by the API server's list.
 struct Allowed {
-    /// Verbs, with groups and resources.
+    /// Verbs, with groups and resources, and with the names of objects if a right is limited to them.
     objects: BTreeSet<String>,
     /// Verbs, with paths that lead to no object.
     pages: BTreeSet<String>,
+}
+
+/// A right, with the names of the objects to which it is limited.
+fn right(verb: &str, group: &str, resource: &str, names: &[&str]) -> String {
+    let of = if names.is_empty() { String::new() } else { format!(" {}", names.join(",")) };
+    format!("{verb} {group}/{resource}{of}")
+}
+
+#[test]
+fn a_right_to_named_objects_is_another_than_the_right_to_all() {
+    let all = right("use", "security.openshift.io", "securitycontextconstraints", &[]);
+    let one = right("use", "security.openshift.io", "securitycontextconstraints", &["holdfast"]);
+    assert_eq!(all, "use security.openshift.io/securitycontextconstraints");
+    assert_eq!(one, format!("{all} holdfast"));
 }
 
 fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> Allowed {
@@ -95,7 +109,7 @@ fn allowed(cluster: &Cluster, config: &Path, namespace: &str) -> Allowed {
         for verb in texts(&rule["verbs"]) {
             for group in texts(&rule["apiGroups"]) {
                 for resource in texts(&rule["resources"]) {
-                    objects.insert(format!("{verb} {group}/{resource}"));
+                    objects.insert(right(verb, group, resource, &texts(&rule["resourceNames"])));
                 }
             }
         }
