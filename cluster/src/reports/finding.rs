@@ -1,6 +1,7 @@
 //! What the reporter knows.
 
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedConfig};
+use sensor_model::protocol::GapReason;
 use sensor_model::status::ExpectedConfig;
 
 /// All that the reporter knows about its node.
@@ -16,8 +17,8 @@ pub struct NodeFinding {
     pub config: Option<ExpectedConfig>,
 }
 
-/// The reason of a gap while the sensor's log lacks entries, and so may lack drifts of before the sensor's start.
-const LOG_CUT: &str = "forensic-log-cut";
+/// The reasons of a gap while the sensor may not know a drift of before its start: the first verification is not over, or its log lacks entries.
+const INCOMPLETE: [GapReason; 2] = [GapReason::SensorStart, GapReason::ForensicLogCut];
 
 impl NodeFinding {
     /// Whether each drift that was known is over on a node of which the sensor cannot prove that it matches, such as one with a lasting gap. The
@@ -30,7 +31,7 @@ impl NodeFinding {
             && status.state == DriftState::Unknown
             && (status.count, status.degraded) == (0, false)
             && !status.config.as_ref().is_some_and(is_changed)
-            && !status.gaps.iter().any(|gap| gap.reason == LOG_CUT)
+            && !status.gaps.iter().any(|gap| INCOMPLETE.iter().any(|reason| gap.reason == reason.as_str()))
     }
 }
 

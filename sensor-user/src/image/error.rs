@@ -1,6 +1,6 @@
 //! Why an image is not indexed, or an index not read.
 
-use super::{images::FEWEST, merged_extensions::ExtensionFault};
+use super::merged_extensions::ExtensionFault;
 use crate::{packages::Unread, sys::CallError};
 use sensor_model::{
     image::{BaselineError, ConfigError, IndexError, LayerError, ManifestError},
@@ -10,6 +10,9 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
+
+/// The fewest digits of the beginning of a digest or of a checksum.
+pub(super) const FEWEST: usize = 6;
 
 /// What is wrong with a blob of a layout.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,10 @@
 //! host's packages and of its baseline have the names `extensions`, `ostree`, `packages` and `baseline` in the place of a digest. The index of
 //! another ostree commit has the name `ostree-` with the commit's checksum.
 
-use super::{error::ImageError, index::ImageIndex};
+use super::{
+    error::{FEWEST, ImageError},
+    index::ImageIndex,
+};
 use crate::sys::{self, CallError};
 use nix::errno::Errno;
 use sensor_model::image::{ImageMeta, ImageSource, Platform, is_digest};
@@ -27,8 +30,6 @@ pub const PACKAGES: &str = "packages";
 pub const BASELINE: &str = "baseline";
 /// How the names of the indexes of other ostree commits begin.
 const COMMIT: &str = "ostree-";
-/// The fewest digits of the beginning of a digest or of a checksum.
-pub(super) const FEWEST: usize = 6;
 
 /// The directory of all indexes.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 //! In: `/var/lib/dpkg/info/*.list`: one absolute path a line, of a file or a directory; `*.md5sums`, `status`, `diversions`; dpkg's configuration.
 //! Out: the paths below certain directories, what each package has at its paths, or a digest of the packages.
 
-use super::{collector::Collector, unread::Unread};
+use super::{collector::Collector, unread::Unread, version::identity};
 use crate::{bounded, observation::Observer, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -132,7 +132,7 @@ pub(super) fn state(observer: &Observer) -> Result<Option<String>, Unread> {
             digest.update(sum);
         }
     }
-    let lists = super::identity(observer, Path::new(INFO));
+    let lists = identity(observer, Path::new(INFO));
     Ok(Some(format!("packages sha256:{}, lists {lists:?}", hex::encode(digest.finalize()))))
 }
 

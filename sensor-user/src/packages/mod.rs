@@ -13,6 +13,7 @@ mod linked;
 mod merged;
 mod rpm;
 mod unread;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,6 @@ use crate::{
     sys,
 };
 use merged::MergedDirectories;
-use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
     drift_policy::DriftPolicy,
@@ -36,6 +36,7 @@ use std::{
 pub(crate) use collector::PackageContents;
 pub(crate) use contents::contents;
 pub(crate) use unread::Unread;
+use version::identity;
 
 /// The directories that a policy closes, and what packages put below them.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
@@ -146,10 +147,4 @@ fn databases(observer: &Observer) -> impl Iterator<Item = (PathBuf, Option<sys::
         (path, version)
     });
     files.chain(logs)
-}
-
-fn identity(observer: &Observer, path: &Path) -> Option<sys::FileVersion> {
-    let file = observer.root().open_at(path, OFlag::O_PATH | OFlag::O_CLOEXEC).ok()?;
-    let stat = fstat(&file).ok()?;
-    Some(sys::version_of(&stat))
 }

@@ -113,6 +113,9 @@ impl RepairContext<'_> {
                 Err(error) => moved.errors.push(error),
             }
         }
+        moved.items.sort_by(|one, other| one.path.cmp(&other.path));
+        // With the same names left the next attempt gives the same text.
+        moved.errors.sort_by_cached_key(ToString::to_string);
         Ok(moved)
     }
 }

@@ -225,7 +225,7 @@ fn an_old_index_of_packages_does_not_keep_that_of_the_booted_image_from_use() {
     let indexed = world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
     assert_eq!(indexed.code, 0, "{indexed:?}");
     assert_eq!(check(&world), (0, Vec::new()));
-    world.write_host("var/lib/dpkg/status", &format!("{status}\nPackage: b\n"), 0o644);
+    world.write_host("var/lib/dpkg/status", &status.replace("Version: 1", "Version: 2"), 0o644);
     assert_eq!(check(&world), (0, Vec::new()));
     for of_image in ["run/ostree-booted", "proc/cmdline"] {
         fs::remove_file(world.at("root").join(of_image)).unwrap();

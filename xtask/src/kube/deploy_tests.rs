@@ -201,7 +201,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     cluster.kubectl(&format!("apply -f {}", crds.display())).unwrap();
     cluster.kubectl("wait --for=condition=Established crd/driftreports.holdfast.dev --timeout=120s").unwrap();
     cluster.kubectl(&format!("create namespace {NAMESPACE}")).unwrap();
-    for name in ["n1", "n2", "n3", "n4"] {
+    for name in ["n1", "n2", "n3", "n4", "n5"] {
         cluster.node(name);
     }
     write_traces(&cluster);
@@ -214,16 +214,16 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     assert!(condition(&cluster.get("node n1").unwrap(), "ConfigDrift").is_ok());
     cluster.kubectl(&format!("delete pod holdfast-x --namespace {NAMESPACE} --wait")).unwrap();
 
-    // No kubelet of n1 confirms that this one has ended, and none renews n1.
-    cluster.with("create", &reporter("holdfast-y", Some("n1"))).unwrap();
+    // No kubelet of n5 confirms that this one has ended, and none has ever said that the Node is ready.
+    cluster.with("create", &reporter("holdfast-y", Some("n5"))).unwrap();
     let error = format!("{:#}", remove(&cluster).unwrap_err());
-    assert!(error.contains("the reporter in the pod holdfast-y on the node n1 still runs"), "{error}");
+    assert!(error.contains("the reporter in the pod holdfast-y on the node n5 still runs"), "{error}");
     cluster.kubectl(&format!("delete pod holdfast-y --namespace {NAMESPACE} --wait=false")).unwrap();
 
     let before = cluster.get("node n3").unwrap();
     let text = remove(&cluster).unwrap();
     assert!(
-        text.starts_with("note: the node n1 is off, so the end of its pod holdfast-y is not confirmed"),
+        text.starts_with("note: the node n5 is off, so the end of its pod holdfast-y is not confirmed"),
         "{text}"
     );
     cluster.kubectl(&format!("delete pod holdfast-y --namespace {NAMESPACE} --force")).unwrap();

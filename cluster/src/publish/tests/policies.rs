@@ -78,7 +78,7 @@ async fn the_end_of_the_drifts_ends_the_taint_and_has_an_event_also_while_a_gap_
     };
     let mut changed = under(&[], "foreign-file-system");
     changed.status.config = Some(ReportedConfig { state: ConfigState::Differs, ..ReportedConfig::default() });
-    for no_proof in [under(&[], "forensic-log-cut"), silent, changed] {
+    for no_proof in [under(&[], "forensic-log-cut"), under(&[], "sensor-start"), silent, changed] {
         publisher.round(Some(&no_proof), None).await;
         let asked = log.take();
         let is_over = |asked: &PlayedRequest| {

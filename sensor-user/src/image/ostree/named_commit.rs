@@ -4,10 +4,7 @@
 //! branches. It reads no object.
 
 use crate::{
-    image::{
-        error::{ImageError, OstreeFault},
-        images::FEWEST,
-    },
+    image::error::{FEWEST, ImageError, OstreeFault},
     observation::{Observer, checksum_of},
 };
 
