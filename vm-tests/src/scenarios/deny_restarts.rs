@@ -18,7 +18,7 @@ use crate::guest::{shell, status, wait};
 const FIRST: &str = "/etc/order/a.conf";
 const LAST: &str = "/etc/order/z.conf";
 /// Files between the two, so that the daemon enrols the last one long after the first one.
-const BETWEEN: usize = 1_500;
+const BETWEEN: usize = 600;
 
 const CONFIG: &str = "/run/order.yaml";
 const POLICY: &str = "/run/order-policy.yaml";
