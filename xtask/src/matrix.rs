@@ -155,7 +155,7 @@ impl Selection {
             if let Some(others) = others {
                 let queue = &queue;
                 scope.spawn(move || {
-                    // Nobody sends anything: it ends with the last sender.
+                    // The senders send nothing. The call ends when the last one is dropped.
                     let _ = others.recv();
                     queue.free(of_others);
                 });

@@ -57,6 +57,21 @@ fn with_report(status: DriftReportStatus) -> impl FnMut(&PlayedRequest) -> Playe
     }
 }
 
+/// The same for a Node that was made at this time.
+fn with_report_and_node(
+    status: DriftReportStatus,
+    made: &'static str,
+) -> impl FnMut(&PlayedRequest) -> PlayedAnswer + Send + 'static {
+    let mut with_report = with_report(status);
+    move |asked| {
+        if asked.line() != format!("GET {NODE}") {
+            return with_report(asked);
+        }
+        PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n1", "uid": "node-uid", "creationTimestamp": made}}))
+    }
+}
+
 #[tokio::test]
 async fn a_log_that_goes_on_moves_the_kept_entry_and_makes_no_event() {
     let mut case = Case::new(&["/a"], good);
@@ -173,14 +188,7 @@ async fn a_report_of_an_earlier_node_of_the_same_name_says_nothing_about_this_lo
         log: Some(PlayedForensicLog::new(&["/a", "/b"]).kept()),
         ..finding(&["/etc/a"]).status
     };
-    let mut with_report = with_report(last);
-    let mut case = Case::new(&["/x"], move |asked| {
-        if asked.line() != format!("GET {NODE}") {
-            return with_report(asked);
-        }
-        PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": "n1", "uid": "node-uid", "creationTimestamp": "2026-02-02T00:00:00Z"}}))
-    });
+    let mut case = Case::new(&["/x"], with_report_and_node(last, "2026-02-02T00:00:00Z"));
     let (report, events) = case.round(&["/etc/a"]).await;
     assert_eq!((report.unwrap().get("logRewritten"), events.len()), (None, 0));
 }
@@ -200,14 +208,7 @@ async fn the_uid_in_a_report_decides_whether_it_is_of_this_node_and_not_its_age(
             node_uid: uid.map(str::to_owned),
             ..finding(&["/etc/a"]).status
         };
-        let mut with_report = with_report(last);
-        let mut case = Case::new(&["/x"], move |asked| {
-            if asked.line() != format!("GET {NODE}") {
-                return with_report(asked);
-            }
-            PlayedAnswer::Json(json!({"apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": "n1", "uid": "node-uid", "creationTimestamp": made}}))
-        });
+        let mut case = Case::new(&["/x"], with_report_and_node(last, made));
         let (report, events) = case.round(&["/etc/a"]).await;
         let report = report.unwrap();
         assert_eq!(report["nodeUid"], "node-uid");

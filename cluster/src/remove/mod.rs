@@ -1,6 +1,6 @@
 //! The command `remove`: what a reporter wrote to the API is taken away again.
 //!
-//! In: an admin's access to the API server, after the last reporter has ended; nobody confirms the end on a node that is off. Out: Nodes
+//! In: an admin's access to the API server, after the last reporter has ended. On a node that is off no kubelet confirms the end. Out: Nodes
 //! without Holdfast's conditions, annotations, taints and cordons, no Leases and no `DriftReport`s, and what was removed. Fields of other
 //! writers stay as they are.
 

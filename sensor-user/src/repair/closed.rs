@@ -30,7 +30,7 @@ const MOST: usize = 32;
 /// Most names that one call tries. Who can write to the directory can fill it with objects that are too large to be moved.
 const TRIED: usize = 256;
 
-/// After this time a call of the daemon tries no further name.
+/// After this time a call of the daemon tries no more names than it may move.
 pub(super) const TIME: Duration = Duration::from_millis(500);
 
 /// How names are moved.
@@ -41,7 +41,7 @@ pub(super) struct Move<'a> {
     pub(super) cause: Cause<'a>,
     /// The processes of Holdfast that write now. Their temporary names stay.
     pub(super) writers: &'a [u32],
-    /// After this time no further name is tried.
+    /// After this time no more names are tried than one call moves.
     pub(super) time: Duration,
 }
 
@@ -87,10 +87,12 @@ impl RepairContext<'_> {
         moved.is_more = names.len() > TRIED;
         names.truncate(TRIED);
         names.sort_unstable();
-        // Each call begins with another name, so that those that cost the time of one call do not cost that of all.
-        let begin = RandomState::new().build_hasher().finish();
-        let length = names.len().max(1);
-        names.rotate_left(usize::try_from(begin).unwrap_or_default() % length);
+        if names.len() > MOST {
+            // Each call begins with another name, so that names that cost the time of one call do not cost that of all.
+            let begin = usize::try_from(RandomState::new().build_hasher().finish()).unwrap_or_default();
+            let length = names.len();
+            names.rotate_left(begin % length);
+        }
         if names.is_empty() {
             return Ok(moved);
         }
@@ -102,8 +104,8 @@ impl RepairContext<'_> {
             }
         };
         let start = Instant::now();
-        for name in names {
-            if moved.items.len() >= MOST || start.elapsed() > how.time {
+        for (tried, name) in names.into_iter().enumerate() {
+            if moved.items.len() >= MOST || tried >= MOST && start.elapsed() > how.time {
                 moved.is_more = true;
                 break;
             }
@@ -113,7 +115,6 @@ impl RepairContext<'_> {
                 Err(error) => moved.errors.push(error),
             }
         }
-        moved.items.sort_by(|one, other| one.path.cmp(&other.path));
         // With the same names left the next attempt gives the same text.
         moved.errors.sort_by_cached_key(ToString::to_string);
         Ok(moved)

@@ -4,18 +4,8 @@
 //! reads the table to start guests, the guest reads it to find the function. A scenario reports each of its checks. An
 //! error or a panic in a scenario is a failed check of its own.
 
-/// The text of a MachineConfig with this name and these files, each an entry of the list. More of the config may follow them.
-macro_rules! machine_config {
-    ($name:literal, $files:literal) => {
-        concat!(
-            "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: ",
-            $name,
-            "\n  labels: {machineconfiguration.openshift.io/role: worker}\nspec:\n  config:\n    ignition: {version: 3.4.0}\n",
-            "    storage:\n      files:\n",
-            $files
-        )
-    };
-}
+#[macro_use]
+mod machine_config;
 
 mod apply;
 mod blindness;

@@ -149,9 +149,11 @@ pub(super) fn tampered() -> Result<String> {
     Ok(printed)
 }
 
-/// `ostree admin unlock` puts an overlay over `/usr`: one drift with its actor, which an unmount closes.
+/// `ostree admin unlock` puts an overlay over `/usr`: one drift with its actor. A file that is changed in the overlay is another one. An unmount
+/// closes both.
 pub(super) fn unlocked() -> Result<String> {
-    fs::write("/root/unlock-policy.yaml", POLICY.replace("/usr/lib/os-version", "/usr"))?;
+    let policy = format!("{POLICY}  - {{path: /usr, image: true, action: degrade}}\n");
+    fs::write("/root/unlock-policy.yaml", policy)?;
     let mut agent = RunningDaemon::start(&["--standalone", "--policy", "/root/unlock-policy.yaml"])?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     let before = agent.records()?.len();
@@ -166,11 +168,22 @@ pub(super) fn unlocked() -> Result<String> {
     ensure!(exe.ends_with("/ostree") && record["detail"]["policy"] == "degrade", "{record}");
     let (printed, _) = holdfast(1, &["image", "verify", "/usr/lib/systemd", "--image", "ostree"])?;
     ensure!(printed.contains("over /usr: ") && !printed.contains("differs "), "{printed}");
+    let of_file = |record: &Value, kind: &str| record["kind"] == kind && record["path"] == FILE;
+    let after = agent.records()?.len();
+    shell(&format!("echo evil >> {FILE}"))?;
+    let changed = agent.wait_for("the drift of the file", after, |record| of_file(record, "drift"))?;
+    let source = changed["source"].as_str().unwrap_or_default();
+    ensure!(source.starts_with("layer 2 of 2, sha256:") && source.contains(LAYERS[1][2]), "{changed}");
+    let line = changed["actor"]["argv"].as_array().and_then(|argv| argv.last()?.as_str());
+    ensure!(line == Some(&*format!("echo evil >> {FILE}")), "{changed}");
+    let (printed, _) = holdfast(1, &["image", "verify", FILE, "--image", "ostree"])?;
+    ensure!(printed.contains("over /usr: ") && printed.contains(&format!("differs {FILE}")), "{printed}");
     shell("umount -l /usr")?;
     agent.wait_for("the recovery of /usr", before, |record| of_usr(record, "recovered"))?;
+    agent.wait_for("the recovery of the file", after, |record| of_file(record, "recovered"))?;
     let drifts: Vec<Value> =
         agent.records()?.into_iter().skip(before).filter(|record| record["kind"] == "drift").collect();
-    ensure!(drifts.len() == 1, "{drifts:?}");
+    ensure!(drifts.len() == 2, "{drifts:?}");
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(text.to_owned())
 }
@@ -182,7 +195,7 @@ fn verify(code: i32, path: &str) -> Result<Vec<Value>> {
     report["differing"].as_array().cloned().context("no list")
 }
 
-/// Opens `/usr` for writing, as `ostree admin unlock` does, and puts another file in the place of one. Afterwards everything is as before.
+/// Opens `/usr` for writing, without the overlay that `ostree admin unlock` makes, and puts another file in the place of one. Afterwards everything is as before.
 /// Another name of the file keeps its inode, which is the repository's object.
 fn opened<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
     shell("mount -o remount,rw /usr")?;
