@@ -48,6 +48,8 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         });
         built_for_guests(&parts, quick, profile);
         if !quick {
+            // Before the other tools, whose installation would keep the cache locked for minutes.
+            parts.run("systems of guests", || selection.fetch());
             scope.spawn(|| parts.run("virtual machines", || selection.run_beside(Some(lanes))));
         }
         others(&parts, quick, profile);

@@ -85,6 +85,16 @@ impl Selection {
         Ok(chosen)
     }
 
+    /// Fetches and makes what the guests boot from, so that a run finds it in the cache.
+    pub(crate) fn fetch(&self) -> Result<()> {
+        Self::parts(Cache::open()?, &self.scenarios()?).map(drop)
+    }
+
+    fn parts(cache: Cache, scenarios: &[&Scenario]) -> Result<GuestParts> {
+        let guests: Vec<Guest> = scenarios.iter().map(|scenario| scenario.guest).collect();
+        GuestParts::ensure(cache, &guests)
+    }
+
     /// Runs what is selected. The error lists what failed.
     pub(crate) fn run(&self) -> Result<()> {
         self.run_beside(None)
@@ -100,13 +110,10 @@ impl Selection {
         } else {
             self.kernels.iter().map(String::as_str).collect()
         };
-        let (parts, kernels) = {
-            let cache = Cache::open()?;
-            let kernels: Vec<CachedKernel> =
-                series.iter().map(|name| kernels::ensure(&cache, name)).collect::<Result<_>>()?;
-            let guests: Vec<Guest> = scenarios.iter().map(|scenario| scenario.guest).collect();
-            (GuestParts::ensure(cache, &guests)?, kernels)
-        };
+        let cache = Cache::open()?;
+        let kernels: Vec<CachedKernel> =
+            series.iter().map(|name| kernels::ensure(&cache, name)).collect::<Result<_>>()?;
+        let parts = Self::parts(cache, &scenarios)?;
         let holdfast = if scenarios.iter().any(|s| s.needs_holdfast) {
             Some(dist::build_holdfast(self.profile)?)
         } else {
