@@ -142,7 +142,7 @@ pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
 /// Refuses to create, remove or replace a protected name in the directory of an entry. It gives 0, or the hook's result.
 #[inline(always)]
 pub(crate) fn named(entry: *mut Managed, dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
-    let key = inode::key(dir, dir.load(kernel::inode_ino()));
+    let key = inode::read_key(dir);
     let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
     let rules = rules_of_name(key.ino, place(key.dev, key.volume), name);
     if rules == u64::from(NO_RULE) {

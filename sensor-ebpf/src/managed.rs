@@ -38,7 +38,7 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
 /// counted the rename in the managed inode's entry. If the rename fails later, the daemon removes the new entry.
 #[inline(always)]
 pub(crate) fn enrol_replacement(entry: *const Managed, replacement: Pointer) {
-    let key = inode::key(replacement, replacement.load(kernel::inode_ino()));
+    let key = inode::read_key(replacement);
     // SAFETY: the entry comes from a map look-up in this program run; `count_and_send` has just written it.
     let copy = unsafe {
         Managed {

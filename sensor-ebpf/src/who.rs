@@ -326,7 +326,7 @@ fn by_executable(rule: u32, task: u64) -> u64 {
     listed(Allowed {
         dev: read(sb, kernel::super_dev()),
         generation: read(inode, kernel::inode_generation()),
-        volume: inode::volume_at(inode),
+        volume: inode::volume_at(inode, sb),
         ..by_number(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()))
     })
 }

@@ -3,10 +3,12 @@
 //! `cargo xtask setup` extracts the BTF. Without it the test reports this and passes, unless `HOLDFAST_REQUIRE_BTF` is set, as
 //! `cargo xtask test` does.
 
-use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, ProgramSet};
+use aya_obj::btf::BtfKind;
+use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, ProgramSet, TRACEPOINTS};
 use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
 use sensor_model::host::btf::{Btf, BtfError, Field, join};
 use sensor_model::host::hierarchy::Hierarchy;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 const SERIES: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];
@@ -85,6 +87,36 @@ fn every_function_without_a_hook_exists_on_every_kernel() {
             let argument = function.argument(&btf);
             assert!(argument.is_ok(), "{series}: {}: {argument:?}", function.name);
         }
+    }
+}
+
+#[test]
+fn the_loader_finds_the_same_numbers_in_a_blob_of_names_alone_on_every_kernel() {
+    for (series, blob) in blobs() {
+        let hooks =
+            HOOKS.iter().flat_map(|hook| [ProgramSet::Lsm, ProgramSet::Fentry].map(|set| hook.function(set)));
+        let functions = hooks.chain(FUNCTIONS.iter().map(|function| function.name.to_owned()));
+        let wanted: Vec<(String, BtfKind)> = functions
+            .map(|name| (name, BtfKind::Func))
+            .chain(
+                TRACEPOINTS.iter().map(|hook| (format!("btf_trace_{}", hook.tracepoint), BtfKind::Typedef)),
+            )
+            .collect();
+        let names: BTreeSet<String> = wanted.iter().map(|(name, _)| name.clone()).collect();
+        let fewer = Btf::parse(&blob).unwrap().with_names_only(&names).unwrap();
+        assert!(fewer.len() < blob.len() / 2, "{series}: {} of {} bytes", fewer.len(), blob.len());
+        let [whole, fewer] =
+            [&blob, &fewer].map(|blob| aya::Btf::parse(blob, aya::Endianness::default()).unwrap());
+        let mut found = 0;
+        for (name, kind) in wanted {
+            let number = whole.id_by_type_name_kind(&name, kind).ok();
+            assert_eq!(fewer.id_by_type_name_kind(&name, kind).ok(), number, "{series}: {name}");
+            found += usize::from(number.is_some());
+        }
+        assert!(found > HOOKS.len(), "{series}: {found}");
+        let other = "security_file_lock";
+        assert!(whole.id_by_type_name_kind(other, BtfKind::Func).is_ok(), "{series}");
+        assert!(fewer.id_by_type_name_kind(other, BtfKind::Func).is_err(), "{series}");
     }
 }
 

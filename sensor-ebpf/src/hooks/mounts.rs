@@ -101,7 +101,7 @@ fn has_protected_name(mount: Pointer) -> bool {
     let dev: u32 = read(sb, kernel::super_dev());
     let name: u64 = read(point, kernel::dentry_name() + kernel::qstr_name());
     let ino = read(directory, kernel::inode_ino());
-    let place = deny::place(dev, inode::volume_at(directory));
+    let place = deny::place(dev, inode::volume_at(directory, sb));
     deny::rules_of_name(ino, place, name as *const u8) != u64::from(deny::NO_RULE)
 }
 

@@ -133,7 +133,7 @@ pub(crate) fn exec(args: Arguments, is_second: bool) -> i32 {
     if let Some(entry) = managed::lookup(inode)
         && entry != noted
     {
-        executed(entry, id, RecordInode::of(inode));
+        executed(entry, id, || RecordInode::of(inode));
     }
     0
 }
@@ -207,7 +207,7 @@ fn executing(task: u64, id: u64) -> *mut Managed {
     let Some(noted) = (unsafe { EXECUTING.get(task) }).copied() else { return core::ptr::null_mut() };
     let _ = EXECUTING.remove(task);
     let Some(entry) = MANAGED.get_ptr_mut(noted.key) else { return core::ptr::null_mut() };
-    executed(entry, id, RecordInode { key: noted.key, generation: noted.generation });
+    executed(entry, id, || RecordInode { key: noted.key, generation: noted.generation });
     entry
 }
 
@@ -274,13 +274,13 @@ fn may_report_load() -> bool {
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// Reports the execution of a managed file.
+/// Reports the execution of a managed file. `inode` gives the inode that the record is about. Most executions have none.
 #[inline(always)]
-fn executed(entry: *mut Managed, id: u64, recorded_inode: RecordInode) {
+fn executed(entry: *mut Managed, id: u64, inode: impl FnOnce() -> RecordInode) {
     if is_reported(entry) {
         // Any user can execute a file without limit.
         // SAFETY: the entry comes from a map look-up in this run.
-        unsafe { ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, recorded_inode, 0, true) };
+        unsafe { ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, inode(), 0, true) };
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     os::hierarchy::{self, HIERARCHIES},
     rpm::{header, sqlite, sqlite_log::SqliteLog},
 };
-use std::{os::unix::ffi::OsStrExt as _, path::Path};
+use std::{collections::BTreeSet, os::unix::ffi::OsStrExt as _, path::Path};
 
 /// A mount table: a mount point that is escaped again is read as the same path.
 pub fn mountinfo(data: &[u8]) {
@@ -158,6 +158,10 @@ pub fn btf(data: &[u8]) {
         let index = types.parameter("open", parameter);
         assert!(index.is_err() || types.has_function("open"));
     }
+    let names = BTreeSet::from(["open".to_owned()]);
+    let Ok(fewer) = types.with_names_only(&names) else { return };
+    let read = Btf::parse(&fewer);
+    assert!(read.is_ok_and(|read| read.has_function("open") == types.has_function("open")));
 }
 
 /// A passwd or group file: names and ids refer to each other, and a later file changes no earlier entry.

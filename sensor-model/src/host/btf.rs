@@ -1,9 +1,9 @@
 //! A small reader of the kernel's BTF: struct members and function parameters by name.
 //!
-//! In: bytes. Out: offsets and indices. It stores one offset for each type and borrows everything else, so reading a BTF of 6 MB
-//! takes about one more megabyte.
+//! In: bytes. Out: offsets and indices, and a small blob for a loader that only looks up names. It stores one offset for each type and
+//! borrows everything else, so reading a BTF of 6 MB takes about one more megabyte.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use thiserror::Error;
 
 /// Why a name could not be resolved.
@@ -84,6 +84,7 @@ const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
+const FORWARD: u32 = 7;
 const TYPEDEF: u32 = 8;
 const VOLATILE: u32 = 9;
 const CONST: u32 = 10;
@@ -148,15 +149,19 @@ fn sections(bytes: &[u8]) -> Result<(&[u8], &[u8]), BtfError> {
 /// The types of the kernel and of one of its modules as one blob. In split BTF the module's type ids and string offsets continue
 /// those of the kernel.
 pub fn join(kernel: &[u8], module: &[u8]) -> Result<Vec<u8>, BtfError> {
-    const HEADER: u32 = 24;
     let (kernel, module) = (sections(kernel)?, sections(module)?);
-    let too_large = |_| BtfError::Malformed("too large");
-    let types = u32::try_from(kernel.0.len() + module.0.len()).map_err(too_large)?;
-    let strings = u32::try_from(kernel.1.len() + module.1.len()).map_err(too_large)?;
-    let mut joined = vec![0x9f, 0xeb, 1, 0];
-    joined.extend([HEADER, 0, types, types, strings].into_iter().flat_map(u32::to_le_bytes));
-    joined.extend([kernel.0, module.0, kernel.1, module.1].concat());
-    Ok(joined)
+    blob(&[kernel.0, module.0].concat(), &[kernel.1, module.1].concat())
+}
+
+/// A blob of these two sections.
+fn blob(types: &[u8], strings: &[u8]) -> Result<Vec<u8>, BtfError> {
+    const HEADER: u32 = 24;
+    let length = |section: &[u8]| u32::try_from(section.len()).map_err(|_| BtfError::Malformed("too large"));
+    let mut blob = vec![0x9f, 0xeb, 1, 0];
+    let numbers = [HEADER, 0, length(types)?, length(types)?, length(strings)?];
+    blob.extend(numbers.into_iter().flat_map(u32::to_le_bytes));
+    blob.extend([types, strings].concat());
+    Ok(blob)
 }
 
 impl<'a> Btf<'a> {
@@ -307,6 +312,32 @@ impl<'a> Btf<'a> {
     /// Whether the kernel has a function of that name in its BTF.
     pub fn has_function(&self, function: &str) -> bool {
         self.functions.contains_key(function.as_bytes())
+    }
+
+    /// A blob in which every type has the number that it has here, and only the functions and typedefs with these names are left. The
+    /// others are forward declarations without a name. A loader that looks up the numbers of these names finds the same ones, and
+    /// needs a fraction of the memory for what it reads.
+    pub fn with_names_only(&self, names: &BTreeSet<String>) -> Result<Vec<u8>, BtfError> {
+        let mut types = Vec::with_capacity(12 * self.offsets.len());
+        // The empty string, which stands for no name.
+        let mut strings = vec![0];
+        for at in &self.offsets {
+            let found = self.header_at(*at as usize)?;
+            let name = match found.kind {
+                FUNC | TYPEDEF => std::str::from_utf8(self.string(found.name)).ok(),
+                _ => None,
+            };
+            let words = match name.filter(|name| names.contains(*name)) {
+                Some(name) => {
+                    let place = u32::try_from(strings.len()).map_err(|_| BtfError::Malformed("too large"))?;
+                    strings.extend(name.bytes().chain([0]));
+                    [place, found.kind << 24 | found.length, found.value]
+                }
+                None => [0, FORWARD << 24, 0],
+            };
+            types.extend(words.into_iter().flat_map(u32::to_le_bytes));
+        }
+        blob(&types, &strings)
     }
 
     /// Index of `function`'s parameter `parameter`; since 7.0 a parameter that may be null has the

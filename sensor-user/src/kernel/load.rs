@@ -15,11 +15,11 @@ use super::size;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{BtfTracePoint, FEntry, Lsm, Program, ProgramError};
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, Endianness};
 use sensor_common::ABI_VERSION;
 use sensor_common::map::Control;
 use sensor_model::host::btf::{Btf, BtfError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -162,7 +162,6 @@ pub(crate) fn pinned_set(pins: &Path) -> Option<ProgramSet> {
 /// declared things; `None` if it is not known yet.
 pub fn load(set: ProgramSet, pins: Option<&Path>, things: Option<usize>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
-    let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
     let groups = groups::hierarchy();
     let layout = Layout::resolve(&btf, groups);
@@ -203,9 +202,13 @@ pub fn load(set: ProgramSet, pins: Option<&Path>, things: Option<usize>) -> Resu
     let own = own_process::of(&layout).map_err(LoadError::Process)?;
     let offsets = btrfs::resolve(&btf, &bytes);
 
-    // Only the loader still needs the kernel's types, and it has its own copy.
+    // aya only looks up the numbers of functions and tracepoints. The whole of the kernel's types would take 13 MiB of memory in it, and
+    // each look-up would read every function's name.
+    let names = btf.with_names_only(&attach_points(&wanted, &functions, set))?;
     drop(btf);
     drop(bytes);
+    let kernel = aya::Btf::parse(&names, Endianness::default())?;
+    drop(names);
 
     let outgrown = |maps: &Path| size::is_outgrown(maps, things);
     let pins = pins.map(|root| Pins::prepare(root, set, groups, &PINNED_MAPS, outgrown)).transpose()?;
@@ -247,6 +250,14 @@ pub fn load(set: ProgramSet, pins: Option<&Path>, things: Option<usize>) -> Resu
         tracing::debug!(%error, "The object stays in memory.");
     }
     Ok(Loaded { sensor, maps, processes, ring, adopted })
+}
+
+/// The names in the kernel's types of all that the programs are attached to. A tracepoint is the typedef of its arguments.
+fn attach_points(hooks: &[&Hook], functions: &[&Function], set: ProgramSet) -> BTreeSet<String> {
+    let hooks = hooks.iter().map(|hook| hook.function(set));
+    let functions = functions.iter().map(|function| function.name.to_owned());
+    let tracepoints = TRACEPOINTS.iter().map(|hook| format!("btf_trace_{}", hook.tracepoint));
+    hooks.chain(functions).chain(tracepoints).collect()
 }
 
 /// The number of process 1's mount namespace, or else of the daemon's; 0 if neither can be read.
