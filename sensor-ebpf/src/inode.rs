@@ -13,8 +13,8 @@ pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
 
 /// The same through the helper that reads kernel memory, for what happens seldom.
 ///
-/// A program loads faster so. From 6.4 to 6.18 the verifier searches all types of the kernel up to four times for each pointer that a
-/// program takes from a structure of a known type (`btf_nested_type_is_trusted`, kernel/bpf/verifier.c).
+/// A program loads faster so. For a pointer that a program takes from a structure which the verifier trusts, the verifiers of 6.12 and
+/// 6.18 search all types of the kernel up to four times (`btf_nested_type_is_trusted`, kernel/bpf/btf.c). 7.3 can search in sorted types.
 #[inline(always)]
 pub(crate) fn read_key(inode: Pointer) -> InodeKey {
     let at = inode.0 as u64;
