@@ -3,7 +3,7 @@
 //! It runs for every open on the node, so the open of an unmanaged file must cost next to nothing.
 
 use crate::inode;
-use crate::kernel::{self, Arguments, Pointer, read};
+use crate::kernel::{self, Arguments, Pointer};
 use crate::log;
 use crate::managed::{self, Attempt};
 use crate::maps::IDENTITY;
@@ -95,14 +95,13 @@ pub(crate) fn inode_readlink(args: Arguments) -> i32 {
 /// Gives the daemon the identity of an inode.
 #[inline(always)]
 fn identify(identity: *mut Identity, inode: Pointer) {
-    let key = inode::read_key(inode);
-    let sb: u64 = read(inode.0 as u64, kernel::inode_sb());
+    let key = inode::key(inode, inode.load(kernel::inode_ino()));
     // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
     unsafe {
         (*identity).key = key;
         (*identity).generation = inode.load(kernel::inode_generation());
         (*identity).mode = u32::from(inode.load::<u16>(kernel::inode_mode()));
-        (*identity).magic = read(sb, kernel::super_magic());
+        (*identity).magic = inode.follow(kernel::inode_sb()).load(kernel::super_magic());
         (*identity).sequence += 1;
         log::log_observation(key.ino, u64::from(key.dev), u64::from((*identity).generation));
     }

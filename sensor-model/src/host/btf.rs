@@ -319,7 +319,7 @@ impl<'a> Btf<'a> {
     /// needs a fraction of the memory for what it reads.
     pub fn with_names_only(&self, names: &BTreeSet<String>) -> Result<Vec<u8>, BtfError> {
         let mut types = Vec::with_capacity(12 * self.offsets.len());
-        // The empty string, which stands for no name.
+        // A type without a name has the empty string, which is at offset 0.
         let mut strings = vec![0];
         for at in &self.offsets {
             let found = self.header_at(*at as usize)?;
