@@ -3,7 +3,7 @@
 //! In: nothing. Out: the actions, and the name of each in policies, plans, the journal and messages. Policies ask for
 //! actions, plans order them, the journal records them, and an apply runs them. Nothing is run here.
 
-use crate::names::names;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
 /// An action, done once or to one unit.

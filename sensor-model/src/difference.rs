@@ -3,7 +3,7 @@
 //! In: nothing. Out: the kinds of differences with their names, what a repair and the protocol do about each, and the form of a
 //! difference. `compare` finds them.
 
-use crate::names::names;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
 names! {
@@ -90,4 +90,27 @@ pub struct Difference {
 /// Whether every difference is that something cannot be read. Also true for none.
 pub fn all_unreadable(differences: &[Difference]) -> bool {
     differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+}
+
+/// Whether an editor that saves causes every difference for a moment; see [`DifferenceKind::is_transient`].
+pub fn is_transient(differences: &[Difference], new_inode: bool) -> bool {
+    differences.iter().all(|difference| difference.kind.is_transient(new_inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_differences_of_a_save_are_transient() {
+        let difference =
+            |kind| Difference { kind, expected: String::new(), found: String::new(), text: String::new() };
+        let is = |kinds: &[DifferenceKind], new| {
+            is_transient(&kinds.iter().map(|kind| difference(*kind)).collect::<Vec<_>>(), new)
+        };
+        assert!(is(&[DifferenceKind::Missing], false));
+        assert!(is(&[DifferenceKind::Mode, DifferenceKind::Owner], true));
+        assert!(!is(&[DifferenceKind::Mode], false));
+        assert!(!is(&[DifferenceKind::Mode, DifferenceKind::Content], true));
+    }
 }

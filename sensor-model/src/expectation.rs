@@ -14,9 +14,9 @@ use crate::{
     authorized_keys::SshKey,
     link_exceptions::{LinkException, LinkExceptions},
     name_patterns::NamePatterns,
-    names::names,
     strength::SealKind,
 };
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,

@@ -13,7 +13,6 @@
 //! |---|---|
 //! | [`name_patterns`] | patterns of single names |
 //! | [`link_exceptions`] | symbolic links that may be in a closed directory |
-//! | `names` | enums whose values have names |
 //! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
 //! | [`escape`] | paths of any bytes as text, and back |
 //! | [`path`] | the form that declared paths and names must have |
@@ -36,14 +35,12 @@
 //! | [`config_digest`] | the digest of what a rendered config declares, by which two programs compare it |
 //! | [`observation`] | what is on the host, as plain data |
 //! | [`difference`] | one way in which an observation departs from its expectation |
-//! | [`verdict`] | compliant, touched, unknown or drifted |
 //! | [`compare`] | an expectation and an observation become differences |
 //! | [`image`] | OS images: manifests, layers, what they put at each path, and the index of that |
 //! | [`ostree`] | the objects of an ostree repository, the checksum of a file, and the layers of the image that a commit was made from |
 //! | [`dpkg`] | the packages of dpkg's database, and what each has at its paths |
 //! | [`rpm`] | the same by rpm's database |
 //! | [`adopt`] | the MachineConfig that declares the present state |
-//! | [`protocol`] | the detection protocol: changes and verifications become verdicts and gaps |
 //! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
 //! | [`audit`] | users of the API server whose requests match a change by a process in a pod |
 //! | [`fit`] | a record cut to the size limit of an entry |
@@ -62,6 +59,9 @@
 //! | [`status`] | the contract of the status: what the daemon keeps in `status.json` and `holdfast status` prints |
 //! | [`socket`] | the contract of the reporter's socket: paths, limits and answers |
 //! | `fuzzing` | the bodies of the fuzz targets |
+//!
+//! [`protocol`] is a crate of its own, because tests run it optimised: the detection protocol, by which changes and verifications
+//! become verdicts and gaps.
 #![forbid(unsafe_code)]
 
 pub mod action;
@@ -94,7 +94,6 @@ pub mod link_exceptions;
 pub mod machine_config;
 pub mod merge;
 pub mod name_patterns;
-mod names;
 pub mod node_disruption;
 pub mod node_state;
 pub mod observation;
@@ -103,7 +102,6 @@ pub mod ostree;
 pub mod path;
 pub mod plan;
 pub mod pool;
-pub mod protocol;
 pub mod reconcile;
 pub mod record;
 pub mod registries;
@@ -114,6 +112,8 @@ pub mod status;
 pub mod strength;
 pub mod text;
 mod unknown;
-pub mod verdict;
 pub mod waiting;
 pub mod xattr;
+
+pub use sensor_protocol as protocol;
+pub use sensor_protocol::verdict;

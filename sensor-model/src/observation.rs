@@ -5,10 +5,10 @@
 use crate::{
     authorized_keys::AuthorizedKeys,
     expectation::SealedTree,
-    names::names,
     os::{Deployment, hierarchy::Cover},
     strength::SealKind,
 };
+use sensor_protocol::names;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 

@@ -8,11 +8,10 @@ pub use crate::expectation::ThingKind;
 use crate::{
     difference::Difference,
     expectation::Thing,
-    names::names,
     observation::{FileType, ObservedKind},
     os::hierarchy::Cover,
-    verdict::VerdictKind,
 };
+use sensor_protocol::{names, verdict::VerdictKind};
 use serde::{Deserialize, Serialize};
 
 /// The value of [`Record::schema`].

@@ -17,7 +17,7 @@
 //!
 //! Every other answer is a [`SocketError`] with the status code of its reason.
 
-use crate::names::names;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
 /// The socket's path on the host.

@@ -7,13 +7,12 @@ use crate::{
     difference::Difference,
     drift_policy::DriftAction,
     expectation::SourceKind,
-    names::names,
     node_state::Standing,
     record::{Actor, ThingKind},
     strength::Strength,
-    verdict::VerdictKind,
     waiting::WaitingOutput,
 };
+use sensor_protocol::{names, verdict::VerdictKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 //! In: nothing. Out: the kinds of evidence for what an image, a package or a baseline has at a path, and their names; and the ways in which the
 //! kernel proves a content.
 
-use crate::names::names;
+use sensor_protocol::names;
 
 names! {
     /// What a verdict rests on.

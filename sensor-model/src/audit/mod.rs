@@ -14,9 +14,10 @@ mod event;
 #[cfg(test)]
 mod tests;
 
-use crate::{names::names, record::Actor};
+use crate::record::Actor;
 use event::{AuditEvent, ObjectRef, Stage};
 use jiff::{SignedDuration, Timestamp};
+use sensor_protocol::names;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

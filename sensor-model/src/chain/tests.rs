@@ -2,8 +2,8 @@ use super::*;
 use crate::{
     difference::{Difference, DifferenceKind},
     record::{Actor, RecordKind, SCHEMA, ThingKind},
-    verdict::VerdictKind,
 };
+use sensor_protocol::verdict::VerdictKind;
 use serde_json::json;
 
 /// Every kind. The match does not compile without a new kind, so each one is tested.

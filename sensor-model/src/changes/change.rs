@@ -2,7 +2,8 @@
 //!
 //! In: nothing. Out: the kinds of changes with their names, and the form of a change.
 
-use crate::{expectation::Source, names::names};
+use crate::expectation::Source;
+use sensor_protocol::names;
 
 names! {
     /// The kind of the changed thing. The comment of each kind says what names the change.

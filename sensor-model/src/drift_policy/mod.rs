@@ -35,10 +35,10 @@ use crate::{
     expectation::{Expectation, ExpectationSource},
     link_exceptions::LinkExceptions,
     name_patterns::NamePatterns,
-    names::names,
     record::Actor,
 };
 use path_rules::PathRules;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -2,7 +2,8 @@
 //!
 //! In: nothing. Out: the kinds of sources, and the name and the origin of each. Records and outputs show both.
 
-use crate::{names::names, strength::Strength};
+use crate::strength::Strength;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

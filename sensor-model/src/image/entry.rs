@@ -1,6 +1,7 @@
 //! What an image, or a package, has at one path.
 
-use crate::{names::names, observation::FileType};
+use crate::observation::FileType;
+use sensor_protocol::names;
 
 names! {
     /// How much the source of an entry says about its path. Only that is compared.

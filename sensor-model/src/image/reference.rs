@@ -1,7 +1,8 @@
 //! The names of an image and of its layers, and how strong a verdict by them is.
 
 use super::entry::ImageEntry;
-use crate::{names::names, observation::FileType, strength::Strength, xattr};
+use crate::{observation::FileType, strength::Strength, xattr};
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
 names! {

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::names::names;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 

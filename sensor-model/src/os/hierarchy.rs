@@ -5,7 +5,8 @@
 //! made it. They are there from the first moment, while files in `/run` follow later. Root can give a mount any source.
 
 use super::pristine::PristineEtc;
-use crate::{host::mountinfo, names::names};
+use crate::host::mountinfo;
+use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};

@@ -20,11 +20,12 @@ use source::{Crate, Import};
 const DOCUMENT: &str = "docs/architecture.md";
 
 /// Root files of the crates, by the crates' folders.
-const CRATES: [(&str, &str); 7] = [
+const CRATES: [(&str, &str); 8] = [
     ("cluster", "src/lib.rs"),
     ("sensor-common", "src/lib.rs"),
     ("sensor-ebpf", "src/main.rs"),
     ("sensor-model", "src/lib.rs"),
+    ("sensor-model/protocol", "src/lib.rs"),
     ("sensor-user", "src/lib.rs"),
     ("vm-tests", "src/lib.rs"),
     ("xtask", "src/main.rs"),

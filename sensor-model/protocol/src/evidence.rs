@@ -3,8 +3,6 @@
 //! In: the map entry of the observed inode, read once after the content was read. Out: whether the observation is settled
 //! ([`Evidence::is_settled`]). It never reads the content.
 
-use crate::difference::Difference;
-
 /// The kernel's evidence about one observation.
 ///
 /// The order on the kernel side is part of the protocol: with another order the checker finds a lost drift. The hook of the
@@ -40,7 +38,7 @@ impl Evidence {
 
     /// Whether the observation is settled, apart from open writers. What was read is consistent, but the writers may change it
     /// without a further event.
-    pub(super) fn is_settled_but_for_writers(&self) -> bool {
+    pub(crate) fn is_settled_but_for_writers(&self) -> bool {
         self.counter == self.observed_counter && !self.locked
     }
 }
@@ -51,14 +49,14 @@ pub enum Finding {
     /// No difference.
     Compliant {
         /// The object did not change since the last decided verification (same inode and change time): a process opened it for
-        /// writing and wrote nothing. Suppresses [`super::Transition::Touched`].
+        /// writing and wrote nothing. Suppresses [`crate::Transition::Touched`].
         untouched: bool,
     },
     /// At least one difference.
     Differs {
         /// Hash of the differences, so that other differences are reported again.
         fingerprint: u64,
-        /// All differences are of kinds that an editor causes for a moment when it saves; see [`is_transient`].
+        /// All differences are of kinds that an editor causes for a moment when it saves.
         transient: bool,
     },
 }
@@ -71,10 +69,4 @@ pub struct Verification {
     /// The kernel's evidence. It is `None` on a kernel without the needed fields, with the fanotify backend, and for unit
     /// states from systemd. A settle time and a second verification then replace it.
     pub evidence: Option<Evidence>,
-}
-
-/// Whether an editor that saves causes every difference for a moment; see
-/// [`DifferenceKind::is_transient`](crate::difference::DifferenceKind::is_transient).
-pub fn is_transient(differences: &[Difference], new_inode: bool) -> bool {
-    differences.iter().all(|difference| difference.kind.is_transient(new_inode))
 }

@@ -1,48 +1,20 @@
-//! The detection protocol: from the kernel's events to a verdict that is never wrongly compliant.
+//! All managed things, what is due and the gaps.
 //!
-//! In: changes, losses, gaps, finished verifications and the time (monotonic nanoseconds). Out: the things to verify and when,
-//! [`Transition`]s, verdicts. No I/O, no clock, no content. The daemon runs this code. The tests in `checker` run the same code
-//! through every interleaving of writers, losses and crashes.
-//!
-//! # How the daemon drives it
-//!
-//! 1. Call [`Detector::add`] for every managed thing. All are due at once. That includes a restart: pinned maps keep the changes
-//!    of the time between, and the full verification finds their effect.
-//! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::changed`] for each
-//!    record. **Then** read the kernel's loss counter and call [`Detector::drained`]. If that returns `true`, sweep: read every
-//!    entry and call `changed` for the ones that are dirty or lost a record. The canary matters: a hook on another CPU
-//!    finds the ring full, and counts its loss later. So a loss can become visible after the drain that made room.
-//! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::conclude`] with the result. A verification opens
-//!    the object for observation. In that open the kernel takes its part of the [`Evidence`]. Then it reads everything, and
-//!    checks that the path still leads to the same inode. If not, the daemon enrols the other inode and starts over. Last it
-//!    reads the entry. If nothing is at the path, it observes the directory's inode, opened *before* the lookup of the name.
-//! 4. Sleep until the ring is readable or [`Detector::next_deadline`].
+//! In: changes, losses, gaps, finished verifications and the time. Out: what to verify, transitions and verdicts.
 
-mod evidence;
-mod gap_reason;
-mod gaps;
-mod thing;
-mod things;
-mod timing;
-
-#[cfg(test)]
-mod checker;
-#[cfg(test)]
-mod tests;
-
-pub use evidence::{Evidence, Finding, Verification, is_transient};
-pub use gap_reason::GapReason;
-pub use gaps::{Gap, Scope};
-pub use things::ThingId;
-pub use timing::Timing;
-
-use crate::verdict::VerdictKind;
-use gaps::Gaps;
 use std::collections::{BTreeMap, BTreeSet};
-use thing::{Decision, ThingState};
-use things::Things;
+
 #[cfg(test)]
-use timing::Mutation;
+use crate::evidence::Evidence;
+use crate::evidence::Verification;
+use crate::gap_reason::GapReason;
+use crate::gaps::{Gap, Gaps, Scope};
+use crate::thing::{Decision, ThingState};
+use crate::things::{ThingId, Things};
+#[cfg(test)]
+use crate::timing::Mutation;
+use crate::timing::Timing;
+use crate::verdict::VerdictKind;
 
 /// A change of a thing: a ring record, an event of fanotify, a dirty bit found in a sweep, or a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,7 +61,7 @@ pub struct VerificationResult {
     /// The changes of verdicts and gaps that it caused.
     pub transitions: Vec<Transition>,
     /// The verification decided the verdict, even if that stays the same. The next observation is compared with this one, for
-    /// [`Finding::Compliant`]'s `untouched` and for [`is_transient`].
+    /// [`Finding::Compliant`]'s `untouched` and for [`Finding::Differs`]'s `transient`.
     pub decided: bool,
 }
 
@@ -118,7 +90,7 @@ pub struct Detector {
     /// Things whose last observation failed.
     unobserved: BTreeSet<ThingId>,
     /// The kernel's loss counter when it was last read.
-    lost: u64,
+    pub(crate) lost: u64,
 }
 
 /// The number of things for each verdict, updated with every change, so that no turn of the daemon counts all things.
@@ -438,7 +410,7 @@ impl Detector {
 
     /// Moves the origin of time forward; see [`ThingState::rebase`].
     #[cfg(test)]
-    fn rebase(&mut self, by: u64) {
+    pub(crate) fn rebase(&mut self, by: u64) {
         for state in self.things.values_mut() {
             state.rebase(by);
         }

@@ -1,12 +1,10 @@
 //! The checker's daemon: the real [`Detector`], driven as the module's documentation says. Each step has one effect that another
 //! CPU can see.
 
-use super::{
-    super::{
-        Detector, Evidence, Finding, GapReason, Scope, ThingChange, ThingId, Transition, Verification,
-        timing::{Mutation, Timing},
-    },
-    kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject},
+use super::kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject};
+use crate::{
+    Detector, Evidence, Finding, GapReason, Scope, ThingChange, ThingId, Transition, Verification,
+    timing::{Mutation, Timing},
 };
 
 /// The only managed thing.

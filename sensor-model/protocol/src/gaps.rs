@@ -3,7 +3,7 @@
 //! In: the reason of a gap, its scope, and the things that are verified since. Out: the open gaps, and each gap once more when
 //! everything in its scope is verified. It never decides a verdict.
 
-use super::{GapReason, ThingId};
+use crate::{gap_reason::GapReason, things::ThingId};
 use std::collections::BTreeSet;
 
 /// The things that a gap is about.
@@ -34,7 +34,7 @@ pub struct Gap {
 
 /// The open gaps, each with the things that must still be verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Gaps {
+pub(crate) struct Gaps {
     open: Vec<PendingGap>,
     opened: u32,
 }
@@ -49,7 +49,7 @@ struct PendingGap {
 }
 
 impl Gaps {
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         scope: Scope,
         reason: GapReason,
@@ -64,14 +64,14 @@ impl Gaps {
     }
 
     /// Ends the cause of a lasting gap: verifications close it from now on. Returns its scope.
-    pub(super) fn end_blindness(&mut self, number: u32) -> Option<Scope> {
+    pub(crate) fn end_blindness(&mut self, number: u32) -> Option<Scope> {
         let open = self.open.iter_mut().find(|open| open.gap.number == number && open.blind)?;
         open.blind = false;
         Some(open.gap.scope)
     }
 
     /// Adds a thing to the lasting gap of a reason. Returns the gap if the thing is the first one in it.
-    pub(super) fn enter(&mut self, thing: ThingId, reason: GapReason, now: u64) -> Option<Gap> {
+    pub(crate) fn enter(&mut self, thing: ThingId, reason: GapReason, now: u64) -> Option<Gap> {
         let same =
             |open: &&mut PendingGap| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
         if let Some(open) = self.open.iter_mut().find(same) {
@@ -82,7 +82,7 @@ impl Gaps {
     }
 
     /// Removes a thing from the lasting gaps of other reasons than this one. Returns whether it was in any.
-    pub(super) fn leave(&mut self, thing: ThingId, but: Option<GapReason>) -> bool {
+    pub(crate) fn leave(&mut self, thing: ThingId, but: Option<GapReason>) -> bool {
         let others = self
             .open
             .iter_mut()
@@ -92,54 +92,54 @@ impl Gaps {
     }
 
     /// Adds a newly managed thing to the lasting gaps of all things.
-    pub(super) fn include(&mut self, thing: ThingId) {
+    pub(crate) fn include(&mut self, thing: ThingId) {
         for open in self.open.iter_mut().filter(|open| open.blind && open.gap.scope == Scope::All) {
             open.pending.insert(thing);
         }
     }
 
     /// Removes a verified thing from the gaps whose cause does not last.
-    pub(super) fn verified(&mut self, thing: ThingId) {
+    pub(crate) fn verified(&mut self, thing: ThingId) {
         for open in self.open.iter_mut().filter(|open| !open.blind) {
             open.pending.remove(&thing);
         }
     }
 
     /// Removes a thing that is no longer managed.
-    pub(super) fn removed(&mut self, thing: ThingId) {
+    pub(crate) fn removed(&mut self, thing: ThingId) {
         for open in &mut self.open {
             open.pending.remove(&thing);
         }
     }
 
     /// Closes the gaps that wait for no thing.
-    pub(super) fn close(&mut self, now: u64) -> impl Iterator<Item = Gap> {
+    pub(crate) fn close(&mut self, now: u64) -> impl Iterator<Item = Gap> {
         self.open
             .extract_if(.., |open| (!open.blind || open.gap.scope == Scope::Some) && open.pending.is_empty())
             .map(move |open| Gap { until: Some(now), ..open.gap })
     }
 
     /// Whether the thing is in a lasting gap.
-    pub(super) fn blinds(&self, thing: ThingId) -> bool {
+    pub(crate) fn blinds(&self, thing: ThingId) -> bool {
         self.open.iter().any(|open| open.blind && open.pending.contains(&thing))
     }
 
     /// Things whose changes no event reports.
-    pub(super) fn unreported(&self) -> impl Iterator<Item = ThingId> {
+    pub(crate) fn unreported(&self) -> impl Iterator<Item = ThingId> {
         let lasting = self.open.iter().filter(|open| open.blind && open.gap.scope == Scope::Some);
         lasting.flat_map(|open| open.pending.iter().copied())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Gap> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Gap> {
         self.open.iter().map(|open| &open.gap)
     }
 
-    pub(super) fn reason_for(&self, thing: ThingId) -> Option<GapReason> {
+    pub(crate) fn reason_for(&self, thing: ThingId) -> Option<GapReason> {
         self.open.iter().rev().find(|open| open.pending.contains(&thing)).map(|open| open.gap.reason)
     }
 
     #[cfg(test)]
-    pub(super) fn rebase(&mut self, by: u64) {
+    pub(crate) fn rebase(&mut self, by: u64) {
         for open in &mut self.open {
             open.gap.since = open.gap.since.saturating_sub(by);
         }

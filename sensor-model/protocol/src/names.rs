@@ -2,7 +2,9 @@
 //!
 //! In: one list of variants with their names. Out: an enum with this order and these names, in JSON too.
 
-/// Declares an enum with the name that each variant has in JSON, metrics and messages.
+/// Declares an enum with the name that each variant has in JSON, metrics and messages. The crate that uses it depends on `serde` and
+/// `schemars`.
+#[macro_export]
 macro_rules! names {
     (
         $(#[$about:meta])*
@@ -29,5 +31,3 @@ macro_rules! names {
         }
     };
 }
-
-pub(crate) use names;

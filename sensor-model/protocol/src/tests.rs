@@ -1,12 +1,8 @@
 //! The protocol over time, which the checker leaves out.
 
-use super::{
-    Detector, Evidence, Finding, Gap, GapReason, Scope, ThingChange, ThingId, Timing, Transition,
-    Verification, is_transient,
-};
 use crate::{
-    difference::{Difference, DifferenceKind},
-    verdict::VerdictKind,
+    Detector, Evidence, Finding, Gap, GapReason, Scope, ThingChange, ThingId, Timing, Transition,
+    Verification, verdict::VerdictKind,
 };
 
 const MS: u64 = 1_000_000;
@@ -292,20 +288,7 @@ fn due_returns_the_oldest_first_up_to_its_limit_and_no_thing_twice() {
 
 #[test]
 fn ten_thousand_things_take_less_than_two_megabytes() {
-    assert!(size_of::<super::thing::ThingState>() <= 160);
-}
-
-#[test]
-fn only_differences_of_a_save_are_transient() {
-    let difference =
-        |kind| Difference { kind, expected: String::new(), found: String::new(), text: String::new() };
-    let is = |kinds: &[DifferenceKind], new| {
-        is_transient(&kinds.iter().map(|kind| difference(*kind)).collect::<Vec<_>>(), new)
-    };
-    assert!(is(&[DifferenceKind::Missing], false));
-    assert!(is(&[DifferenceKind::Mode, DifferenceKind::Owner], true));
-    assert!(!is(&[DifferenceKind::Mode], false));
-    assert!(!is(&[DifferenceKind::Mode, DifferenceKind::Content], true));
+    assert!(size_of::<crate::thing::ThingState>() <= 160);
 }
 
 #[test]

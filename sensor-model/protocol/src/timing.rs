@@ -16,7 +16,7 @@ pub struct Timing {
     pub change_spacing_ns: u32,
     /// A fault that a test plants, to show that the checker finds it.
     #[cfg(test)]
-    pub(super) mutation: Option<Mutation>,
+    pub(crate) mutation: Option<Mutation>,
 }
 
 impl Default for Timing {
@@ -35,7 +35,7 @@ impl Default for Timing {
 /// Faults that the tests plant.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Mutation {
+pub(crate) enum Mutation {
     /// Every observation is taken for settled, as if the entry were not read a second time.
     IgnoreSecondRead,
     /// The loss counter is ignored.

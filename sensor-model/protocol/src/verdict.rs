@@ -1,8 +1,8 @@
 //! What is known about a managed thing, and about a node: the worst verdict of its things.
 //!
-//! In: nothing. Out: the verdicts, in the order from the best to the worst, with their names. `protocol` decides them.
+//! In: nothing. Out: the verdicts, in the order from the best to the worst, with their names. `detector` decides them.
 
-use crate::names::names;
+use crate::names;
 
 names! {
     /// The verdict on a managed thing or a node, the best first. Only a record has the verdict `touched`.

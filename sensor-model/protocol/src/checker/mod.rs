@@ -8,8 +8,7 @@ mod daemon;
 mod kernel;
 mod writer;
 
-use super::{Transition, timing::Mutation};
-use crate::verdict::VerdictKind;
+use crate::{Transition, timing::Mutation, verdict::VerdictKind};
 use daemon::{Daemon, Fault, Move, THING, VerificationPhase};
 use kernel::Kernel;
 use stateright::{Checker, HasDiscoveries, Model, Property};

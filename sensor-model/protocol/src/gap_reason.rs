@@ -3,7 +3,7 @@
 //! In: nothing. Out: one value for each cause, with its name in records, in the status and in metrics. The detector keeps one
 //! lasting gap for each reason whose things enter and leave one by one.
 
-use crate::names::names;
+use crate::names;
 use std::fmt;
 
 names! {

@@ -1,22 +1,22 @@
 //! The state of one managed thing in the detection protocol.
 //!
 //! In: changes, verifications, times. Out: decisions, and when to verify again. The state has neither the thing's number nor other
-//! things; [`super::Detector`] has those. No clock and no I/O.
+//! things; the detector has those. No clock and no I/O.
 
-use super::{
+use crate::{
     evidence::{Evidence, Finding, Verification},
     timing::Timing,
+    verdict::VerdictKind,
 };
-use crate::verdict::VerdictKind;
 
 /// An optional time in eight bytes: `u64::MAX` is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Moment(u64);
+pub(crate) struct Moment(u64);
 
 impl Moment {
     const NEVER: Self = Self(u64::MAX);
 
-    pub(super) fn get(self) -> Option<u64> {
+    pub(crate) fn get(self) -> Option<u64> {
         (self != Self::NEVER).then_some(self.0)
     }
 }
@@ -29,15 +29,15 @@ impl From<Option<u64>> for Moment {
 
 /// The state of one thing: 80 bytes, since ten thousand things have one each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct ThingState {
+pub(crate) struct ThingState {
     /// The reported verdict: unknown, compliant or drifted.
-    pub(super) verdict: VerdictKind,
+    pub(crate) verdict: VerdictKind,
     /// Since when it holds (start of the episode that led to it).
-    pub(super) since: u64,
+    pub(crate) since: u64,
     /// When the next verification is due; none if none is.
-    pub(super) at: Moment,
+    pub(crate) at: Moment,
     /// The verification under way.
-    pub(super) running: Option<Running>,
+    pub(crate) running: Option<Running>,
     /// When the last verification ended, and how long it took.
     ended: u64,
     took: u32,
@@ -54,12 +54,12 @@ pub(super) struct ThingState {
     /// The evidence about the inode does not cover a change of this episode (an ancestor, a mount).
     outside_evidence: bool,
     /// The last verification found open writers, so the thing can change without a further event.
-    pub(super) writers: bool,
+    pub(crate) writers: bool,
 }
 
 /// A verification under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Running {
+pub(crate) struct Running {
     started: u64,
     /// It began a settle time or more after the last change.
     after_settle_time: bool,
@@ -80,7 +80,7 @@ enum Meanwhile {
 
 /// The decision of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// Nothing yet; verify again.
     Held,
     /// Compliant; it was drifted, or touched, or neither.
@@ -91,7 +91,7 @@ pub(super) enum Decision {
 
 impl ThingState {
     /// A thing that is not verified yet; due at once.
-    pub(super) fn new(now: u64, timing: &Timing) -> Self {
+    pub(crate) fn new(now: u64, timing: &Timing) -> Self {
         Self {
             verdict: VerdictKind::Unknown,
             since: now,
@@ -110,7 +110,7 @@ impl ThingState {
     }
 
     /// Handles a change.
-    pub(super) fn changed(&mut self, now: u64, own: bool, outside_evidence: bool, timing: &Timing) {
+    pub(crate) fn changed(&mut self, now: u64, own: bool, outside_evidence: bool, timing: &Timing) {
         self.touched |= !own;
         self.outside_evidence |= outside_evidence;
         self.settle_end = now.saturating_add(timing.settle_ns);
@@ -124,12 +124,12 @@ impl ThingState {
     }
 
     /// Makes the thing due without a change.
-    pub(super) fn recheck(&mut self, now: u64, timing: &Timing) {
+    pub(crate) fn recheck(&mut self, now: u64, timing: &Timing) {
         self.verify_again(now, Meanwhile::Change, 0, timing);
     }
 
     /// Handles lost evidence: a compliant thing becomes unknown, a drifted one stays drifted.
-    pub(super) fn doubt(&mut self, now: u64, timing: &Timing) {
+    pub(crate) fn doubt(&mut self, now: u64, timing: &Timing) {
         if self.verdict == VerdictKind::Compliant {
             self.verdict = VerdictKind::Unknown;
             self.since = now;
@@ -156,7 +156,7 @@ impl ThingState {
     }
 
     /// Begins a verification.
-    pub(super) fn begin(&mut self, now: u64) {
+    pub(crate) fn begin(&mut self, now: u64) {
         self.at = Moment::NEVER;
         self.running = Some(Running {
             started: now,
@@ -167,7 +167,7 @@ impl ThingState {
     }
 
     /// Ends a verification that observed nothing.
-    pub(super) fn not_observed(&mut self, now: u64, again: u64) {
+    pub(crate) fn not_observed(&mut self, now: u64, again: u64) {
         if self.verdict == VerdictKind::Compliant {
             self.verdict = VerdictKind::Unknown;
             self.since = now;
@@ -179,7 +179,7 @@ impl ThingState {
 
     /// Ends a verification: decides, and sets the time of the next one. `blind`: no events arrive at present, so the thing cannot
     /// become compliant.
-    pub(super) fn end(
+    pub(crate) fn end(
         &mut self,
         now: u64,
         verification: &Verification,
@@ -313,7 +313,7 @@ impl ThingState {
 
     /// Moves the origin of time forward by `by`, so that the checker's states do not grow with time.
     #[cfg(test)]
-    pub(super) fn rebase(&mut self, by: u64) {
+    pub(crate) fn rebase(&mut self, by: u64) {
         let times = [&mut self.since, &mut self.ended, &mut self.settle_end];
         let started = self.running.as_mut().map(|running| &mut running.started);
         for time in times.into_iter().chain(started) {
