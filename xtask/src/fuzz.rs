@@ -30,6 +30,15 @@ const FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
 ];
 
+/// The build of the tests: few inputs run for less time than the compiler needs to optimise what counts edges. A panic names its line
+/// without debug information.
+const UNOPTIMISED: [&str; 4] = [
+    "--config=profile.release.package.sensor-model.opt-level=0",
+    "--config=profile.release.package.sensor-model.debug=false",
+    "--config=profile.release.package.sensor-protocol.opt-level=0",
+    "--config=profile.release.package.sensor-protocol.debug=false",
+];
+
 /// Where a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Corpus {
@@ -51,6 +60,7 @@ pub(crate) fn run(targets: &[String], runs: u64, corpus: Corpus) -> Result<()> {
     let mut build = cargo();
     build
         .args(["build", "--release", "--bins", "--target", dist::HOST_TARGET])
+        .args(if corpus == Corpus::Fresh { &UNOPTIMISED[..] } else { &[] })
         .args(quiet())
         .current_dir(&workspace)
         .env("CARGO_TARGET_DIR", &folder)
