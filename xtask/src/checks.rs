@@ -2,9 +2,9 @@
 //!
 //! In: the working tree. Out: success only if every part passed. A part that fails does not stop the others, so that one run
 //! shows all failures. Two lanes of parts run beside each other, because a compiler, a linker or a test seldom uses two
-//! processors. Virtual machines start when what they run is built, one at a time. When both lanes have ended, more of them run at once, and
-//! the tests with a control plane run beside them. They wait for seven tenths of their time. So the load is about the same all the time: a guest
-//! without its share of the processors would miss its time limits.
+//! processors. Virtual machines start when what they run is built, one at a time. With the end of each lane one more of them runs at once, and
+//! after the second lane the tests with a control plane run beside them. They wait for seven tenths of their time. So the load is about the same
+//! all the time: a guest without its share of the processors would miss its time limits.
 
 use std::convert::Infallible;
 use std::panic::resume_unwind;
@@ -40,8 +40,8 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
     std::thread::scope(|scope| {
         // Each lane has a sender as long as it runs.
-        let (of_workspace, lanes) = channel::<Infallible>();
-        let of_others = of_workspace.clone();
+        let (of_workspace, first) = channel::<Infallible>();
+        let (of_others, second) = channel::<Infallible>();
         let lane = scope.spawn(|| {
             workspace(&parts, quick);
             drop(of_workspace);
@@ -50,14 +50,14 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         if !quick {
             // Before the other tools, whose installation would keep the cache locked for minutes.
             parts.run("systems of guests", || selection.fetch());
-            scope.spawn(|| parts.run("virtual machines", || selection.run_beside(Some(lanes))));
+            scope.spawn(|| parts.run("virtual machines", || selection.run_beside(vec![first, second])));
         }
         others(&parts, quick, profile);
         drop(of_others);
-        lane.join().unwrap_or_else(|panic| resume_unwind(panic));
         if !quick {
             with_other_programs(&parts, profile);
         }
+        lane.join().unwrap_or_else(|panic| resume_unwind(panic));
     });
     if profile == Profile::Release {
         parts.run("virtual machine with the older kubelet", older_kubelet);
@@ -83,10 +83,10 @@ fn workspace(parts: &TestParts, quick: bool) {
 
 /// The tests that run programs of other projects.
 fn with_other_programs(parts: &TestParts, profile: Profile) {
-    parts.run("control plane", || control_plane(kube::NEWEST));
+    parts.run("control plane", || control_plane(kube::NEWEST, profile));
     parts.run("layers and packages, against umoci and rpm", || unpacked::test(FAULTS));
     if profile == Profile::Release {
-        parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER));
+        parts.run("control plane of the older Kubernetes", || control_plane(kube::OLDER, profile));
     }
 }
 
@@ -145,10 +145,14 @@ fn kube_assets(release: &str) -> Result<()> {
 
 /// Runs the tests that need the programs of Kubernetes, or Buildah. They are ignored elsewhere, since these take minutes to build. The
 /// options of Cargo are those of the other tests, so that nothing is built twice. Tests that need more than the release has are named
-/// and left out.
-fn control_plane(release: &str) -> Result<()> {
+/// and left out, and so is one of ten minutes before a merge.
+fn control_plane(release: &str, profile: Profile) -> Result<()> {
     kube_assets(release)?;
     let mut left_out = Vec::new();
+    if profile == Profile::Merge {
+        say("skip", "kube::steady_tests: they take ten minutes, which `--full` has");
+        left_out.extend(["--skip", "kube::steady_tests"]);
+    }
     for (test, what) in kube::beyond(release) {
         say("skip", &format!("{test}: Kubernetes {release} has no {what}"));
         left_out.extend(["--skip", test]);

@@ -97,11 +97,11 @@ impl Selection {
 
     /// Runs what is selected. The error lists what failed.
     pub(crate) fn run(&self) -> Result<()> {
-        self.run_beside(None)
+        self.run_beside(Vec::new())
     }
 
-    /// The same. Until all senders of `others` are gone, other work takes two places of three.
-    pub(crate) fn run_beside(&self, others: Option<Receiver<Infallible>>) -> Result<()> {
+    /// The same. Each of `others` takes a place until its senders are gone. At least one place is left.
+    pub(crate) fn run_beside(&self, mut others: Vec<Receiver<Infallible>>) -> Result<()> {
         let mut scenarios = self.scenarios()?;
         // The scenarios with the longest limits start first, so that none of them runs alone at the end.
         scenarios.sort_by_key(|scenario| Reverse(scenario.limit));
@@ -156,15 +156,15 @@ impl Selection {
         let tally = Mutex::new(Tally::default());
         let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario.guest));
         let log = run::log();
-        let of_others = if others.is_some() { workers.saturating_sub(1) } else { 0 };
-        queue.take(of_others);
+        others.truncate(workers.saturating_sub(1));
+        queue.take(others.len());
         std::thread::scope(|scope| {
-            if let Some(others) = others {
+            for other in others {
                 let queue = &queue;
                 scope.spawn(move || {
                     // The senders send nothing. The call ends when the last one is dropped.
-                    let _ = others.recv();
-                    queue.free(of_others);
+                    let _ = other.recv();
+                    queue.free(1);
                 });
             }
             for _ in 0..workers {

@@ -39,6 +39,10 @@ const SENSOR_MEMORY: (&str, f64) = ("memory of the sensor with 10,000 managed fi
 
 /// The requests that the steady figure does not contain. Tests of `holdfast-cluster` count them.
 const OTHERS: &str = "\
+The guest's clock is slower than that of the API server, so watches seem to end early there, and the next ones begin with reads: the
+`get` and `list` above. In real time a watch that ends by its age begins again without a read. A test of `cargo xtask test --full` counts
+the requests of ten minutes.
+
 A scraper adds at most 32 requests an hour, whatever its interval: 20 `create tokenreviews` and 12 `create
 subjectaccessreviews`. A policy that names pods adds 13 `watch pods`, and the comparisons of config and OS image with the
 cluster add 6 reads. With all of these a node stays below two requests a minute: a test counts the requests of six hours at a

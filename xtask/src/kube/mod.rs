@@ -36,6 +36,8 @@ mod reporter_tests;
 mod restore_tests;
 #[cfg(test)]
 mod rights_tests;
+#[cfg(test)]
+mod steady_tests;
 pub(crate) mod tar;
 
 pub(crate) use assets::{KubeAssets, NEWEST, OLDER, RELEASE, beyond, tested};
