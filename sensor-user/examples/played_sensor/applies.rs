@@ -53,6 +53,7 @@ impl Applies {
             match words[..] {
                 ["current", name] => progress.current = Some(name.to_owned()),
                 ["drains", answer] => state.drains = answer == "yes",
+                ["operator", answer] => progress.is_managed_by_operator = answer == "yes",
                 ["finish"] if is_ordered => {
                     progress.phase = ApplyPhase::Done;
                     progress.current.clone_from(&progress.config);
@@ -67,7 +68,7 @@ impl Applies {
         });
         match words[..] {
             ["ordered" | "finish" | "fail-drift"] if !is_ordered => Some("not ordered"),
-            ["ordered" | "finish" | "fail-drift"] | ["current" | "drains", _] => Some("done"),
+            ["ordered" | "finish" | "fail-drift"] | ["current" | "drains" | "operator", _] => Some("done"),
             _ => None,
         }
     }

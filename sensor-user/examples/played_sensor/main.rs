@@ -3,7 +3,7 @@
 //! In: a directory, the reporter's user id, and lines on the standard input. With a third argument `manage` the daemon's own socket takes
 //! configs for the host in `root` in the directory, as in the mode `manage`, and plans by this program, as the daemon does. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
-//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, `expects FILE` with the MachineConfig in this file as that of the Machine Config Operator's daemon, or about applies: `current NAME`, `drains yes`, `drains no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, `expects FILE` with the MachineConfig in this file as that of the Machine Config Operator's daemon, or about applies: `current NAME`, `drains yes`, `drains no`, `operator yes`, `operator no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 

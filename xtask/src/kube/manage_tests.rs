@@ -32,7 +32,7 @@ impl Managed {
         output(cluster.plane.kubectl().args(["apply", "-k"]).arg(definitions)).unwrap();
         let established = ["wait", "--for=condition=Established", "--timeout=120s", "crd", "--all"];
         output(cluster.plane.kubectl().args(established)).unwrap();
-        for name in ["rendered-a", "rendered-b", "rendered-c", "rendered-d"] {
+        for name in ["rendered-a", "rendered-b", "rendered-c", "rendered-d", "rendered-e"] {
             cluster.create(&json!({
                 "apiVersion": "machineconfiguration.openshift.io/v1",
                 "kind": "MachineConfig",
@@ -182,11 +182,58 @@ fn a_managed_node_follows_its_desired_config_through_drain_drift_and_a_reporter_
     node.ordered("finish");
     node.until(&[("state", "Done"), ("reason", ""), ("currentConfig", "rendered-d")]);
 
+    cordoned_by_somebody_else(&mut node);
+    beside_the_operator(&mut node);
     only_the_own_annotations(&node);
     only_the_own_watch(&node.cluster, &node.config);
     no_other_right(&node.cluster, &node.config, &MANAGE);
     node.cluster.plane.check().unwrap();
     node.reporter.unwrap().check().unwrap();
+}
+
+/// An update of a node that somebody else cordoned asks for a drain, and afterwards for no end of the cordon.
+fn cordoned_by_somebody_else(node: &mut Managed) {
+    output(node.cluster.plane.kubectl().args(["cordon", "n1"])).unwrap();
+    node.sensor.turn("drains yes");
+    node.annotate("n1", &[("desiredConfig", "rendered-e")]).unwrap();
+    let asked = node.until(&[("state", "Working"), ("desiredDrain", "drain-rendered-e")]);
+    assert_eq!(asked["holdfast.dev/cordoned-before"], "true");
+    node.annotate("n1", &[("lastAppliedDrain", "drain-rendered-e")]).unwrap();
+    node.ordered("finish");
+    node.until(&[("state", "Done"), ("currentConfig", "rendered-e"), ("desiredDrain", "drain-rendered-e")]);
+    assert_eq!(node.cluster.get(&["node", "n1"]).unwrap()["spec"]["unschedulable"], true);
+    output(node.cluster.plane.kubectl().args(["uncordon", "n1"])).unwrap();
+    node.sensor.turn("drains no");
+}
+
+/// While the daemon of the Machine Config Operator runs on the node, a reporter in mode `manage` reports and writes no annotation.
+fn beside_the_operator(node: &mut Managed) {
+    let before = node.until(&[("state", "Done"), ("currentConfig", "rendered-e")]);
+    // A reporter that starts knows it from its first answer on.
+    node.reporter = None;
+    node.sensor.turn("operator yes");
+    node.sensor.turn("drift /etc/chrony.conf alice");
+    node.start_reporter();
+    let state = |node: &Managed, wanted: &str| {
+        let reported = || {
+            let found = node.cluster.get(&["driftreport", "n1"])?["status"]["state"].clone();
+            ensure!(found == wanted, "no {wanted}: {found}");
+            Ok(())
+        };
+        node.reporter.as_ref().unwrap().until(LIMIT, reported).unwrap();
+    };
+    state(node, "Drifted");
+    node.sensor.turn("recover /etc/chrony.conf");
+    state(node, "InSync");
+    assert_eq!(node.annotations().unwrap(), before);
+    // Without that daemon the drift is in the annotations.
+    node.reporter = None;
+    node.sensor.turn("operator no");
+    node.sensor.turn("drift /etc/chrony.conf alice");
+    node.start_reporter();
+    node.until(&[("state", "Degraded")]);
+    node.sensor.turn("recover /etc/chrony.conf");
+    node.until(&[("state", "Done")]);
 }
 
 /// A token of one node's reporter writes the annotations that are its own, on its own Node.

@@ -1,7 +1,7 @@
 //! `kubectl holdfast` with the API server, found by `kubectl` as a plugin.
 //!
 //! The report of a node and the Lease of its reporter are written as a reporter writes them. No node runs a pod: the scenario
-//! `daemonset` shows the commands that ask one.
+//! `daemonset-people` shows the commands that ask one.
 
 use super::control_plane::ClientPlace;
 use super::installed::NAMESPACE;
