@@ -108,11 +108,14 @@ fn executed(node: &Node, before: usize) -> Result<String> {
          when      {}\n\
          what      {FILE}, which is {}\n\
          from      {}\n\
+         program   {}, {}\n\
          login     {} (uid {}), {}",
         printed.trim_end(),
         text(&record["time"]),
         text(&record["verdict"]),
         text(&record["source"]),
+        text(&record["actor"]["exe"]),
+        record["actor"]["argv"],
         text(&record["actor"]["login_user"]),
         record["actor"]["login_uid"],
         text(&record["actor"]["unit"]),

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::upgrade;
-use crate::guest::agent::RunningDaemon;
-use crate::guest::{shell, status, wait};
+use crate::guest::agent::{HOLDFAST, RunningDaemon};
+use crate::guest::{run, shell, status, wait};
 
 const FIRST: &str = "/etc/order/a.conf";
 const LAST: &str = "/etc/order/z.conf";
@@ -53,7 +53,23 @@ pub(super) fn other_rules() -> Result<String> {
     upgrade::of_another_version(&["links-", "maps-v"])?;
     let (agent, upgrade) = started_during_attempts().context("another version")?;
     agent.stop()?;
+    detached()?;
     Ok(format!("{restart}; with another version {upgrade}"))
+}
+
+/// The rules refuse without a daemon, until `holdfast detach`.
+fn detached() -> Result<()> {
+    const PINS: &str = "/sys/fs/bpf/holdfast";
+    let change = format!("{OF_FIRST} chmod 600 {LAST}");
+    ensure!(shell(&change).is_err(), "without a daemon the rule refused nothing");
+    run(HOLDFAST, &["detach"])?;
+    // The kernel frees a program some time after its last pin is gone.
+    wait::until("the rule to end after `holdfast detach`", Duration::from_secs(30), || {
+        Ok(shell(&change).ok())
+    })?;
+    shell(&format!("chmod 644 {LAST}"))?;
+    ensure!(!fs::exists(PINS)?, "{PINS} is left after `holdfast detach`");
+    Ok(())
 }
 
 /// Starts the daemon while both programs try to change the last file. Then each rule has to allow its own program, and no other one.

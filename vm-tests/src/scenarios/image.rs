@@ -15,7 +15,7 @@ use sensor_common::limits::EXECUTIONS_AFTER_CHANGE_NS;
 use serde_json::{Value, json};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
-use crate::guest::{Context, files, run, shell, status, wait};
+use crate::guest::{Context, files, page, run, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -313,6 +313,9 @@ fn scanned(agent: &mut RunningDaemon) -> Result<String> {
     let source = record["source"].as_str().unwrap_or_default();
     ensure!(source.starts_with("layer 1 of 2, sha256:") && source.ends_with("`ADD base /`"), "{record}");
     ensure!(record["detail"]["policy"] == "observe", "{record}");
+    wait::until("the metrics of the scan", LIMIT, || {
+        Ok((page::sum("holdfast_image_scan_differing", |_| true)? >= 1.0).then_some(()))
+    })?;
     let before = agent.records()?.len();
     shell(&format!("echo data > {SCANNED}"))?;
     let recovered = agent.wait_for("the recovery", before, |record| {

@@ -318,7 +318,10 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "a login replaces a program of an ostree host's image: its record, layer, execution and recovery",
         guest: Guest::Ostree,
         kernels: &["6.1"],
-        by_default: Some(only(&[], "it is for people; `ostree` and `image` show the same")),
+        by_default: Some(only(
+            &[],
+            "it is for people; `ostree` shows drift, layer and execution, and `image` explains",
+        )),
         limit: 600,
         run: demo_image::ostree,
         ..Scenario::USUAL

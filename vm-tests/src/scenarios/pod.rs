@@ -63,6 +63,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("a_container_in_the_group_of_the_reporter_is_refused", in_stolen_group());
     context.check("a_second_daemon", second());
     agent.stop()?;
+    context.check("beside_the_hosts_daemon", beside_the_hosts_daemon(&arguments));
     for (name, result) in
         each_is_needed(&|without| Sensor { without: Some(without), ..sensor(&arguments) }.command())
     {
@@ -221,4 +222,14 @@ fn second() -> Result<String> {
         Err(error) if error.to_string().contains(&format!("in the pod {OWN}")) => Ok(error.to_string()),
         other => bail!("{other:?}"),
     }
+}
+
+/// A host that runs a daemon by itself refuses the pod, and the error names the process.
+fn beside_the_hosts_daemon(arguments: &[&str]) -> Result<String> {
+    let own = RunningDaemon::start(&["--standalone", "--config", CONFIG])?;
+    let out = sensor(arguments).command()?.output()?;
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    ensure!(!out.status.success() && error.contains(&format!("process {}:", own.pid())), "{error}");
+    ensure!(own.stop()?.success(), "the host's daemon did not end well");
+    Ok(error)
 }

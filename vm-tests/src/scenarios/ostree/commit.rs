@@ -16,7 +16,9 @@ use crate::guest::{run, shell, status};
 const FILE: &str = "/usr/lib/os-version";
 /// A file of the commit's `/usr/etc`, with another content in each version.
 const SHIPPED: &str = "/etc/demo-shipped/pinned";
-/// Another one, which no config of the scenario declares.
+/// A program of the commit's first layer.
+const PROGRAM: &str = "/usr/bin/nproc";
+/// A file of `/etc` that no config of the scenario declares.
 pub(super) const UNDECLARED: &str = "/etc/debian_version";
 
 /// The index of the booted commit.
@@ -28,6 +30,7 @@ metadata: {name: commit}
 spec:
   rules:
   - {path: /usr/lib/os-version, image: true, action: degrade}
+  - {path: /usr/bin/nproc, image: true, action: observe}
   - {path: /etc/debian_version, image: true, action: observe}
 ";
 
@@ -103,6 +106,7 @@ pub(super) fn watched() -> Result<String> {
     ensure!(source.starts_with("layer 2 of 2, sha256:") && source.contains(LAYERS[1][2]), "{record}");
     ensure!(record["actor"]["argv"].is_array(), "{record}");
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    executed(&mut agent)?;
     let before = agent.records()?.len();
     let content = fs::read(UNDECLARED)?;
     fs::write(UNDECLARED, "local\n")?;
@@ -117,6 +121,22 @@ pub(super) fn watched() -> Result<String> {
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(record.to_string())
+}
+
+/// A program that differs from the commit runs: the record has who ran it, and the layer that has another program.
+fn executed(agent: &mut RunningDaemon) -> Result<()> {
+    let before = agent.records()?.len();
+    let is = |record: &Value, kind: &str| record["kind"] == kind && record["path"] == PROGRAM;
+    let other = format!("printf '#!/bin/sh\\necho 64\\n' > {PROGRAM}.new && chmod 755 {PROGRAM}.new");
+    let record = replaced(PROGRAM, &other, || {
+        agent.wait_for("the drift of the program", before, |record| is(record, "drift"))?;
+        ensure!(run(PROGRAM, &[])?.trim() == "64", "the other program did not run");
+        agent.wait_for("the execution", before, |record| is(record, "exec") && record["verdict"] == "drifted")
+    })?;
+    let source = record["source"].as_str().unwrap_or_default();
+    ensure!(source.starts_with("layer 1 of 2, sha256:") && source.contains(LAYERS[0][2]), "{record}");
+    ensure!(record["actor"]["argv"].to_string().contains(PROGRAM), "{record}");
+    agent.wait_for("the recovery of the program", before, |record| is(record, "recovered")).map(drop)
 }
 
 /// A process writes into a file of `/usr` in place, and so into the repository's object, before the index is made: the index has all other
@@ -195,14 +215,18 @@ fn verify(code: i32, path: &str) -> Result<Vec<Value>> {
     report["differing"].as_array().cloned().context("no list")
 }
 
-/// Opens `/usr` for writing, without the overlay that `ostree admin unlock` makes, and puts another file in the place of one. Afterwards everything is as before.
-/// Another name of the file keeps its inode, which is the repository's object.
-fn opened<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Opens `/usr` for writing, without the overlay that `ostree admin unlock` makes, and puts another file in the place of one: that of the same
+/// name with `.new`, which this line makes. Afterwards everything is as before. Another name of the file keeps its inode, which is the
+/// repository's object.
+fn replaced<T>(file: &str, line: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     shell("mount -o remount,rw /usr")?;
-    shell(&format!(
-        "ln {FILE} {FILE}.kept && cp -a {FILE} {FILE}.new && echo evil >> {FILE}.new && mv {FILE}.new {FILE}"
-    ))?;
+    shell(&format!("ln {file} {file}.kept && {line} && mv {file}.new {file}"))?;
     let result = act();
-    shell(&format!("mv {FILE}.kept {FILE} && mount -o remount,bind,ro /usr"))?;
+    shell(&format!("mv {file}.kept {file} && mount -o remount,bind,ro /usr"))?;
     result
+}
+
+/// The same for [`FILE`] and a content that differs by a line.
+fn opened<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    replaced(FILE, &format!("cp -a {FILE} {FILE}.new && echo evil >> {FILE}.new"), act)
 }
