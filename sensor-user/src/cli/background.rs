@@ -16,3 +16,27 @@ pub(super) fn give_way() {
         tracing::warn!(?error, "This process runs with the usual priority.");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::parent_process_death_signal;
+    use std::{fs, thread};
+
+    #[test]
+    fn who_gives_way_is_in_the_idle_class_and_ends_with_its_parent() {
+        /// `SCHED_IDLE` of `sched(7)`.
+        const IDLE: &str = "5";
+        let (policy, signal) = thread::spawn(|| {
+            give_way();
+            let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+            // The policy is the 41st field of `proc(5)`, and the first one after the name is the third.
+            let (_, fields) = stat.rsplit_once(") ").unwrap();
+            let policy = fields.split(' ').nth(41 - 3).unwrap().to_owned();
+            (policy, parent_process_death_signal().unwrap())
+        })
+        .join()
+        .unwrap();
+        assert_eq!((policy.as_str(), signal), (IDLE, Some(Signal::TERM)));
+    }
+}

@@ -10,12 +10,7 @@ use crate::{
     observation::Observer,
 };
 use sensor_model::{host::processor_quota::processor_quota, image::ScanPace};
-use std::{
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{ops::ControlFlow, path::Path, thread, time::Duration};
 
 /// The control group of this process.
 const OWN_GROUP: &str = "/proc/self/cgroup";
@@ -52,7 +47,7 @@ impl ScanCommand {
             processor: self.processor / 100.0,
             bytes: f64::from(self.read_mebibytes) * f64::from(1 << 20),
         };
-        let pace = pace.within(quota());
+        let pace = pace.within(quota(Path::new(OWN_GROUP), Path::new(GROUPS)));
         let in_a_file = pauses_in_a_file(pace, |time| {
             // The daemon ends this process with a signal, also during a pause.
             let _ = pause(time);
@@ -97,16 +92,17 @@ fn pause(pause: Duration) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// How much of a processor the control group of this process may use; `None` without a limit.
-fn quota() -> Option<f64> {
+/// How much of a processor a process may use by the limits of its control group and of those above it; `None` without a limit. `own`: the
+/// file that names its group, `groups`: where control groups are.
+fn quota(own: &Path, groups: &Path) -> Option<f64> {
     let read = |path: &Path| {
         let bytes = bounded::read(path, GROUP_BYTES).ok()?;
         String::from_utf8(bytes).ok()
     };
-    let own = read(Path::new(OWN_GROUP))?;
+    let own = read(own)?;
     let group = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let directory = PathBuf::from(format!("{GROUPS}{group}"));
-    let limits = directory.ancestors().take_while(|above| above.starts_with(GROUPS));
+    let directory = groups.join(group.trim_start_matches('/'));
+    let limits = directory.ancestors().take_while(|above| above.starts_with(groups));
     limits.filter_map(|above| processor_quota(&read(&above.join("cpu.max"))?)).reduce(f64::min)
 }
 
@@ -114,5 +110,34 @@ fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
         _ => Err("must be a number above 0, at most 100".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_least_limit_of_the_own_control_group_and_of_those_above_it_is_the_quota() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, groups) = (folder.path().join("own"), folder.path().join("groups"));
+        fs::create_dir_all(groups.join("a/b")).unwrap();
+        fs::create_dir_all(groups.join("other")).unwrap();
+        let limit = |group: &str, text: &str| fs::write(groups.join(group).join("cpu.max"), text).unwrap();
+        fs::write(&own, "0::/a/b\n").unwrap();
+        assert_eq!(quota(&own, &groups), None, "the root of all groups has no such file");
+        limit("other", "1000 100000\n");
+        limit("a/b", "max 100000\n");
+        assert_eq!(quota(&own, &groups), None);
+        limit("a/b", "150000 100000\n");
+        assert_eq!(quota(&own, &groups), Some(1.5));
+        limit("a", "25000 100000\n");
+        assert_eq!(quota(&own, &groups), Some(0.25));
+        limit("a/b", "10000 100000\n");
+        assert_eq!(quota(&own, &groups), Some(0.1));
+        // A group that another namespace names.
+        fs::write(&own, "0::/../gone\n").unwrap();
+        assert_eq!(quota(&own, &groups), None);
     }
 }

@@ -5,6 +5,7 @@ use crate::agent::reports::{AgentReport, DaemonFacts, LossReason};
 use crate::clock::Clock;
 use crate::report::{forensic, picture::Picture};
 use sensor_model::difference::Difference;
+use sensor_model::image::ScanProgress;
 use sensor_model::protocol::GapReason;
 use sensor_model::record::{Record, ThingKind};
 use std::cell::RefCell;
@@ -319,4 +320,26 @@ fn an_actor_has_its_most_specific_class() {
     ] {
         assert_eq!(ActorClass::of(actor.as_ref()).as_str(), class);
     }
+}
+
+#[test]
+fn a_scan_shows_how_far_its_round_is_and_what_it_found() {
+    let metrics = metrics();
+    let shown = |metrics: &Metrics| {
+        ["progress_ratio", "differing", "unreadable", "sealed"]
+            .map(|name| value(metrics, &format!("holdfast_image_scan_{name}")).unwrap())
+    };
+    let mut progress = ScanProgress::default();
+    let mut round = progress.due("digest", 8, 100, Duration::from_hours(1)).unwrap();
+    round.passed = 2;
+    round.unreadable = 1;
+    round.sealed = 3;
+    round.differing = ["/usr/bin/a".to_owned(), "/usr/bin/b".to_owned()].into();
+    progress.round = Some(round.clone());
+    metrics.image_scan(&progress, 4_000);
+    assert_eq!(shown(&metrics), ["0.25", "2", "1", "3"]);
+    progress.end(&round, 200);
+    metrics.image_scan(&progress, 5_000);
+    assert_eq!(shown(&metrics), ["0.0", "2", "1", "3"]);
+    assert_eq!(value(&metrics, "holdfast_image_scan_ended_timestamp_seconds").unwrap(), "5000");
 }
