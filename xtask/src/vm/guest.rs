@@ -30,9 +30,9 @@ pub(super) const SILENCE: Duration = Duration::from_mins(4);
 /// All features of the emulator but a fifth level of page tables. A guest of a gigabyte does not need it, and each walk through
 /// the tables costs the emulator time.
 const CPU: &str = "max,la57=off";
-/// What a guest of the tests does not have besides. With these two features its kernel copies and clears memory by single instructions
-/// that the emulator runs byte by byte; without them by words, which saves an eighth of the emulator's time. A guest that counts
-/// instructions keeps them, so that its figures stay comparable with earlier ones.
+/// Features that a guest lacks besides, unless it counts instructions. With them a kernel copies and clears memory by single instructions,
+/// which the emulator runs byte by byte. Without them it uses words, which saves an eighth of the emulator's time. The figures of a guest
+/// that counts instructions stay comparable with earlier ones.
 const SLOW_HERE: &str = "erms=off,fsrm=off";
 /// The order of security modules where a kernel's own does not end in `bpf`.
 const LSM_5_10: &str = "lsm=lockdown,yama,apparmor,bpf";
