@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
-use vm_tests::bench::cluster::{KUBECONFIG, NAMESPACE, SCENARIO};
+use vm_tests::bench::cluster::{KUBECONFIG, SCENARIO};
 use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::guest::api::PROXY;
 use vm_tests::guest::kube::{AUDIT, NODE};
@@ -187,10 +187,7 @@ struct BenchCluster {
 impl BenchCluster {
     fn start(assets: &KubeAssets) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let user = format!("system:serviceaccount:{NAMESPACE}:holdfast-reporter");
-        let stages = ["ResponseStarted", "ResponseComplete", "Panic"];
-        let recorded = json!({ "level": "Metadata", "users": [user], "omitStages": stages });
-        let audit = AuditLog::start(folder.path(), &recorded)?;
+        let audit = AuditLog::of_reporters(folder.path())?;
         let flags: Vec<&str> = audit.flags.iter().map(String::as_str).collect();
         let plane = ControlPlane::start(assets, Wanted { name: "bench", nodes: &[], apiserver: &flags })?;
         let node = folder.path().join("node.json");
@@ -330,6 +327,8 @@ fn text(report: &ClusterReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

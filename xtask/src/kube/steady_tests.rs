@@ -1,10 +1,9 @@
 //! What a reporter asks an API server for while nothing changes, in real time. Only a full run has ten minutes for it.
 
-use super::installed::NAMESPACE;
 use super::reporter_tests::{Cluster, LIMIT, PlayedSensor};
 use crate::vm::AuditLog;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -30,10 +29,7 @@ fn requests(folder: &Path) -> Result<BTreeMap<String, u64>> {
 #[ignore = "needs the programs of `cargo xtask kube-assets`, and ten minutes"]
 fn a_watch_that_ended_by_its_age_begins_again_without_a_read_and_a_minute_has_fewer_than_two_requests() {
     let folder = tempfile::tempdir().unwrap();
-    let user = format!("system:serviceaccount:{NAMESPACE}:holdfast-reporter");
-    let stages = ["ResponseStarted", "ResponseComplete", "Panic"];
-    let recorded = json!({ "level": "Metadata", "users": [user], "omitStages": stages });
-    let audit = AuditLog::start(folder.path(), &recorded).unwrap();
+    let audit = AuditLog::of_reporters(folder.path()).unwrap();
     let flags: Vec<&str> = audit.flags.iter().map(String::as_str).collect();
     let cluster = Cluster::start_with("steady", "base", &flags);
     let _sensor = PlayedSensor::start(cluster.folder.path());

@@ -14,6 +14,8 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::kube::installed::NAMESPACE;
+
 /// The served log.
 #[derive(Debug)]
 pub(crate) struct AuditLog {
@@ -25,6 +27,13 @@ pub(crate) struct AuditLog {
 }
 
 impl AuditLog {
+    /// Serves a log of all requests of the reporters, each once.
+    pub(crate) fn of_reporters(folder: &Path) -> Result<Self> {
+        let user = format!("system:serviceaccount:{NAMESPACE}:holdfast-reporter");
+        let stages = ["ResponseStarted", "ResponseComplete", "Panic"];
+        Self::start(folder, &json!({ "level": "Metadata", "users": [user], "omitStages": stages }))
+    }
+
     /// Serves a log with its files in `folder`. Events that no rule of the audit policy names are not recorded.
     pub(crate) fn start(folder: &Path, recorded: &Value) -> Result<Self> {
         let path = folder.join("audit.log");
