@@ -41,7 +41,7 @@ names! {
         OsImage = "os-image",
         /// A mount hides the managed object.
         MountOver = "mount-over",
-        /// A local state of `/etc` that updates keep, while the booted image ships another content than another deployment of the host.
+        /// A local state of `/etc` that updates keep, while the booted image ships another content than an earlier deployment of the host.
         HeldBack = "held-back",
         /// The thing could not be read, so it cannot be compared.
         Unreadable = "unreadable",

@@ -233,7 +233,7 @@ fn of_image(
         differences.map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
     );
     if let Some(deployment) = &entry.other_content_in {
-        let text = format!("what the image ships: the deployment {deployment} ships another content");
+        let text = format!("what the image ships: the earlier deployment {deployment} ships another content");
         rows.push((Some(Tone::Notable), vec!["holds back".to_owned(), clean(&text)]));
     }
     rows.push((None, vec!["strength".to_owned(), entry.strength.as_str().to_owned()]));

@@ -42,15 +42,19 @@ pub(super) fn booted_commit(observer: &Observer) -> Option<String> {
     deployment(observer)?.checksum
 }
 
-/// The directories of the deployments that the host did not boot.
-pub(super) fn other_deployments(observer: &Observer) -> Vec<PathBuf> {
+/// The directories of the deployments that the host did not boot, without those of newer commits. After a rollback, or while an update is
+/// staged, the newer one ships what the host does not have yet. A commit without a known time counts as an earlier one, and so does one of the
+/// same time: builds that set the time of their files give all commits the same one.
+pub(super) fn earlier_deployments(observer: &Observer) -> Vec<PathBuf> {
     let Some(booted) = booted_commit(observer) else { return Vec::new() };
-    let all = observer.deployments();
-    let is_other = |path: &PathBuf| {
+    let seconds = |checksum: &str| observer.commit(checksum).map(|commit| commit.seconds);
+    let of_booted = seconds(&booted);
+    let is_earlier = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.split_once('.').is_some_and(|(checksum, serial)| {
-            checksum != booted && serial.bytes().all(|byte| byte.is_ascii_digit())
-        })
+        let Some((checksum, serial)) = name.split_once('.') else { return false };
+        let is_other = checksum != booted && serial.bytes().all(|byte| byte.is_ascii_digit());
+        let is_newer = || seconds(checksum).zip(of_booted).is_some_and(|(other, booted)| other > booted);
+        is_other && !is_newer()
     };
-    all.into_iter().filter(is_other).collect()
+    observer.deployments().into_iter().filter(is_earlier).collect()
 }

@@ -1,7 +1,7 @@
 //! A local file of `/etc` that keeps a newer default of the image from taking effect.
 //!
-//! In: a path of `/etc` that differs from what the booted image ships. Out: another deployment of the host that ships something else there than
-//! the booted one. An update leaves a changed file of `/etc` alone. So the host keeps the local file while the image's default changes.
+//! In: a path of `/etc` that differs from what the booted image ships. Out: an earlier deployment of the host that ships something else there
+//! than the booted one. An update leaves a changed file of `/etc` alone. So the host keeps the local file while the image's default changes.
 
 use super::deployment;
 use crate::observation::Observer;
@@ -26,14 +26,16 @@ pub(crate) fn held_back(
     let path = expectation.thing.path();
     // Only a path of `/etc` has a place, and the deployments of other paths need not be read.
     PristineEtc::Ostree.place(&path)?;
-    let others = deployment::other_deployments(observer);
-    let other = shipping_another(&others, &path, |there| differs_there(observer, expectation, there))?;
+    let earlier = deployment::earlier_deployments(observer);
+    let other = shipping_another(&earlier, &path, |there| differs_there(observer, expectation, there))?;
     Some(Difference {
         kind: DifferenceKind::HeldBack,
         expected: "what the booted image ships".to_owned(),
-        found: format!("a local state, which updates keep; the deployment {other} ships another content"),
+        found: format!(
+            "a local state, which updates keep; the earlier deployment {other} ships another content"
+        ),
         text: format!(
-            "{} \"{}\" holds back what the booted image ships: the deployment {other} ships another content",
+            "{} \"{}\" holds back what the booted image ships: the earlier deployment {other} ships another content",
             expectation.thing.noun(),
             path.display()
         ),
@@ -43,13 +45,13 @@ pub(crate) fn held_back(
 /// The name of the first of these deployments that ships something else at a path of `/etc`. `differs`: how what is at a place of a deployment
 /// differs from what the booted one ships.
 pub(super) fn shipping_another(
-    others: &[PathBuf],
+    earlier: &[PathBuf],
     path: &Path,
     differs: impl Fn(&Path) -> Vec<Difference>,
 ) -> Option<String> {
     let shipped = PristineEtc::Ostree.place(path)?;
     let shipped = shipped.strip_prefix("/").unwrap_or(&shipped);
-    let other = others.iter().find(|deployment| has_other_content(&differs(&deployment.join(shipped))))?;
+    let other = earlier.iter().find(|deployment| has_other_content(&differs(&deployment.join(shipped))))?;
     Some(other.file_name()?.to_string_lossy().into_owned())
 }
 

@@ -42,8 +42,8 @@ pub struct Verifier<'a> {
     observer: &'a Observer,
     image: Arc<str>,
     is_running: bool,
-    /// The other deployments of an ostree host.
-    others: Vec<PathBuf>,
+    /// The earlier deployments of an ostree host.
+    earlier: Vec<PathBuf>,
     /// The index of extensions that are merged over what the image has.
     extensions: Option<&'a ImageIndex>,
     /// The indexes of what the host has beside the image.
@@ -61,7 +61,7 @@ pub struct Found {
     pub observation: Observation,
     /// Every difference; empty if there is none.
     pub differences: Vec<Difference>,
-    /// Another deployment that ships something else at this path of `/etc`. So the differing file on the host holds back what the booted
+    /// An earlier deployment that ships something else at this path of `/etc`. So the differing file on the host holds back what the booted
     /// deployment ships. `None` if nothing differs, or all deployments ship the same.
     pub other_content_in: Option<String>,
 }
@@ -99,13 +99,13 @@ impl<'a> Verifier<'a> {
     pub fn new(index: &'a ImageIndex, observer: &'a Observer, root: &Path) -> Self {
         let image = index.meta().digest.as_str().into();
         let is_of_image = matches!(index.meta().source, ImageSource::Layers | ImageSource::Ostree);
-        let others = if is_of_image { deployment::other_deployments(observer) } else { Vec::new() };
+        let earlier = if is_of_image { deployment::earlier_deployments(observer) } else { Vec::new() };
         Self {
             index,
             observer,
             image,
             is_running: root == Path::new("/"),
-            others,
+            earlier,
             extensions: None,
             beside: &[],
         }
@@ -249,14 +249,14 @@ impl<'a> Verifier<'a> {
         Found { path, entry, observation, differences, other_content_in }
     }
 
-    /// The name of another deployment that ships something else at a path of `/etc` than the image has there.
+    /// The name of an earlier deployment that ships something else at a path of `/etc` than the image has there.
     fn other_content_in(
         &self,
         path: &Path,
         entry: &ImageEntry,
         source: &ExpectationSource,
     ) -> Option<String> {
-        shipping_another(&self.others, path, |there| {
+        shipping_another(&self.earlier, path, |there| {
             let expectation = entry.expectation(there, source.clone());
             let found = self.observer.observe(&expectation).observation;
             differences(entry, &expectation, &found, KnownXattrs::None)

@@ -70,8 +70,8 @@ pub struct ExplainedEntry {
     pub verdict: VerdictKind,
     /// Every difference.
     pub differences: Vec<Difference>,
-    /// Another deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
-    /// Absent if all deployments ship the same.
+    /// An earlier deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
+    /// Absent if all earlier deployments ship the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_content_in: Option<String>,
     /// Metadata and digest; null if it is missing or cannot be read.

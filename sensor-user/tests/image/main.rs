@@ -8,6 +8,7 @@ mod closed;
 mod encapsulated;
 mod explained;
 mod extensions;
+mod held_back;
 mod indexed;
 mod layout;
 mod ostree;

@@ -46,7 +46,8 @@ pub(crate) fn booted_with(commit: impl FnOnce(&Repository) -> String) -> (World,
     (world, repository)
 }
 
-fn indexed() -> (World, Repository) {
+/// The same with its index.
+pub(crate) fn indexed() -> (World, Repository) {
     let (world, repository) = booted();
     let result = world.run(&["image", "index", "--ostree", "ROOT", "STATE"]);
     assert_eq!(result.code, 0, "{result:?}");
@@ -90,46 +91,6 @@ fn a_change_of_usr_or_of_the_first_state_of_etc_differs_from_the_commit() {
     assert!(text.contains("ostree commit: drifted") && text.contains("(version 2)"), "{text}");
     fs::remove_file(world.at("root/etc/machine-id")).unwrap();
     assert!(differing(&verify(&world).1).contains(&("/etc/machine-id", "missing")));
-}
-
-#[test]
-fn a_local_file_that_holds_back_what_the_booted_commit_ships_is_named() {
-    let (world, _) = indexed();
-    let other = "a".repeat(64);
-    let shipped = format!("ostree/deploy/os/deploy/{other}.0/usr/etc/app.conf");
-    world.write_host("etc/app.conf", "a=local\n", 0o644);
-    world.write_host(&shipped, "a=2\n", 0o644);
-    assert!(verify(&world).1["differing"][0]["other_content_in"].is_null(), "both ship the same");
-    world.write_host(&shipped, "a=1\n", 0o644);
-    let (_, report) = verify(&world);
-    assert_eq!(report["differing"][0]["other_content_in"], format!("{other}.0"), "{report}");
-    let text = world.run(&["explain", "/etc/app.conf", "HOST", "STATE", "LOG"]).out;
-    assert!(text.contains("holds back"), "{text}");
-}
-
-#[test]
-fn a_held_back_default_is_a_difference_of_its_own_of_a_watched_path_until_all_deployments_ship_the_same() {
-    let (world, _) = indexed();
-    fs::write(world.at("config.yaml"), CONFIG).unwrap();
-    policy(&world, "  - {path: /etc/app.conf, image: true, action: observe}\n");
-    world.write_host("etc/motd", "declared", 0o644);
-    world.write_host("etc/app.conf", "a=local\n", 0o644);
-    let kinds = || {
-        let (_, drifted) = check(&world);
-        let [(path, source, kinds)] = &drifted[..] else { panic!("{drifted:?}") };
-        assert!(path == "/etc/app.conf" && source.ends_with("(version 2)"), "{drifted:?}");
-        kinds.clone()
-    };
-    assert_eq!(kinds(), "content");
-    let shipped = format!("ostree/deploy/os/deploy/{}.0/usr/etc/app.conf", "a".repeat(64));
-    for (content, expected) in [("a=1\n", "content held-back"), ("a=2\n", "content")] {
-        world.write_host(&shipped, content, 0o644);
-        assert_eq!(kinds(), expected, "{content}");
-    }
-    // The content is what the booted commit ships. So only the mode is kept.
-    world.write_host(&shipped, "a=1\n", 0o644);
-    world.write_host("etc/app.conf", "a=2\n", 0o600);
-    assert_eq!(kinds(), "mode");
 }
 
 #[test]

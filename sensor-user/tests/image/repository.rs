@@ -9,6 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// When the commits were made, in seconds since 1970.
+const SECONDS: u64 = 1_764_000_000;
+
 /// A repository in the root directory of a host.
 pub(crate) struct Repository {
     path: PathBuf,
@@ -136,14 +139,20 @@ impl Repository {
     ) -> String {
         let mut root = self.root(files);
         root.files.insert("bin".to_owned(), self.link("usr/bin"));
-        self.put_commit(subject, texts, &root, &meta(&[]))
+        self.put_commit(subject, SECONDS, texts, &root, &meta(&[]))
+    }
+
+    /// Makes a commit without files that is newer than the others by this many seconds.
+    pub(crate) fn commit_later(&self, seconds: i64) -> String {
+        let time = SECONDS.checked_add_signed(seconds).unwrap();
+        self.put_commit("another time", time, &[], &Tree::default(), &meta(&[]))
     }
 
     /// Commits the files of a layer of an image, and makes its ref. The directories have another label than those of [`Repository::commit`].
     pub(crate) fn layer(&self, digest: &str, files: &[(&str, &str, u32)]) -> PathBuf {
         let name = b"security.selinux\0";
         let label = container([&name[..], b"other:label\0"].concat(), &[name.len()]);
-        let commit = self.put_commit("", &[], &self.root(files), &meta(&[label]));
+        let commit = self.put_commit("", SECONDS, &[], &self.root(files), &meta(&[label]));
         self.name_layer(digest, &commit)
     }
 
@@ -151,7 +160,7 @@ impl Repository {
     pub(crate) fn layer_of_objects(&self, digest: &str, files: &[Checksum]) -> PathBuf {
         let files = files.iter().map(|file| (hex::encode(file), *file)).collect();
         let root = Tree { files, ..Tree::default() };
-        let commit = self.put_commit("", &[], &root, &meta(&[]));
+        let commit = self.put_commit("", SECONDS, &[], &root, &meta(&[]));
         self.name_layer(digest, &commit)
     }
 
@@ -177,7 +186,14 @@ impl Repository {
         root
     }
 
-    fn put_commit(&self, subject: &str, texts: &[(&str, &str)], root: &Tree, meta: &[u8]) -> String {
+    fn put_commit(
+        &self,
+        subject: &str,
+        seconds: u64,
+        texts: &[(&str, &str)],
+        root: &Tree,
+        meta: &[u8],
+    ) -> String {
         let meta = self.put("dirmeta", meta);
         let tree = self.tree(root, meta);
         let mut body = dictionary(texts);
@@ -187,7 +203,7 @@ impl Repository {
         body.push(0);
         let body_end = body.len();
         body.resize(body.len().next_multiple_of(8), 0);
-        body.extend_from_slice(&1_764_000_000_u64.to_be_bytes());
+        body.extend_from_slice(&seconds.to_be_bytes());
         body.extend_from_slice(&tree);
         let tree_end = body.len();
         body.extend_from_slice(&meta);

@@ -121,8 +121,8 @@ pub struct DifferingPath {
     pub config: bool,
     /// Every difference.
     pub differences: Vec<Difference>,
-    /// Another deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
-    /// Absent if all deployments ship the same.
+    /// An earlier deployment that ships something else at this path of `/etc`. So the host's file holds back what the booted deployment ships.
+    /// Absent if all earlier deployments ship the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_content_in: Option<String>,
 }
@@ -246,7 +246,7 @@ fn text(report: &ImageVerifyReport, screen: &mut Screen) -> std::io::Result<()> 
         }
         if let Some(deployment) = &path.other_content_in {
             screen.line(&format!(
-                "  holds back the image's content: the deployment {} ships another one",
+                "  holds back the image's content: the earlier deployment {} ships another one",
                 clean(deployment)
             ))?;
         }
