@@ -6,11 +6,15 @@
 
 use super::lock::{self, FILE, LockError, Locks};
 use crate::desired::put_aside;
+use crate::kernel::attached::PinnedLinks;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use thiserror::Error;
 
+/// Longest time until the kernel has freed programs without pins. It takes some milliseconds, and longer on a busy machine.
+const FREED: Duration = Duration::from_secs(5);
 /// What the names of the directories of links begin with.
 const LINKS: &str = "links-";
 /// What the names of the directories of maps begin with.
@@ -21,6 +25,8 @@ const MAPS: &str = "maps-v";
 pub struct Detached {
     /// The number of pinned programs that were detached.
     pub programs: usize,
+    /// How many of them run on, because another process has them open.
+    pub running: usize,
     /// The number of pinned maps: what programs counted, and the deny rules.
     pub maps: usize,
     /// The removed directories.
@@ -87,8 +93,14 @@ impl<'a> LeftBehind<'a> {
 
 fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
     let mut done = Detached::default();
+    let links = PinnedLinks::of(pinned(pins, LINKS));
     // The links first: without them no program runs that could write to a map.
     done.programs = directories(pins, LINKS, &mut done.removed)?;
+    // Deny rules refuse until then.
+    match links.left_after(FREED) {
+        Ok(left) => done.running = left,
+        Err(error) => tracing::debug!(%error, "Cannot see when the kernel has freed the programs."),
+    }
     done.maps = directories(pins, MAPS, &mut done.removed)?;
     if pins.exists() {
         match fs::remove_dir(pins) {
@@ -105,6 +117,15 @@ fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
         done.kept.push(run.to_owned());
     }
     Ok(done)
+}
+
+/// The pins in the directories whose names begin like this. What cannot be read is left out here, and is an error of its removal.
+fn pinned(pins: &Path, start: &str) -> impl Iterator<Item = PathBuf> {
+    let of = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    of(pins)
+        .filter(move |entry| entry.file_name().to_string_lossy().starts_with(start))
+        .flat_map(move |entry| of(&entry.path()))
+        .map(|entry| entry.path())
 }
 
 /// Removes the directories whose names begin like this; gives the number of pins in them.

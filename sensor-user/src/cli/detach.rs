@@ -125,6 +125,12 @@ fn purged(done: &Purged, screen: &mut Screen) -> io::Result<()> {
 fn text(done: &Detached, screen: &mut Screen) -> io::Result<()> {
     let (programs, maps) = (count(done.programs, "kernel program"), count(done.maps, "map"));
     screen.line(&format!("detached {programs}, removed {maps}"))?;
+    if done.running > 0 {
+        let running = count(done.running, "kernel program");
+        screen.line(&format!(
+            "{running} of them ran on after five seconds, because another process has them open: they end with that process"
+        ))?;
+    }
     for path in &done.removed {
         screen.line(&format!("removed {}", clean(&path.to_string_lossy())))?;
     }

@@ -3,6 +3,7 @@
 //! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It never interprets a change.
 //! `agent::receive` drains the rings ([`maps::Rings::drain`]) and gives the bytes of each record to `event::decode`.
 
+pub(crate) mod attached;
 pub mod btrfs;
 pub(crate) mod groups;
 pub mod hooks;
