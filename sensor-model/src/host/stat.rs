@@ -54,11 +54,20 @@ pub fn groups(status: &[u8]) -> Option<[u32; 4]> {
     numbers(status, "Gid:")
 }
 
+/// Whether a process has a process-id namespace of its own, below that of the reader's procfs: it has a number in each of them. `None` on a kernel
+/// that does not say so. In: as for [`users`].
+pub fn is_in_nested_pid_namespace(status: &[u8]) -> Option<bool> {
+    Some(all_numbers(status, "NSpid:")?.len() > 1)
+}
+
 fn numbers(status: &[u8], key: &str) -> Option<[u32; 4]> {
+    all_numbers(status, key)?.try_into().ok()
+}
+
+fn all_numbers(status: &[u8], key: &str) -> Option<Vec<u32>> {
     let text = String::from_utf8_lossy(status);
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let numbers: Vec<u32> = line.split_whitespace().map_while(|number| number.parse().ok()).collect();
-    numbers.try_into().ok()
+    Some(line.split_whitespace().map_while(|number| number.parse().ok()).collect())
 }
 
 #[cfg(test)]
@@ -72,5 +81,11 @@ mod tests {
         for cut in [&b""[..], b"Name:\tx\n", b"Uid:\t0\t0\t0\n", b"Uid:\t0\t0\t0\tx\n"] {
             assert_eq!(users(cut), None);
         }
+    }
+
+    #[test]
+    fn a_process_with_numbers_in_two_namespaces_is_in_a_nested_one() {
+        let of = |line: &str| is_in_nested_pid_namespace(format!("Name:\tNSpid: 1 2\n{line}").as_bytes());
+        assert_eq!((of("NSpid:\t7\n"), of("NSpid:\t7\t1\n"), of("")), (Some(false), Some(true), None));
     }
 }

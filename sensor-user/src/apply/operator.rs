@@ -5,7 +5,7 @@
 
 use super::request::{ApplyOptions, OperatorRule};
 use crate::bounded;
-use sensor_model::host::stat::users;
+use sensor_model::host::stat::{is_in_nested_pid_namespace, users};
 use std::{fs, io::Read as _, os::unix::fs::MetadataExt as _, path::Path};
 
 /// The program of the Machine Config Operator's daemon.
@@ -83,9 +83,12 @@ impl<'a> Mco<'a> {
                 continue;
             }
             // A user can own the directory of a process to root, and make a reader of its arguments wait for ever.
-            let status = bounded::read(&entry.path().join("status"), bounded::UNIT).ok();
-            let users = status.and_then(|text| users(&text));
-            if users.is_some_and(|users| users.iter().any(|user| Some(*user) != root_user)) {
+            let status = bounded::read(&entry.path().join("status"), bounded::UNIT).unwrap_or_default();
+            if users(&status).is_some_and(|users| users.iter().any(|user| Some(*user) != root_user)) {
+                continue;
+            }
+            // The daemon's pod has `hostPID`. Root of another container can start a program of any name.
+            if is_in_nested_pid_namespace(&status) == Some(true) {
                 continue;
             }
             // Only the program's path: a user can make the arguments as long as they like.
@@ -172,6 +175,16 @@ mod tests {
         fs::remove_file(status).unwrap();
         std::os::unix::fs::chown(root.path().join("proc/7"), Some(1000), None).unwrap();
         assert_eq!(running_operator(root.path()), None);
+    }
+
+    #[test]
+    fn a_process_of_a_container_with_process_numbers_of_its_own_is_not_the_operators_daemon() {
+        let root = running(&[b"/usr/bin/machine-config-daemon\0start\0"]);
+        for (numbers, found) in [("7", Some("7")), ("7\t1", None)] {
+            let status = format!("Name:\tx\nNSpid:\t{numbers}\nNSpgid:\t{numbers}\n");
+            fs::write(root.path().join("proc/7/status"), status).unwrap();
+            assert_eq!(running_operator(root.path()).as_deref(), found, "{numbers}");
+        }
     }
 
     #[test]
