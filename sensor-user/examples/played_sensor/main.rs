@@ -3,7 +3,7 @@
 //! In: a directory, the reporter's user id, and lines on the standard input. With a third argument `manage` the daemon's own socket takes
 //! configs for the host in `root` in the directory, as in the mode `manage`, and plans by this program, as the daemon does. Out: `log`, `state`, `run/reporter.sock` and
 //! `run/manage.sock` in the directory. Both sockets take policies of the cluster, as in the mode `observe`. The second socket also takes
-//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, `expects FILE` with the MachineConfig in this file as that of the Machine Config Operator's daemon, or about applies: `current NAME`, `drains yes`, `drains no`, `operator yes`, `operator no`, `ordered`, `finish` or `fail-drift`. Each is answered
+//! configs and orders. A line is `drift PATH LOGIN`, `drift PATH LOGIN layer` for a file of the image, `drift PATH pod UID` or `recover PATH`, `boots IMAGE` with the config of its label if there is one, `expects FILE` with the MachineConfig in this file as that of the Machine Config Operator's daemon, or about applies: `current NAME`, `drains yes`, `drains no`, `operator yes`, `operator no`, `ordered`, `finish` or `fail-drift`. Each is answered
 //! with a line: `done`, or `not ordered` if there is no order under way. The end of the input ends the program. It is an example, so
 //! that the product does not contain it.
 
@@ -25,6 +25,7 @@ use sensor_model::drift_policy::{ActionLimits, DriftAction};
 use sensor_model::expectation::SourceKind;
 use sensor_model::record::{Actor, Record, RecordKind, ThingKind, ThingName};
 use sensor_model::status::{BootedImage, ConfigOrigin, ExpectedConfig};
+use sensor_model::strength::Strength;
 use sensor_model::verdict::VerdictKind;
 use std::fs;
 use std::future::poll_fn;
@@ -39,6 +40,8 @@ const BOOT: &str = "played";
 /// The first word of the daemon's command line for a process that plans.
 const SUBCOMMAND: &str = "order";
 const SOURCE: &str = "99-worker";
+/// What ships a file of the image.
+const LAYER: &str = "layer 2 of 2, sha256:2222222222222222222222222222222222222222222222222222222222222222, RUN dnf install -y kubelet";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -144,8 +147,12 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let name = |path: &str| ThingName { path: path.to_owned(), kind: ThingKind::File };
     match words[..] {
-        ["drift", path, login] | ["drift", path, login @ "pod", _] => {
-            let pod_uid = words.get(3).map(|uid| (*uid).to_owned());
+        ["drift", path, login] | ["drift", path, login, "layer"] | ["drift", path, login @ "pod", _] => {
+            let pod_uid = (login == "pod").then(|| words.get(3).map(|uid| (*uid).to_owned())).flatten();
+            let (source, source_kind, strength) = match words.get(3) {
+                Some(&"layer") => (LAYER, SourceKind::Image, Some(Strength::Layer)),
+                _ => (SOURCE, SourceKind::MachineConfig, None),
+            };
             let actor = Actor {
                 pid: 7,
                 exe: Some("/usr/bin/vi".to_owned()),
@@ -167,9 +174,9 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 actors: Vec::new(),
                 more_actors: false,
                 allowed: false,
-                source: SOURCE.to_owned(),
-                source_kind: Some(SourceKind::MachineConfig),
-                strength: None,
+                source: source.to_owned(),
+                source_kind: Some(source_kind),
+                strength,
                 action: Some(DriftAction::Degrade),
                 found: None,
                 confirmed: true,
@@ -181,7 +188,7 @@ fn turn(reporter: &mut Reporter, line: &str) -> Result<Record> {
                 actor: Some(actor),
                 differences: vec![difference],
                 verdict: Some(VerdictKind::Drifted),
-                source: Some(SOURCE.to_owned()),
+                source: Some(source.to_owned()),
                 ..record(RecordKind::Drift)
             })
         }

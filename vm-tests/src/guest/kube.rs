@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 pub use super::api::HOST;
@@ -230,6 +230,18 @@ pub fn kustomization(from: &str) -> Result<String> {
     let kustomization =
         if is_impersonated { kustomization } else { kustomization.replace(COMPONENTS, &with_reads) };
     image::in_kustomization(&kustomization)
+}
+
+/// The same without the component `apparmor`: with the confinement of the sensor that the folder itself has.
+///
+/// # Errors
+/// The API server does not name its release.
+pub fn kustomization_as_shipped(from: &str) -> Result<String> {
+    const APPARMOR: &str = "../components/apparmor";
+    let confined = kustomization(from)?;
+    let shipped = confined.replace(APPARMOR, "");
+    ensure!(shipped != confined, "the tests' kustomization has no {APPARMOR}");
+    Ok(shipped)
 }
 
 /// Applies a kustomization in the folder [`OVERLAY`].

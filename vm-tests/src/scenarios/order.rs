@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
 use super::apply::history;
-use super::pod;
+use super::pod::{USER, ask_as_reporter as ask};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, run, status, wait};
 
@@ -32,8 +32,6 @@ const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmeta
 const HOLD: &str = "/run/order-hold";
 /// The unit writes a line here at each start.
 const STARTS: &str = "/run/order-starts";
-/// The user of the reporter.
-const USER: u32 = 61_234;
 /// The unit that applies.
 const APPLY: &str = "holdfast-apply.service";
 /// The unit that writes back.
@@ -96,16 +94,6 @@ fn config(content: &str) -> Value {
             ] },
         } },
     })
-}
-
-/// Asks the sensor as the reporter.
-fn ask(method: &str, path: &str, body: &Value) -> Result<Value> {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let answer = pod::request(&json!({ "user": USER, "method": method, "path": path, "body": body }))?;
-    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
-    let body: Value = serde_json::from_str(body.trim()).with_context(|| answer.clone())?;
-    ensure!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
-    Ok(body)
 }
 
 /// The host has no config, and the sensor has nothing to compare. The first config comes from the reporter.

@@ -11,6 +11,7 @@ mod commit;
 mod defaults;
 mod extensions;
 mod node;
+mod ordered;
 
 use std::fs;
 use std::time::Duration;
@@ -23,10 +24,8 @@ use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
 use defaults::{default_is_back, other_default};
-use node::{CURRENT, FILE, PINNED, check, manifest, report};
+use node::{CURRENT, FILE, PINNED, STAGE, check, manifest, report};
 
-/// Progress of the scenario, in `/var`, which all deployments share.
-const STAGE: &str = "/var/lib/holdfast-scenario";
 /// The file's content when a service read it that starts with the others.
 const READ: &str = "/run/pinned-at-start";
 /// The service that writes again what an update overwrote, as installed.
@@ -59,13 +58,13 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
             context.check("arguments_wait_again", wait_again());
             context.check("foreseen", foreseen());
             context.check("next_commit_indexed", commit::next_indexed());
-            reboots(context, "upgraded", || {
-                apply(VERSIONS[1].branch, &["run=1", "demo=blue sky=\"a b\""], "two", &[])
-            })
+            let arguments = ["run=1", "demo=blue sky=\"a b\""];
+            ordered::reboots(context, "upgraded", &node::config(VERSIONS[1].branch, &arguments, "two"))
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
             context.check("indexes_after_the_upgrade", commit::indexes_after_the_upgrade());
+            context.check("held_back_after_the_upgrade", commit::held_back());
             context.check("put_again", put_again());
             context.check("daemon", daemon());
             let before = history()?["applies"][0]["previous"].to_string();

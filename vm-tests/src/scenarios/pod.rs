@@ -30,7 +30,7 @@ const SOCKET: &str = "/run/holdfast/reporter.sock";
 const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 const OTHER: &str = "99999999-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// The user of the reporter.
-const USER: u32 = 61_234;
+pub(super) const USER: u32 = 61_234;
 
 const RULES: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: pod}\nspec:\n  rules:\n  \
                      - path: /etc/pod/0001\n    action: revert\n";
@@ -64,9 +64,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("a_second_daemon", second());
     agent.stop()?;
     context.check("beside_the_hosts_daemon", beside_the_hosts_daemon(&arguments));
-    for (name, result) in
-        each_is_needed(&|without| Sensor { without: Some(without), ..sensor(&arguments) }.command())
-    {
+    let container = |without: &str| Sensor { without: Some(without), ..sensor(&arguments) }.command();
+    for (name, result) in each_is_needed(&context.kernel, &container) {
         context.check(&format!("without_{name}"), result);
     }
     Ok(())
@@ -118,6 +117,16 @@ pub(super) fn request(spec: &Value) -> Result<String> {
     let file = "/tmp/pod-ask.json";
     fs::write(file, spec.to_string())?;
     run("/proc/self/exe", &["act", REPORTER, file])
+}
+
+/// Asks as the reporter of a host whose reporter is no pod. An answer without success is an error.
+pub(super) fn ask_as_reporter(method: &str, path: &str, body: &Value) -> Result<Value> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = request(&json!({ "user": USER, "method": method, "path": path, "body": body }))?;
+    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
+    let body: Value = serde_json::from_str(body.trim()).with_context(|| answer.clone())?;
+    ensure!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
+    Ok(body)
 }
 
 fn without_host_pid() -> Result<String> {

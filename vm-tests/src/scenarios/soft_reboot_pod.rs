@@ -23,6 +23,8 @@ use crate::guest::{Context, run, wait};
 
 /// How long each step may take in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(110);
+/// The command line of the pod's sensor, for `pgrep -f`.
+const SENSOR: &str = "^/holdfast agent";
 /// What the second userspace has to know, in `/var`.
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const LOG: &str = "/var/log/holdfast/forensic.jsonl";
@@ -50,9 +52,9 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     store_as_operator()?;
     kube::join(context)?;
-    kube::load_profile()?;
-    let pod = kube::deploy(context, "base")?;
+    let pod = kube::deploy_kustomization(context, &kube::kustomization_as_shipped("base")?)?;
     context.check("pod_is_ready", Ok(pod));
+    context.check("the_sensor_of_the_shipped_base_is_unconfined", unconfined());
     context.check("report_says_in_sync", in_sync());
     let stage = Stage { boot: boot_id()?, records: records()?.len(), programs: loaded()? };
     ensure!(soft_reboots()? == "0", "SoftRebootsCount is {}", soft_reboots()?);
@@ -82,6 +84,16 @@ fn after(context: &mut Context, before: &Stage) -> Result<()> {
     context.check("recovery_clears_the_report", in_sync());
     context.check("the_log_is_one_chain", run(HOLDFAST, &["log", "verify"]));
     Ok(())
+}
+
+/// The base needs no profile on the node. No other scenario runs the pod without one.
+fn unconfined() -> Result<String> {
+    let found = run("pgrep", &["-f", SENSOR])?;
+    let pid = found.lines().next().context("no sensor")?;
+    let profile = fs::read_to_string(format!("/proc/{pid}/attr/current"))?;
+    // Debian 13 has a profile for runc that confines nothing, and containers inherit it.
+    ensure!(["unconfined", "runc (unconfined)"].contains(&profile.trim()), "{profile}");
+    Ok(profile)
 }
 
 fn boot_id() -> Result<String> {
@@ -132,7 +144,7 @@ fn another_root_directory(before: &Stage) -> Result<String> {
 
 /// The programs of before are loaded, and no sensor runs.
 fn live_on(before: &Stage) -> Result<String> {
-    ensure!(run("pgrep", &["-f", "^/holdfast agent"]).is_err(), "a sensor runs");
+    ensure!(run("pgrep", &["-f", SENSOR]).is_err(), "a sensor runs");
     ensure!(Path::new("/sys/fs/bpf/holdfast").exists(), "the pins are gone");
     let now = loaded()?;
     let pinned = before.programs.intersection(&now).count();

@@ -84,6 +84,10 @@ fn an_opinion_about_the_os_image_that_is_out_of_step_is_in_the_report_until_it_a
         })
         .unwrap();
 
+    // A file differs from what a layer of the image ships.
+    sensor.turn("drift /usr/bin/kubelet alice layer");
+    reporter.until(LIMIT, || names_the_layer(&cluster)).unwrap();
+
     only_these_objects(&cluster, &config);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();
@@ -108,6 +112,23 @@ fn only_these_objects(cluster: &Cluster, config: &Path) {
         let error = format!("{:#}", cluster.kubectl_as(config, &annotate).unwrap_err());
         assert!(error.contains("is forbidden"), "{kind}: {error}");
     }
+}
+
+/// The report and the condition say which layer ships the file of a drift, and the report how strong that is.
+fn names_the_layer(cluster: &Cluster) -> Result<()> {
+    let (report, condition) = cluster.state("n1", "Drifted", "True")?;
+    let drifts = report["drifts"].as_array().context("no drifts")?;
+    let drift = drifts.iter().find(|drift| drift["path"] == "/usr/bin/kubelet").context("not reported")?;
+    let layer = drift["source"].as_str().unwrap_or_default();
+    ensure!(
+        layer.starts_with("layer 2 of 2, sha256:2222") && layer.ends_with("dnf install -y kubelet"),
+        "{drift}"
+    );
+    ensure!(drift["strength"] == "sha256 of a layer" && drift["by"]["loginUser"] == "alice", "{drift}");
+    let message = condition["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("/usr/bin/kubelet (content)"), "{condition}");
+    ensure!(message.contains("(source layer 2 of 2, sha256:2222"), "{condition}");
+    Ok(())
 }
 
 /// Waits until an opinion is out of step. Gives `status.osImage`.

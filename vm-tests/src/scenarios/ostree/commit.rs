@@ -8,14 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::super::apply::holdfast;
+use super::node::{CURRENT, PINNED};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{IMAGE, LAYERS, VERSIONS};
 use crate::guest::{run, shell, status};
 
 /// A file that each version has with another content.
 const FILE: &str = "/usr/lib/os-version";
-/// A file of the commit's `/usr/etc`, with another content in each version.
-const SHIPPED: &str = "/etc/demo-shipped/pinned";
 /// A program of the commit's first layer.
 const PROGRAM: &str = "/usr/bin/nproc";
 /// A file of `/etc` that no config of the scenario declares.
@@ -24,6 +23,7 @@ pub(super) const UNDECLARED: &str = "/etc/debian_version";
 /// The index of the booted commit.
 const INDEX: &str = "/var/lib/holdfast/images/ostree.index";
 
+const POLICY_FILE: &str = "/root/commit-policy.yaml";
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy
 metadata: {name: commit}
@@ -65,6 +65,29 @@ pub(super) fn indexes_after_the_upgrade() -> Result<String> {
     Ok(differing)
 }
 
+/// After the upgrade a file of `/etc` that has what the earlier version shipped, or a local state, holds back what the booted one ships.
+pub(super) fn held_back() -> Result<String> {
+    let (printed, _) = holdfast(1, &["image", "verify", PINNED, "-o", "json"])?;
+    let report: Value = serde_json::from_str(&printed)?;
+    let earlier = run("ostree", &["rev-parse", VERSIONS[0].branch])?;
+    let other = &report["differing"][0]["other_content_in"];
+    ensure!(other.as_str().is_some_and(|name| name.starts_with(earlier.trim())), "{report:#}");
+    fs::write(POLICY_FILE, POLICY)?;
+    let content = fs::read(UNDECLARED)?;
+    fs::write(UNDECLARED, "local\n")?;
+    let checked = holdfast(1, &["check", "--config", CURRENT, "--policy", POLICY_FILE, "-o", "json"]);
+    fs::write(UNDECLARED, content)?;
+    let report: Value = serde_json::from_str(&checked?.0)?;
+    let drifted = report["drifted"].as_array().into_iter().flatten().find(|one| one["path"] == UNDECLARED);
+    ensure!(drifted.is_some_and(|one| kinds(one) == ["content", "held-back"]), "{report:#}");
+    Ok(other.to_string())
+}
+
+/// The kinds of the differences of a record or of a report's entry.
+fn kinds(of: &Value) -> Vec<&Value> {
+    of["differences"].as_array().into_iter().flatten().map(|difference| &difference["kind"]).collect()
+}
+
 /// A change of the opened `/usr` and one of `/etc`, as `image verify` finds them.
 pub(super) fn verified() -> Result<String> {
     let differing = opened(|| verify(1, FILE))?;
@@ -74,24 +97,24 @@ pub(super) fn verified() -> Result<String> {
     ensure!(layer["number"] == 2 && layer["digest"] == copied && layer["history"] == line, "{differing:?}");
     ensure!(differing[0]["strength"] == "sha256 of an ostree object", "{differing:?}");
     ensure!(verify(0, FILE)?.is_empty(), "it was put back");
-    let content = fs::read(SHIPPED)?;
-    fs::write(SHIPPED, "local\n")?;
+    let content = fs::read(PINNED)?;
+    fs::write(PINNED, "local\n")?;
     let differing = verify(1, "/etc/demo-shipped");
-    fs::write(SHIPPED, content)?;
+    fs::write(PINNED, content)?;
     let differing = differing?;
     ensure!(differing.len() == 1 && differing[0]["config"] == true, "{differing:?}");
     ensure!(differing[0]["layer"]["number"] == 1, "{differing:?}");
-    // The other version, which is still deployed, ships another content.
-    ensure!(differing[0]["other_content_in"].is_string(), "{differing:?}");
+    // The other version ships another content. But it is the newer one.
+    ensure!(differing[0]["other_content_in"].is_null(), "{differing:?}");
     Ok(format!("{differing:?}"))
 }
 
 /// The same, as the daemon sees them. It makes the index itself.
 pub(super) fn watched() -> Result<String> {
     fs::remove_file(INDEX)?;
-    fs::write("/root/commit-policy.yaml", POLICY)?;
+    fs::write(POLICY_FILE, POLICY)?;
     // The config is the one that was applied last.
-    let arguments = ["--standalone", "--policy", "/root/commit-policy.yaml"];
+    let arguments = ["--standalone", "--policy", POLICY_FILE];
     let mut agent = RunningDaemon::start(&arguments)?;
     agent.wait_for("the gap", 0, |record| {
         record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
@@ -113,10 +136,8 @@ pub(super) fn watched() -> Result<String> {
     let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
     ensure!(local["path"] == UNDECLARED && local["detail"]["policy"] == "observe", "{local}");
     ensure!(local["actor"]["pid"] == std::process::id(), "this process changed it: {local}");
-    // The other version, which is still deployed, ships another content.
-    let kinds: Vec<&Value> =
-        local["differences"].as_array().into_iter().flatten().map(|one| &one["kind"]).collect();
-    ensure!(kinds == ["content", "held-back"], "{local}");
+    // The other version ships another content. But it is the newer one.
+    ensure!(kinds(&local) == ["content"], "{local}");
     fs::write(UNDECLARED, content)?;
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");

@@ -5,10 +5,10 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::commit::UNDECLARED;
-use super::node::{DEFAULT, manifest, report};
+use super::node::{DEFAULT, config, report};
 use crate::guest::ostree::VERSIONS;
 use crate::guest::run;
 use crate::scenarios::apply::{holdfast, result};
@@ -26,9 +26,10 @@ pub(super) fn other_default() -> Result<()> {
 /// Nothing declares the file any more: it is the default of the booted version again, and no local change.
 pub(super) fn default_is_back(number: usize, arguments: &[&str], content: &str) -> Result<String> {
     ensure!(fs::read_to_string(DEFAULT)? == "declared", "it is not as declared");
-    let manifest = manifest(VERSIONS[number].branch, arguments, content);
-    let others: Vec<&str> = manifest.lines().filter(|line| !line.contains(DEFAULT)).collect();
-    fs::write("/root/new.yaml", others.join("\n"))?;
+    let mut config = config(VERSIONS[number].branch, arguments, content);
+    let files = config["spec"]["config"]["storage"]["files"].as_array_mut().context("no files")?;
+    files.retain(|file| file["path"] != DEFAULT);
+    fs::write("/root/new.yaml", config.to_string())?;
     let printed = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
     result(&report(&printed)?, "done")?;
     let (found, shipped) = (fs::read_to_string(DEFAULT)?, fs::read_to_string(format!("/usr{DEFAULT}"))?);

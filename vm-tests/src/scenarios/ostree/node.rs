@@ -1,9 +1,12 @@
 //! The configs of the scenario, and the output of a command.
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::apply::holdfast;
+
+/// Progress of the scenario, in `/var`, which all deployments share.
+pub(super) const STAGE: &str = "/var/lib/holdfast-scenario";
 
 /// The config that the node has.
 pub(super) const CURRENT: &str = "/var/lib/holdfast/apply/current";
@@ -17,17 +20,32 @@ pub(super) const FILE: &str = "/etc/demo/file";
 pub(super) const PINNED: &str = "/etc/demo-shipped/pinned";
 
 /// A config of this image, these kernel arguments, and this content of a file.
+pub(super) fn config(image: &str, arguments: &[&str], content: &str) -> Value {
+    let file = |path: &str, content: &str| {
+        json!({
+            "path": path, "mode": 0o644, "overwrite": true, "contents": { "source": format!("data:,{content}") }
+        })
+    };
+    json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": { "name": "99-os", "labels": { "machineconfiguration.openshift.io/role": "worker" } },
+        "spec": {
+            "osImageURL": image,
+            "kernelArguments": arguments,
+            "config": {
+                "ignition": { "version": "3.4.0" },
+                "storage": { "files": [
+                    file(FILE, content), file(PINNED, "from%20v1%0A"), file(DEFAULT, "declared"),
+                ] },
+            },
+        },
+    })
+}
+
+/// The same as a file's content.
 pub(super) fn manifest(image: &str, arguments: &[&str], content: &str) -> String {
-    format!(
-        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
-         metadata: {{name: 99-os, labels: {{machineconfiguration.openshift.io/role: worker}}}}\n\
-         spec:\n  osImageURL: {image}\n  kernelArguments: {}\n  config:\n    ignition: {{version: 3.4.0}}\n    \
-         storage:\n      files:\n      \
-         - {{path: {FILE}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n      \
-         - {{path: {PINNED}, mode: 420, overwrite: true, contents: {{source: 'data:,from%20v1%0A'}}}}\n      \
-         - {{path: {DEFAULT}, mode: 420, overwrite: true, contents: {{source: 'data:,declared'}}}}\n",
-        serde_json::json!(arguments)
-    )
+    config(image, arguments, content).to_string()
 }
 
 pub(super) fn report((printed, error): &(String, String)) -> Result<Value> {
