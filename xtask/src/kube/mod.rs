@@ -31,6 +31,8 @@ mod plugin_tests;
 mod policy_tests;
 mod process;
 #[cfg(test)]
+mod reads;
+#[cfg(test)]
 mod reporter_tests;
 #[cfg(test)]
 mod restore_tests;

@@ -10,6 +10,7 @@ use super::assets::{IMPERSONATION, is_tested_before, tested};
 use super::control_plane::{ClientPlace, ControlPlane, Wanted};
 use super::installed::{self, NAMESPACE};
 use super::process::LoggedProcess;
+use super::reads::{self, Reads};
 use super::rights_tests::{
     no_other_right, no_other_right_of_other_accounts, only_events_of_the_own_name, only_the_own_reads,
 };
@@ -75,6 +76,7 @@ impl Drop for PlayedSensor {
 pub(super) struct Cluster {
     pub(super) plane: ControlPlane,
     pub(super) folder: TempDir,
+    reads: Reads,
 }
 
 impl Cluster {
@@ -88,7 +90,8 @@ impl Cluster {
         let assets = KubeAssets::cached(&Cache::open().unwrap(), &tested()).unwrap();
         let wanted = Wanted { name, nodes: &[], apiserver };
         let plane = ControlPlane::start(&assets, wanted).unwrap();
-        let cluster = Self { plane, folder: tempfile::tempdir().unwrap() };
+        let reads = Reads::new(&plane.admin_config()).unwrap();
+        let cluster = Self { plane, folder: tempfile::tempdir().unwrap(), reads };
         for name in ["n1", "n2"] {
             cluster.create(&installed::node(name));
         }
@@ -111,7 +114,11 @@ impl Cluster {
         output(self.plane.kubectl().args(["create", "-f"]).arg(file)).unwrap();
     }
 
+    /// What kubectl prints as JSON.
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
+        if let Some(path) = reads::path(arguments) {
+            return self.reads.get(&path);
+        }
         let text = output(self.plane.kubectl().arg("get").args(arguments).args(["--output", "json"]))?;
         Ok(serde_json::from_str(&text)?)
     }
