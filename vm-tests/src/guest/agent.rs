@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, PipeReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::forensic::{read_records, with_records};
 use super::{parameter, wait};
 
 /// The program in every guest whose scenario needs it.
@@ -122,7 +123,9 @@ impl RunningDaemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("holdfast ended ({status}) before {what}");
             }
-            Ok(self.records()?.into_iter().skip(skip).find(|record| wanted(record)))
+            with_records(&self.log, |records| {
+                records.iter().skip(skip).find(|record| wanted(record)).cloned()
+            })
         });
         found.with_context(output_tail)
     }
@@ -164,21 +167,6 @@ impl Drop for RunningDaemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// All records of a forensic log, without an incomplete last line.
-pub(crate) fn read_records(log: &Path) -> Result<Vec<Value>> {
-    let text = match fs::read_to_string(log) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.with_context(|| format!("cannot read {}", log.display()))?,
-    };
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole
-        .lines()
-        .map(|line| {
-            serde_json::from_str(line).with_context(|| format!("no JSON in the forensic log: {line}"))
-        })
-        .collect()
 }
 
 /// The last lines that daemons wrote, with a heading.

@@ -6,7 +6,7 @@
 //!
 //! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod;
 //! `pod` makes the containers of one without a kubelet, and `image` has the pod's image. `api` reads the cluster's objects, and `programs` lists the kernel programs.
-//! `status` and `page` read what it publishes, `prometheus` what a Prometheus on the
+//! `forensic` reads its log, `status` and `page` what it publishes, `prometheus` what a Prometheus on the
 //! host has of it. `disks` mounts file systems, `device_mapper` makes verity devices, `bus` sends messages on D-Bus, `hang` prints what the threads of a slow guest wait for, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
 
@@ -20,6 +20,7 @@ mod context;
 pub mod device_mapper;
 pub mod disks;
 pub mod files;
+pub(crate) mod forensic;
 pub mod fuse;
 pub(crate) mod hang;
 pub mod image;

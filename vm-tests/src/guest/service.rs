@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
+use super::forensic::{read_records, with_records};
 use super::{run, shell, wait};
 
 /// The daemon's unit.
@@ -90,13 +91,15 @@ impl Node {
 
     /// All records of the forensic log so far.
     pub fn records(&self) -> Result<Vec<Value>> {
-        super::agent::read_records(Path::new(FORENSIC_LOG))
+        read_records(Path::new(FORENSIC_LOG))
     }
 
     /// Waits for a record after the first `skip` ones that `wanted` accepts. `what` completes "waiting for ...".
     pub fn wait_for(&self, what: &str, skip: usize, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let found = wait::until(what, LIMIT, || {
-            Ok(self.records()?.into_iter().skip(skip).find(|record| wanted(record)))
+            with_records(Path::new(FORENSIC_LOG), |records| {
+                records.iter().skip(skip).find(|record| wanted(record)).cloned()
+            })
         });
         found.with_context(|| {
             let new: Vec<String> =

@@ -9,8 +9,13 @@ use anyhow::{Result, bail};
 
 use super::run;
 
-/// The pause between two tests. It is short compared with a test in an emulated guest.
+/// The shortest pause between two tests.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The pause is this many times as long as a test took. A test that starts a process, or asks an API server, would otherwise take the processor
+/// from what it waits for.
+const REST: u32 = 4;
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// A limit is for a host that has nothing else to do. One that emulates three guests on two cores, and builds a program beside them,
 /// was seen to need this many times as long.
@@ -26,9 +31,11 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Op
     let start = Instant::now();
     let mut said = start;
     loop {
+        let looked = Instant::now();
         if let Some(found) = look()? {
             return Ok(found);
         }
+        let rest = (looked.elapsed() * REST).clamp(PAUSE, LONGEST);
         if start.elapsed() > limit {
             bail!("gave up waiting for {what} after {} s", limit.as_secs());
         }
@@ -36,7 +43,7 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Op
             eprintln!("waiting for {what} since {} s", start.elapsed().as_secs());
             said = Instant::now();
         }
-        pause(PAUSE);
+        pause(rest);
     }
 }
 

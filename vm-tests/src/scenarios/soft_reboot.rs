@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::apply::{history, holdfast, result};
-use crate::guest::agent::read_records;
+use crate::guest::forensic::read_records;
 use crate::guest::{Context, run, shell, status, wait};
 use node::{
     CONFIGS, DENIED, EARLY, EDITED, KEPT, LOG, OLD_ROOT, SPARED, SWAPPED, another_root, configure, manifest,

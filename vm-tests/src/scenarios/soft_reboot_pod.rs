@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use super::kube::store_as_operator;
 use super::soft_reboot::node::another_root;
-use crate::guest::agent::{HOLDFAST, read_records};
+use crate::guest::agent::HOLDFAST;
+use crate::guest::forensic::read_records;
 use crate::guest::kube::{self, NODE};
 use crate::guest::programs;
 use crate::guest::service::{as_alice, prepare};

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::OFlag;
 
 use super::node::{DRAIN, LIMIT, ROLLOUT, annotate, annotation, apply_object, is_done, seen};
-use crate::guest::agent::read_records;
+use crate::guest::forensic::read_records;
 use crate::guest::kube::{self, kubectl};
 use crate::guest::{run, wait};
 use crate::scenarios::apply::history;
