@@ -2,7 +2,8 @@
 //!
 //! In: runs, each with the name of its boot. Out: the next task of each worker. The first worker that needs a shared boot makes
 //! it, once. Meanwhile the others take runs of other boots. If only one run needs a boot, that run boots for itself, and
-//! nothing is saved. A heavy run takes the places of several. Other work may take places, too.
+//! nothing is saved. A heavy run takes the places of several, and places that become free one by one are kept for it. Other work may take
+//! places, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,9 +37,11 @@ struct State<R, S> {
     boots: HashMap<String, BootState<S>>,
     /// How many places a run takes.
     weigh: fn(&R) -> usize,
-    /// The places, and how many of them boots, runs and other work take now.
+    /// The places; how many of them boots, runs and other work take now; and how many of these heavy runs and other work take.
     places: usize,
     taken: usize,
+    heavy: usize,
+    others: usize,
 }
 
 /// The queue; workers share it.
@@ -49,14 +52,15 @@ pub(crate) struct Queue<R, S> {
 }
 
 impl<R: Clone, S> Queue<R, S> {
-    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot or for a place. A boot
-    /// takes one place, and a run as many as `weigh` says. A run that needs more than there are takes all.
+    /// A queue of runs with the names of their boots. They begin in this order, unless a run waits for its boot or for places. A boot
+    /// takes one place, and a run as many as `weigh` says. A run that needs more than there are takes all. A heavy run that waits for places
+    /// lets others pass only if it does not wait longer by that.
     pub(crate) fn new(runs: Vec<(String, R)>, places: usize, weigh: fn(&R) -> usize) -> Self {
         let mut boots = HashMap::new();
         for (name, _) in &runs {
             boots.entry(name.clone()).and_modify(|boot| *boot = BootState::Shared).or_insert(BootState::Own);
         }
-        let state = State { waiting: runs.into(), boots, weigh, places, taken: 0 };
+        let state = State { waiting: runs.into(), boots, weigh, places, taken: 0, heavy: 0, others: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -87,13 +91,16 @@ impl<R: Clone, S> Queue<R, S> {
 
     /// Other work takes this many places, until [`Queue::free`].
     pub(crate) fn take(&self, places: usize) {
-        self.lock().taken += places;
+        let mut state = self.lock();
+        state.taken += places;
+        state.others += places;
     }
 
     /// Other work has ended, which took this many places.
     pub(crate) fn free(&self, places: usize) {
         let mut state = self.lock();
         state.taken = state.taken.saturating_sub(places);
+        state.others = state.others.saturating_sub(places);
         drop(state);
         self.changed.notify_all();
     }
@@ -101,7 +108,11 @@ impl<R: Clone, S> Queue<R, S> {
     /// A run has ended.
     pub(crate) fn ended(&self, run: &R) {
         let mut state = self.lock();
-        state.taken = state.taken.saturating_sub(state.weight(run));
+        let weight = state.weight(run);
+        state.taken = state.taken.saturating_sub(weight);
+        if weight > 1 {
+            state.heavy = state.heavy.saturating_sub(weight);
+        }
         drop(state);
         self.changed.notify_all();
     }
@@ -117,13 +128,28 @@ impl<R: Clone, S> State<R, S> {
         (self.weigh)(run).min(self.places)
     }
 
-    fn next(&mut self) -> Option<Next<R, S>> {
-        let ready = |boot: Option<&BootState<S>>| !matches!(boot, Some(BootState::Making));
+    /// The place in the queue of what can begin now.
+    fn first(&self) -> Option<usize> {
         let free = self.places.saturating_sub(self.taken);
-        let at = self.waiting.iter().position(|(name, run)| match self.boots.get(name) {
-            Some(BootState::Shared) => free > 0,
-            boot => ready(boot) && self.weight(run) <= free,
-        })?;
+        // What boots and light runs may take, so that the first heavy run that waits needs only the end of those that run now.
+        let mut most = usize::MAX;
+        let light = self.taken.saturating_sub(self.heavy).saturating_sub(self.others);
+        self.waiting.iter().position(|(name, run)| {
+            let needed = match self.boots.get(name) {
+                Some(BootState::Making) => return false,
+                Some(BootState::Shared) => 1,
+                _ => self.weight(run),
+            };
+            let beside = self.places.saturating_sub(self.others);
+            if needed > free && needed <= beside {
+                most = most.min(beside - needed);
+            }
+            needed <= free && light + needed <= most
+        })
+    }
+
+    fn next(&mut self) -> Option<Next<R, S>> {
+        let at = self.first()?;
         let name = self.waiting[at].0.clone();
         let saved = match self.boots.get_mut(&name) {
             Some(boot @ BootState::Shared) => {
@@ -135,7 +161,11 @@ impl<R: Clone, S> State<R, S> {
             _ => None,
         };
         let (_, run) = self.waiting.remove(at)?;
-        self.taken += self.weight(&run);
+        let weight = self.weight(&run);
+        self.taken += weight;
+        if weight > 1 {
+            self.heavy += weight;
+        }
         if self.waiting.iter().all(|(other, _)| *other != name) {
             // The last run of a saved boot removes its files.
             self.boots.remove(&name);
@@ -195,6 +225,23 @@ mod tests {
             assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
         });
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn places_that_become_free_one_by_one_are_kept_for_a_heavy_run() {
+        let queue = queue(&[("a", 1), ("b", 2), ("c", 3), ("kube", 100), ("d", 4)]);
+        for light in [1, 2, 3] {
+            assert_eq!(queue.next(), Some(Next::Run(light, None)));
+        }
+        queue.ended(&1);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.next());
+            queue.ended(&2);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(100, None)))));
+            let other = scope.spawn(|| queue.next());
+            queue.ended(&3);
+            assert!(matches!(other.join(), Ok(Some(Next::Run(4, None)))));
+        });
     }
 
     #[test]
