@@ -1,4 +1,4 @@
-//! `/proc/PID/stat` and the users in `/proc/PID/status` (proc(5)).
+//! `/proc/PID/stat`, and users, groups and process-id namespaces in `/proc/PID/status` (proc(5)).
 //!
 //! In: the bytes of the files. Out: the fields that attribution uses.
 
@@ -54,8 +54,8 @@ pub fn groups(status: &[u8]) -> Option<[u32; 4]> {
     numbers(status, "Gid:")
 }
 
-/// Whether a process has a process-id namespace of its own, below that of the reader's procfs: it has a number in each of them. `None` on a kernel
-/// that does not say so. In: as for [`users`].
+/// Whether a process is in a process-id namespace below that of the procfs: `NSpid` has a number for each of these namespaces. `None` without that
+/// line. In: as for [`users`].
 pub fn is_in_nested_pid_namespace(status: &[u8]) -> Option<bool> {
     Some(all_numbers(status, "NSpid:")?.len() > 1)
 }

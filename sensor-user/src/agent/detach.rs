@@ -1,7 +1,7 @@
 //! Removing what a daemon leaves on a host so that its kernel programs run on without it.
 //!
 //! In: the pin, the run and the state directory. Out: neither of the first two, and what was removed; or why not. Without its pin a kernel
-//! program is detached, and with the programs of a hook end the deny rules. The forensic log and the state directory stay here; the room
+//! program is detached, and with the programs of a hook end the deny rules. The room waits until the kernel has done that. The forensic log and the state directory stay here; the room
 //! `purge` deletes them while the locks are held. No reporter hands in policies of the cluster any more, so these are put aside.
 
 use super::lock::{self, FILE, LockError, Locks};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Longest time until the kernel has freed programs without pins. It takes some milliseconds, and longer on a busy machine.
-const FREED: Duration = Duration::from_secs(5);
+pub const FREED: Duration = Duration::from_secs(5);
 /// What the names of the directories of links begin with.
 const LINKS: &str = "links-";
 /// What the names of the directories of maps begin with.
@@ -25,7 +25,7 @@ const MAPS: &str = "maps-v";
 pub struct Detached {
     /// The number of pinned programs that were detached.
     pub programs: usize,
-    /// How many of them run on, because another process has them open.
+    /// How many of them still ran at the end of a wait of [`FREED`]. 0 also if this process may not ask the kernel.
     pub running: usize,
     /// The number of pinned maps: what programs counted, and the deny rules.
     pub maps: usize,
@@ -96,10 +96,10 @@ fn detach(pins: &Path, run: &Path) -> Result<Detached, DetachError> {
     let links = PinnedLinks::of(pinned(pins, LINKS));
     // The links first: without them no program runs that could write to a map.
     done.programs = directories(pins, LINKS, &mut done.removed)?;
-    // Deny rules refuse until then.
+    // The kernel frees the programs some time after their pins. Until then the deny rules refuse.
     match links.left_after(FREED) {
         Ok(left) => done.running = left,
-        Err(error) => tracing::debug!(%error, "Cannot see when the kernel has freed the programs."),
+        Err(error) => tracing::warn!(%error, "Cannot see whether the kernel has freed the programs."),
     }
     done.maps = directories(pins, MAPS, &mut done.removed)?;
     if pins.exists() {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_a_container_with_process_numbers_of_its_own_is_not_the_operators_daemon() {
+    fn a_process_in_a_nested_process_id_namespace_is_not_the_operators_daemon() {
         let root = running(&[b"/usr/bin/machine-config-daemon\0start\0"]);
         for (numbers, found) in [("7", Some("7")), ("7\t1", None)] {
             let status = format!("Name:\tx\nNSpid:\t{numbers}\nNSpgid:\t{numbers}\n");

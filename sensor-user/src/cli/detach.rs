@@ -3,7 +3,7 @@
 use super::agent::PINS;
 use super::exit::IN_SYNC;
 use super::output::{Screen, clean, count};
-use crate::agent::detach::{Detached, LeftBehind};
+use crate::agent::detach::{Detached, FREED, LeftBehind};
 use crate::desired::STATE;
 use crate::host_namespaces;
 use crate::no_network;
@@ -126,9 +126,10 @@ fn text(done: &Detached, screen: &mut Screen) -> io::Result<()> {
     let (programs, maps) = (count(done.programs, "kernel program"), count(done.maps, "map"));
     screen.line(&format!("detached {programs}, removed {maps}"))?;
     if done.running > 0 {
-        let running = count(done.running, "kernel program");
+        let (running, seconds) = (count(done.running, "kernel program"), FREED.as_secs());
         screen.line(&format!(
-            "{running} of them ran on after five seconds, because another process has them open: they end with that process"
+            "{running} still ran after {seconds} seconds, with the deny rules: another process probably has the links open, and they end with \
+             that process"
         ))?;
     }
     for path in &done.removed {

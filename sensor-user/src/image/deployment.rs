@@ -44,7 +44,7 @@ pub(super) fn booted_commit(observer: &Observer) -> Option<String> {
 
 /// The directories of the deployments that the host did not boot, without those of newer commits. After a rollback, or while an update is
 /// staged, the newer one ships what the host does not have yet. A commit without a known time counts as an earlier one, and so does one of the
-/// same time: builds that set the time of their files give all commits the same one.
+/// same time: reproducible builds may give all commits the same time.
 pub(super) fn earlier_deployments(observer: &Observer) -> Vec<PathBuf> {
     let Some(booted) = booted_commit(observer) else { return Vec::new() };
     let seconds = |checksum: &str| observer.commit(checksum).map(|commit| commit.seconds);

@@ -62,7 +62,7 @@ pub struct Found {
     /// Every difference; empty if there is none.
     pub differences: Vec<Difference>,
     /// An earlier deployment that ships something else at this path of `/etc`. So the differing file on the host holds back what the booted
-    /// deployment ships. `None` if nothing differs, or all deployments ship the same.
+    /// deployment ships. `None` if nothing differs, or all earlier deployments ship the same.
     pub other_content_in: Option<String>,
 }
 

@@ -13,6 +13,9 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// The name at which the daemon pins a program for a moment, beside the links.
+pub(super) const MOMENT: &str = "moment";
+
 /// A directory for pins is unusable.
 #[derive(Debug, Error)]
 #[error("pin directory `{path}`: {source}")]
@@ -115,7 +118,7 @@ impl Pins {
 
     /// A path at which the daemon may pin a program for a moment. It removes the pin that a killed daemon left there.
     pub(super) fn moment(&self) -> Result<PathBuf, io::Error> {
-        let path = self.links.join("moment");
+        let path = self.links.join(MOMENT);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(path),

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::programs::links::PinnedLink;
 
 use super::upgrade;
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
@@ -57,7 +58,7 @@ pub(super) fn other_rules() -> Result<String> {
     Ok(format!("{restart}; with another version {upgrade}"))
 }
 
-/// The rules refuse without a daemon, until `holdfast detach`.
+/// The rules refuse without a daemon, until `holdfast detach`. While another process has the links open they refuse on, and the command says so.
 fn detached() -> Result<()> {
     const PINS: &str = "/sys/fs/bpf/holdfast";
     let change = format!("{OF_FIRST} chmod 600 {LAST}");
@@ -66,7 +67,26 @@ fn detached() -> Result<()> {
     shell(&change).context("the rule refuses after `holdfast detach`")?;
     shell(&format!("chmod 644 {LAST}"))?;
     ensure!(!fs::exists(PINS)?, "{PINS} is left after `holdfast detach`");
-    Ok(())
+    started()?.stop()?;
+    let mut held = Vec::new();
+    for links in
+        fs::read_dir(PINS)?.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_of_links(path))
+    {
+        for pin in fs::read_dir(links)? {
+            held.push(PinnedLink::from_pin(pin?.path())?);
+        }
+    }
+    let printed = run(HOLDFAST, &["detach"])?;
+    let running = format!("{} kernel programs still ran", held.len());
+    ensure!(printed.contains(&running) && held.len() > 1, "{} links were held: {printed}", held.len());
+    ensure!(shell(&change).is_err(), "the rule ended although its links are open");
+    drop(held);
+    wait::until("the rule to end with its links", Duration::from_secs(30), || Ok(shell(&change).ok()))?;
+    shell(&format!("chmod 644 {LAST}")).map(drop)
+}
+
+fn is_of_links(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("links-"))
 }
 
 /// Starts the daemon while both programs try to change the last file. Then each rule has to allow its own program, and no other one.

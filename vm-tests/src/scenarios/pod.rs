@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use super::pod_capabilities::each_is_needed;
+use super::pod_capabilities::without_each;
 use super::simple;
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::pod::{Sensor, become_user, enter_group, group};
@@ -65,7 +65,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     agent.stop()?;
     context.check("beside_the_hosts_daemon", beside_the_hosts_daemon(&arguments));
     let container = |without: &str| Sensor { without: Some(without), ..sensor(&arguments) }.command();
-    for (name, result) in each_is_needed(&context.kernel, &container) {
+    for (name, result) in without_each(&context.kernel, &container) {
         context.check(&format!("without_{name}"), result);
     }
     Ok(())

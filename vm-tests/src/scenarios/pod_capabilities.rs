@@ -1,4 +1,4 @@
-//! The capabilities of the sensor's container: each one that the `DaemonSet` lists is needed.
+//! The capabilities of the sensor's container: each one that the `DaemonSet` lists is needed, one of them only before kernel 5.11.
 //!
 //! In: the command of a container. Out: what the daemon does without each of the capabilities.
 
@@ -24,10 +24,10 @@ const WITHOUT: &[(&str, &str)] = &[
 /// The only kernel here that counts the memory of maps as locked memory: 5.11 and later count it in the control group.
 const WITH_LOCKED_MAPS: &str = "5.10";
 /// What the daemon says without a capability that it does not need.
-const RUNS: &str = "detection runs";
+const RUNS: &str = "detection runs backend=\"lsm\"";
 
 /// Starts the container without each of the capabilities, on this kernel.
-pub(super) fn each_is_needed(
+pub(super) fn without_each(
     kernel: &str,
     container: &dyn Fn(&str) -> Result<Command>,
 ) -> Vec<(&'static str, Result<String>)> {

@@ -42,7 +42,7 @@ impl Reads {
     }
 }
 
-/// The path of what `kubectl get` would be asked for; `None` for a question that is not worth a path.
+/// The path of what `kubectl get` would be asked for; `None` for other questions, which kubectl asks.
 pub(super) fn path(arguments: &[&str]) -> Option<String> {
     match *arguments {
         ["node", name] => Some(format!("/api/v1/nodes/{name}")),

@@ -114,7 +114,7 @@ impl Cluster {
         output(self.plane.kubectl().args(["create", "-f"]).arg(file)).unwrap();
     }
 
-    /// What kubectl prints as JSON.
+    /// The API's answer to `kubectl get` with these arguments. Objects may have `managedFields`.
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
         if let Some(path) = reads::path(arguments) {
             return self.reads.get(&path);
