@@ -184,6 +184,15 @@ mod tests {
         Queue::new(runs, 3, |run| if *run >= 100 { 2 } else { 1 })
     }
 
+    /// What a worker that waits gets by a change of the queue.
+    fn next_by<S: Send + Sync>(queue: &Queue<u8, S>, change: impl FnOnce()) -> Option<Next<u8, S>> {
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| queue.next());
+            change();
+            worker.join().expect("the worker's thread does not panic")
+        })
+    }
+
     #[test]
     fn a_boot_that_several_runs_share_is_made_once_and_each_run_starts_from_it() {
         let queue = queue(&[("bare", 1), ("bare", 2)]);
@@ -204,11 +213,7 @@ mod tests {
         let queue = queue(&[("bare", 1), ("bare", 2), ("ostree", 3)]);
         assert_eq!(queue.next(), Some(Next::Boot(1)));
         assert_eq!(queue.next(), Some(Next::Run(3, None)));
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| queue.next());
-            queue.made("bare", Some("state"));
-            assert!(matches!(other.join(), Ok(Some(Next::Run(1, Some(_))))));
-        });
+        assert!(matches!(next_by(&queue, || queue.made("bare", Some("state"))), Some(Next::Run(1, Some(_)))));
     }
 
     #[test]
@@ -216,14 +221,8 @@ mod tests {
         let queue = queue(&[("kube", 100), ("kubelet", 101), ("bare", 1), ("other", 2)]);
         assert_eq!(queue.next(), Some(Next::Run(100, None)));
         assert_eq!(queue.next(), Some(Next::Run(1, None)));
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| queue.next());
-            queue.ended(&100);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(101, None)))));
-            let other = scope.spawn(|| queue.next());
-            queue.ended(&1);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
-        });
+        assert!(matches!(next_by(&queue, || queue.ended(&100)), Some(Next::Run(101, None))));
+        assert!(matches!(next_by(&queue, || queue.ended(&1)), Some(Next::Run(2, None))));
         assert_eq!(queue.next(), None);
     }
 
@@ -234,14 +233,8 @@ mod tests {
             assert_eq!(queue.next(), Some(Next::Run(light, None)));
         }
         queue.ended(&1);
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| queue.next());
-            queue.ended(&2);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(100, None)))));
-            let other = scope.spawn(|| queue.next());
-            queue.ended(&3);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(4, None)))));
-        });
+        assert!(matches!(next_by(&queue, || queue.ended(&2)), Some(Next::Run(100, None))));
+        assert!(matches!(next_by(&queue, || queue.ended(&3)), Some(Next::Run(4, None))));
     }
 
     #[test]
@@ -249,22 +242,14 @@ mod tests {
         let queue = queue(&[("kube", 100), ("bare", 1), ("other", 2)]);
         queue.take(2);
         assert_eq!(queue.next(), Some(Next::Run(1, None)));
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| queue.next());
-            queue.free(2);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(100, None)))));
-        });
+        assert!(matches!(next_by(&queue, || queue.free(2)), Some(Next::Run(100, None))));
     }
 
     #[test]
     fn a_run_that_needs_more_places_than_there_are_runs_alone() {
         let queue: Queue<u8, ()> = Queue::new(vec![("kube".to_owned(), 1), ("bare".to_owned(), 2)], 1, |_| 2);
         assert_eq!(queue.next(), Some(Next::Run(1, None)));
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| queue.next());
-            queue.ended(&1);
-            assert!(matches!(other.join(), Ok(Some(Next::Run(2, None)))));
-        });
+        assert!(matches!(next_by(&queue, || queue.ended(&1)), Some(Next::Run(2, None))));
     }
 
     #[test]

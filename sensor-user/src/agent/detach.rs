@@ -1,8 +1,9 @@
 //! Removing what a daemon leaves on a host so that its kernel programs run on without it.
 //!
 //! In: the pin, the run and the state directory. Out: neither of the first two, and what was removed; or why not. Without its pin a kernel
-//! program is detached, and with the programs of a hook end the deny rules. The room waits until the kernel has done that. The forensic log and the state directory stay here; the room
-//! `purge` deletes them while the locks are held. No reporter hands in policies of the cluster any more, so these are put aside.
+//! program is detached, and with the programs of a hook end the deny rules. The room waits until the kernel has done that. The forensic log and
+//! the state directory stay here; the room `purge` deletes them while the locks are held. No reporter hands in policies of the cluster any
+//! more, so these are put aside.
 
 use super::lock::{self, FILE, LockError, Locks};
 use crate::desired::put_aside;

@@ -16,7 +16,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::forensic::{read_records, with_records};
+use super::forensic::{find_record, read_records};
 use super::{parameter, wait};
 
 /// The program in every guest whose scenario needs it.
@@ -123,9 +123,7 @@ impl RunningDaemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("holdfast ended ({status}) before {what}");
             }
-            with_records(&self.log, |records| {
-                records.iter().skip(skip).find(|record| wanted(record)).cloned()
-            })
+            find_record(&self.log, skip, &wanted)
         });
         found.with_context(output_tail)
     }

@@ -30,8 +30,13 @@ pub(crate) fn read_records(log: &Path) -> Result<Vec<Value>> {
     with_records(log, <[Value]>::to_vec)
 }
 
+/// The first record after the first `skip` ones that `wanted` accepts.
+pub(crate) fn find_record(log: &Path, skip: usize, wanted: impl Fn(&Value) -> bool) -> Result<Option<Value>> {
+    with_records(log, |records| records.iter().skip(skip).find(|record| wanted(record)).cloned())
+}
+
 /// What a function makes of all records of a log so far, which it reads without a copy.
-pub(crate) fn with_records<T>(log: &Path, of: impl FnOnce(&[Value]) -> T) -> Result<T> {
+fn with_records<T>(log: &Path, of: impl FnOnce(&[Value]) -> T) -> Result<T> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.entry(log.to_owned()).or_default();
     known.read(log).with_context(|| format!("cannot read {}", log.display()))?;
@@ -52,7 +57,7 @@ impl KnownRecords {
         if metadata.ino() != self.inode || metadata.len() < self.end {
             *self = Self { inode: metadata.ino(), ..Self::default() };
         }
-        // The last known line is read again, because only its bytes show that what stands before is the same.
+        // The bytes of the last known line show whether this is still the same log, so the line is read again.
         let mut bytes = after(&mut file, self.end - self.last.len() as u64)?;
         if !bytes.starts_with(&self.last) {
             *self = Self { inode: metadata.ino(), ..Self::default() };

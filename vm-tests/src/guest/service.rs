@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use super::forensic::{read_records, with_records};
+use super::forensic::{find_record, read_records};
 use super::{run, shell, wait};
 
 /// The daemon's unit.
@@ -96,11 +96,7 @@ impl Node {
 
     /// Waits for a record after the first `skip` ones that `wanted` accepts. `what` completes "waiting for ...".
     pub fn wait_for(&self, what: &str, skip: usize, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        let found = wait::until(what, LIMIT, || {
-            with_records(Path::new(FORENSIC_LOG), |records| {
-                records.iter().skip(skip).find(|record| wanted(record)).cloned()
-            })
-        });
+        let found = wait::until(what, LIMIT, || find_record(Path::new(FORENSIC_LOG), skip, &wanted));
         found.with_context(|| {
             let new: Vec<String> =
                 self.records().unwrap_or_default().iter().skip(skip).map(Value::to_string).collect();

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::apply::{history, holdfast, result};
-use crate::guest::forensic::{read_records, with_records};
+use crate::guest::forensic::{find_record, read_records};
 use crate::guest::{Context, run, shell, status, wait};
 use node::{
     CONFIGS, DENIED, EARLY, EDITED, KEPT, LOG, OLD_ROOT, SPARED, SWAPPED, another_root, configure, manifest,
@@ -100,11 +100,7 @@ fn count() -> Result<String> {
 
 /// Waits for a record after the first `skip` ones that `wanted` accepts.
 fn wait_for(what: &str, skip: usize, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-    let found = wait::until(what, LIMIT, || {
-        with_records(Path::new(LOG), |records| {
-            records.iter().skip(skip).find(|record| wanted(record)).cloned()
-        })
-    });
+    let found = wait::until(what, LIMIT, || find_record(Path::new(LOG), skip, &wanted));
     found.with_context(|| {
         let new: Vec<String> =
             records().unwrap_or_default().iter().skip(skip).map(Value::to_string).collect();

@@ -71,6 +71,9 @@ fn ended() -> Result<Option<End>> {
         }
         Ok(_) => reboots(),
         // The shutdown also ends the sensor.
-        Err(error) => Ok(Some(reboots()?.ok_or(error)?)),
+        Err(error) => match reboots()? {
+            None => Err(error),
+            end => Ok(end),
+        },
     }
 }
