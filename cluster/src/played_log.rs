@@ -28,9 +28,14 @@ pub(crate) struct PlayedForensicLog {
 impl PlayedForensicLog {
     /// A log with a drift of each of these paths.
     pub(crate) fn new(paths: &[&str]) -> Self {
+        Self::of(paths.iter().map(|path| drift(path)))
+    }
+
+    /// A log of these records.
+    pub(crate) fn of(records: impl Iterator<Item = Record>) -> Self {
         let (mut place, mut lines) = (ChainPlace::default(), Vec::new());
-        for path in paths {
-            let (line, next) = seal(&place, &drift(path)).unwrap();
+        for record in records {
+            let (line, next) = seal(&place, &record).unwrap();
             lines.push(line);
             place = next;
         }
@@ -121,7 +126,7 @@ async fn connection(mut stream: UnixStream, log: SharedLog) {
 }
 
 /// The record of a drift of this path.
-fn drift(path: &str) -> Record {
+pub(crate) fn drift(path: &str) -> Record {
     let record = json!({
         "schema": SCHEMA, "kind": "drift", "time": TIME, "boot_id": "b", "monotonic_ns": 1,
         "path": path, "thing": "file", "operation": "write", "actors": [], "differences": [

@@ -319,6 +319,11 @@ impl Record {
         }
     }
 
+    /// Whether the record may be about a change. An execution changes nothing, and a refused attempt neither.
+    pub fn is_of_change(&self) -> bool {
+        !matches!(self.kind, RecordKind::Exec | RecordKind::Denied)
+    }
+
     /// The thing that the record is about; `None` in records about the sensor itself.
     pub fn name(&self) -> Option<ThingName> {
         Some(ThingName { path: self.path.clone()?, kind: self.thing? })

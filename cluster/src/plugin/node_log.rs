@@ -252,7 +252,8 @@ impl<P: LogPages> NodeLog<P> {
                 if index == 0 {
                     link = Some(Entry { line: String::new(), entry: entry.entry.clone() });
                 }
-                if !is_known && entry.entry.record.path.as_deref() == Some(path) {
+                let record = &entry.entry.record;
+                if !is_known && record.is_of_change() && record.path.as_deref() == Some(path) {
                     of_path.push(entry);
                 }
             }

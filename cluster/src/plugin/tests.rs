@@ -11,7 +11,7 @@ use crate::api::{
     ChangedBy, Drift, DriftReport, DriftReportSpec, DriftReportStatus, DriftState, NewestDrift, ReportedPlan,
     ReportedRewriting,
 };
-use crate::played_log::PlayedForensicLog;
+use crate::played_log::{PlayedForensicLog, drift};
 use crate::reports::{PodNames, Rewriting};
 use clap::Parser as _;
 use jiff::Timestamp;
@@ -21,6 +21,7 @@ use kube::api::ObjectList;
 use kube::core::PartialObjectMeta;
 use sensor_model::chain::EntryFault;
 use sensor_model::difference::{Difference, DifferenceKind};
+use sensor_model::record::{Record, RecordKind};
 use sensor_model::status::DriftedThing;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -268,6 +269,15 @@ async fn a_log_with_the_entry_that_the_report_keeps_is_read_without_a_note() {
         let numbers: Vec<u64> = changes.iter().map(|change| change.entry.seq).collect();
         assert_eq!((numbers, is_whole, notes.as_str()), (vec![3, 1], true, ""));
     }
+}
+
+#[tokio::test]
+async fn who_ran_a_file_or_was_refused_is_not_who_changed_it() {
+    let kinds = [RecordKind::Drift, RecordKind::Exec, RecordKind::Denied];
+    let log = PlayedForensicLog::of(kinds.into_iter().map(|kind| Record { kind, ..drift("/a") }));
+    let (begun, _) = began(log, &DriftReportStatus::default()).await;
+    let (changes, _) = begun.unwrap().changes("/a", 10).await.unwrap();
+    assert_eq!(changes.iter().map(|change| change.entry.seq).collect::<Vec<_>>(), [1]);
 }
 
 #[tokio::test]

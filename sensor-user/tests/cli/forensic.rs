@@ -76,6 +76,21 @@ fn who_names_the_login_behind_a_change_and_only_changes_of_this_path() {
     assert_snapshot!("no_change", world.run(&["who", "/etc/other", "LOG"]).golden());
 }
 
+#[test]
+fn who_ran_a_file_or_was_refused_is_not_who_changed_it() {
+    let world = World::new();
+    log(&world);
+    let mut log = open(&world);
+    let others = [RecordKind::Exec, RecordKind::Denied].map(|kind| Record {
+        actor: Some(Actor { pid: 1, ..Actor::default() }),
+        ..record(&log, kind, Some("/etc/app/app.conf"), 4)
+    });
+    log.append(&others);
+    let report = world.run(&["who", "/etc/app/app.conf", "-o", "json", "LOG"]).json("who");
+    let changes = report["changes"].as_array().unwrap().iter();
+    assert_eq!(changes.map(|change| &change["kind"]).collect::<Vec<_>>(), ["recovered", "drift"]);
+}
+
 /// A drift by a process in a pod, and an audit log with an exec by a user whose name has a terminal sequence.
 fn pod_change(world: &World) -> String {
     let uid = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";

@@ -27,7 +27,7 @@ pub(super) fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, ChainC
     Ok((newest.into(), found))
 }
 
-/// The newest entries about exactly this path, the newest first, and the result of the check of all entries. An entry of a closed
+/// The newest entries about changes of exactly this path, the newest first, and the result of the check of all entries. An entry of a closed
 /// directory is about each undeclared name in it.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ pub(super) fn newest_about(
     let mut newest: VecDeque<LogEntry> = VecDeque::new();
     let found = show_checked(log, &filter, &mut |entry| {
         // The filter also matches everything below the directory.
-        if is_about(&entry.record, path) && number > 0 {
+        if entry.record.is_of_change() && is_about(&entry.record, path) && number > 0 {
             newest.truncate(number - 1);
             newest.push_front(entry);
         }
