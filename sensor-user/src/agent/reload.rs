@@ -7,7 +7,7 @@ use super::budgets::Budgets;
 use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
-use super::glob_names::GlobNames;
+use super::evaluation::Evaluation;
 use super::image_scan::{ImageIndexing, ImageScan};
 use super::new_root;
 use super::reports::AgentReport;
@@ -38,8 +38,8 @@ pub(super) struct CarriedState {
     pub(super) log_is_cut: bool,
     /// Only at the start: the root directory is another one than that of the daemon before.
     pub(super) is_new_root: bool,
-    /// When the globs of closed directories are evaluated again.
-    pub(super) glob_names: GlobNames,
+    /// When the daemon looks again at the globs of closed directories and the sealed trees.
+    pub(super) evaluation: Evaluation,
     /// The process that makes the index of the booted commit, if it still runs.
     pub(super) image_indexing: ImageIndexing,
     /// The process of the scan of the image that still exists.
@@ -136,9 +136,9 @@ impl Agent {
         self.reload();
     }
 
-    /// The same after a change of a name in a directory in which a glob looks for names, once it is due.
-    pub(super) fn follow_glob_names(&mut self) {
-        if self.glob_names.take_due(self.verdicts.now()) {
+    /// The same after a change of a name in a directory in which a glob looks for names, or a mount at a path of the image, once it is due.
+    pub(super) fn evaluate_when_due(&mut self) {
+        if self.evaluation.take_due(self.verdicts.now()) {
             self.watch_searched();
             self.follow_directories();
         }
@@ -172,7 +172,7 @@ impl Agent {
             kernel_counts,
             log_is_cut: false,
             is_new_root: false,
-            glob_names: self.glob_names,
+            evaluation: self.evaluation,
             image_indexing: std::mem::take(&mut self.image_indexing).carry(),
             image_scan: std::mem::take(&mut self.image_scan).end(),
             workers: None,

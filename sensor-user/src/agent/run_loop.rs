@@ -100,7 +100,7 @@ impl Agent {
         let mut deadline = DeadlineTimer::new().map_err(broken_timer)?;
         loop {
             self.turn(changes.get_mut()).await?;
-            self.follow_glob_names();
+            self.evaluate_when_due();
             while self.verdicts.reports.is_full() {
                 poll_fn(|context| self.verdicts.reports.poll_progress(context)).await?;
             }
@@ -147,7 +147,7 @@ impl Agent {
             self.verdicts.detector.next_deadline(),
             self.next_revert(),
             self.mounts.due,
-            self.glob_names.due(),
+            self.evaluation.due(),
             self.blindness.devices.due(),
             self.verifications.workers.next_deadline(),
         ]

@@ -364,7 +364,7 @@ impl AgentRun {
             revert_orders,
             image_indexing: std::mem::take(&mut carried.image_indexing),
             image_scan: std::mem::take(&mut carried.image_scan),
-            glob_names: carried.glob_names,
+            evaluation: carried.evaluation,
             run_end: None,
             options,
         };

@@ -6,8 +6,8 @@
 use super::apply_tracker::ApplyTracker;
 use super::blindness::Blindness;
 use super::denials::DenialRecorder;
+use super::evaluation::Evaluation;
 use super::expected_digests::ExpectedDigests;
-use super::glob_names::GlobNames;
 use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::image_scan::{ImageIndexing, ImageScan};
@@ -51,8 +51,8 @@ pub(super) struct Agent {
     pub(super) write_back: Box<dyn WriteBack>,
     /// Has another process write it back, if the daemon itself may not.
     pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
-    /// When the globs of closed directories are evaluated again.
-    pub(super) glob_names: GlobNames,
+    /// When the daemon looks again at the globs of closed directories and the sealed trees.
+    pub(super) evaluation: Evaluation,
     /// The reason to end this run, once there is one.
     pub(super) run_end: Option<RunEnd>,
 }

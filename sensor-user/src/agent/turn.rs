@@ -16,11 +16,14 @@ use sensor_model::difference::{Difference, DifferenceKind};
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::{Finding, GapReason, ThingId};
 use sensor_model::verdict::VerdictKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Things that one turn verifies before the loop reads records again.
 const VERIFICATIONS_A_TURN: usize = 64;
+
+/// Shortest pause between two looks because of mounts at paths of the image. Only root mounts there.
+const MOUNTS_PAUSE: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// One pass of the loop: reads the changes that have arrived, and verifies the things that are due.
@@ -212,10 +215,22 @@ impl Agent {
             self.verifications.verifier.observer.mounts_changed();
             // The records of these mounts, which name the actors, arrived before the mounts took effect.
             self.read_before_verdict(changes)?;
+            self.follow_mounts_of_image(&points);
         }
         let verifier = &mut self.verifications.verifier;
         self.mounts.apply_table(table, &points, &self.options.inputs.root, verifier, &mut self.verdicts);
         Ok(())
+    }
+
+    /// A mount in a sealed tree hides a part of it, and one over it all: which paths have things of their own is decided again soon, and not only
+    /// with the next beat of the canary.
+    fn follow_mounts_of_image(&mut self, points: &[PathBuf]) {
+        let paths = self.verdicts.desired.policy.image_paths();
+        let concerns =
+            |point: &PathBuf| paths.iter().any(|path| point.starts_with(path) || path.starts_with(point));
+        if points.iter().any(concerns) {
+            self.evaluation.request(self.verdicts.now(), MOUNTS_PAUSE);
+        }
     }
 
     /// Compares the mount table if that is due.

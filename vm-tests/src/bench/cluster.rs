@@ -5,11 +5,9 @@
 //! the time from an edit to the API; memory and requests of the reporter.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::api::{Watch, network, requests};
@@ -20,8 +18,9 @@ use super::operations::ALL;
 use super::stage::{FILES, SETTLE, one, operations, prepare, writers};
 use super::usage::{self, Busy, nanoseconds};
 use crate::guest::agent::RunningDaemon;
-use crate::guest::kube::{NODE, condition};
-use crate::guest::pod::{self, Sensor};
+use crate::guest::kube::condition;
+use crate::guest::pod::Sensor;
+use crate::guest::reporter::{RunningReporter, USER};
 use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 
@@ -34,12 +33,6 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::USUAL
 };
 
-/// The config with the token of the reporter.
-pub const KUBECONFIG: &str = "/etc/kubernetes/reporter.kubeconfig";
-/// The namespace of Holdfast.
-pub const NAMESPACE: &str = "holdfast-system";
-/// The reporter's user in the `DaemonSet`.
-const USER: u32 = 64_837;
 const POD: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// Edits, and as many repairs, whose time is measured.
 const TIMED: usize = 50;
@@ -72,7 +65,7 @@ fn run(context: &mut Context) -> Result<()> {
     sensor.wait_for("the first verification", 0, |record| record["detail"]["until"].is_string())?;
     costs(context, "sensor", &sensor)?;
     let nodes = Watch::start("the Node", "/api/v1/nodes")?;
-    let mut reporter = Reporter::start()?;
+    let mut reporter = RunningReporter::start(POD, &[])?;
     nodes.until(LIMIT, |node| drift_is(node, "False"))?;
     costs(context, "both", &sensor)?;
     steady(context, &reporter)?;
@@ -83,41 +76,13 @@ fn run(context: &mut Context) -> Result<()> {
     sensor.stop().map(drop)
 }
 
-/// The running reporter.
-struct Reporter(Child);
-
-impl Reporter {
-    fn start() -> Result<Self> {
-        let arguments = ["--node-name", NODE, "--namespace", NAMESPACE];
-        let output = File::create("/run/reporter.log")?;
-        let mut command = pod::reporter(POD, USER, &arguments)?;
-        command.env("KUBECONFIG", KUBECONFIG).stdin(Stdio::null());
-        command.stdout(output.try_clone()?).stderr(output);
-        Ok(Self(command.spawn().context("cannot start the reporter")?))
-    }
-
-    fn memory(&self, context: &mut Context, when: &str) -> Result<()> {
-        let of = |field| usage::memory(self.0.id(), field);
-        let data = json!({
-            "resident_kib": of("VmRSS")?, "anonymous_kib": of("RssAnon")?, "peak_kib": of("VmHWM")?,
-        });
-        one(context, &format!("reporter memory {when}"), data);
-        Ok(())
-    }
-
-    fn check(&mut self) -> Result<()> {
-        let ended = self.0.try_wait()?;
-        ensure!(ended.is_none(), "the reporter ended ({ended:?})");
-        Ok(())
-    }
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Notes the memory of the reporter.
+fn memory(context: &mut Context, reporter: &RunningReporter, when: &str) -> Result<()> {
+    let of = |field| usage::memory(reporter.pid(), field);
+    let data =
+        json!({ "resident_kib": of("VmRSS")?, "anonymous_kib": of("RssAnon")?, "peak_kib": of("VmHWM")? });
+    one(context, &format!("reporter memory {when}"), data);
+    Ok(())
 }
 
 fn drift_is(node: &Value, status: &str) -> bool {
@@ -145,14 +110,14 @@ fn costs(context: &mut Context, stage: &str, sensor: &RunningDaemon) -> Result<(
 }
 
 /// Requests and memory while nothing changes.
-fn steady(context: &mut Context, reporter: &Reporter) -> Result<()> {
+fn steady(context: &mut Context, reporter: &RunningReporter) -> Result<()> {
     let count = Requests::start()?;
     while count.start.elapsed() < STEADY {
         context.note("steady: nothing happens");
         wait::pause(NOTE.min(STEADY.saturating_sub(count.start.elapsed())));
     }
     count.report(context, "steady")?;
-    reporter.memory(context, "steady")
+    memory(context, reporter, "steady")
 }
 
 /// The time from before an edit until the guest reads it from a watch, for drift and recovery in turns.
@@ -190,7 +155,7 @@ fn latency(context: &mut Context, nodes: &Watch) -> Result<()> {
 }
 
 /// Requests and memory while files drift, one after another, and stay so.
-fn drifts(context: &mut Context, nodes: &Watch, reporter: &Reporter) -> Result<()> {
+fn drifts(context: &mut Context, nodes: &Watch, reporter: &RunningReporter) -> Result<()> {
     let targets: Vec<BenchFile> = (TIMED..).take(count(DRIFTING)).map(BenchFile::new).collect();
     let requests = Requests::start()?;
     let each = Duration::from_mins(1) / A_MINUTE;
@@ -203,7 +168,7 @@ fn drifts(context: &mut Context, nodes: &Watch, reporter: &Reporter) -> Result<(
         wait::pause(next.saturating_sub(requests.start.elapsed()));
     }
     requests.report(context, "drifts")?;
-    reporter.memory(context, "drifts")?;
+    memory(context, reporter, "drifts")?;
     targets.iter().try_for_each(BenchFile::rewrite)?;
     nodes.until(LIMIT, |node| drift_is(node, "False")).map(drop)
 }

@@ -5,7 +5,7 @@
 //! then, and start each scenario from the saved state.
 //!
 //! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd, and `kube` as a pod;
-//! `pod` makes the containers of one without a kubelet, and `image` has the pod's image. `api` reads the cluster's objects, and `programs` lists the kernel programs.
+//! `pod` makes the containers of one without a kubelet, `reporter` runs one of them, and `image` has the pod's image. `api` reads the cluster's objects, and `programs` lists the kernel programs.
 //! `forensic` reads its log, `status` and `page` what it publishes, `prometheus` what a Prometheus on the
 //! host has of it. `disks` mounts file systems, `device_mapper` makes verity devices, `bus` sends messages on D-Bus, `hang` prints what the threads of a slow guest wait for, `wait` waits for
 //! conditions. This code runs only in a guest: it mounts, loads modules and powers off.
@@ -30,6 +30,7 @@ pub mod page;
 pub mod pod;
 pub mod programs;
 pub mod prometheus;
+pub mod reporter;
 pub mod service;
 pub mod status;
 pub mod wait;

@@ -28,7 +28,7 @@ kind: DriftPolicy
 metadata: {name: closed}
 spec:
   rules:
-  - {path: /etc/closed/, closed: true, action: degrade, except: [README, '*.bak']}
+  - {path: /etc/closed/, closed: true, action: degrade, except: [README, '*.bak'], exceptLinks: [{name: '*.wants', target: /opt/*}]}
   - {path: '/etc/glob.*', closed: true, action: observe}
   - {path: /etc/refused/, closed: true, action: deny}
   - {path: /etc/later/, closed: true, action: degrade}
@@ -103,6 +103,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         unexpected(&mut agent, "/etc/later", later, "mkdir /etc/later && touch /etc/later/x"),
     );
     context.check("exceptions_and_declared_names_are_no_drift", quiet(&mut agent));
+    context.check("a_link_is_excepted_only_with_its_target", excepted_link(&mut agent));
     context.check("refused", refused(&mut agent));
     context.check("a_directory_that_begins_to_match_a_glob", begins_to_match(&mut agent));
     context.check("explain_and_repair", explained());
@@ -191,6 +192,23 @@ fn quiet(agent: &mut RunningDaemon) -> Result<String> {
     let records = agent.records()?;
     let drifts = records.iter().skip(before).filter(|record| record["kind"] == "drift").count();
     ensure!(drifts == 1, "{drifts} drifts");
+    Ok(String::new())
+}
+
+/// A link with the excepted name and target is no drift. One with another target is, and so is a file with that name.
+fn excepted_link(agent: &mut RunningDaemon) -> Result<String> {
+    let before = agent.records()?.len();
+    shell("ln -s /opt/tool /etc/closed/tool.wants")?;
+    let made = Path::new("/etc/closed/tool.wants");
+    // The later drift of another name has its record after that of the link.
+    unexpected(agent, CLOSED, Path::new("/etc/closed/last"), "touch /etc/closed/last")?;
+    let drifts = |agent: &mut RunningDaemon| -> Result<usize> {
+        Ok(agent.records()?.iter().skip(before).filter(|record| record["kind"] == "drift").count())
+    };
+    ensure!(drifts(agent)? == 1, "the excepted link is drift");
+    unexpected(agent, CLOSED, made, "ln -sfn /run/tool /etc/closed/tool.wants")?;
+    unexpected(agent, CLOSED, made, "echo x > /etc/closed/tool.wants")?;
+    ensure!(drifts(agent)? == 3, "{} drifts", drifts(agent)?);
     Ok(String::new())
 }
 

@@ -58,8 +58,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     boot(&digest)?;
     fs::write("/run/image.yaml", CONFIG)?;
     fs::write("/run/image-policy.yaml", POLICY)?;
-    let arguments = ["--standalone", "--config", "/run/image.yaml", "--policy", "/run/image-policy.yaml"];
-    let mut agent = RunningDaemon::start(&arguments)?;
+    let configs = ["--standalone", "--config", "/run/image.yaml", "--policy", "/run/image-policy.yaml"];
+    // The daemon finds a new index, and takes the result of a scan, with a beat of the canary.
+    let mut agent = RunningDaemon::start(&[&configs[..], &["--canary-every", "1"]].concat())?;
     context.check("without_an_index_it_is_unknown", unknown(&mut agent));
     context.check("a_new_index_is_read_without_a_reload", indexed(&mut agent));
     for (name, command) in [
@@ -313,6 +314,14 @@ fn scanned(agent: &mut RunningDaemon) -> Result<String> {
     let source = record["source"].as_str().unwrap_or_default();
     ensure!(source.starts_with("layer 1 of 2, sha256:") && source.ends_with("`ADD base /`"), "{record}");
     ensure!(record["detail"]["policy"] == "observe", "{record}");
+    let layer_of = |drifted: f64| {
+        wait::until("the metric of the layer", LIMIT, || {
+            let is_layer = |line: &str| line.contains(r#"source="image",name="layer 1 of 2, sha256:"#);
+            let found = page::sum("holdfast_source_drifted_things", is_layer)?;
+            Ok(((found - drifted).abs() < 0.5).then_some(()))
+        })
+    };
+    layer_of(1.0)?;
     wait::until("the metrics of the scan", LIMIT, || {
         Ok((page::sum("holdfast_image_scan_differing", |_| true)? >= 1.0).then_some(()))
     })?;
@@ -321,6 +330,7 @@ fn scanned(agent: &mut RunningDaemon) -> Result<String> {
     let recovered = agent.wait_for("the recovery", before, |record| {
         record["kind"] == "recovered" && record["path"] == SCANNED
     })?;
+    layer_of(0.0)?;
     Ok(recovered.to_string())
 }
 

@@ -1,4 +1,4 @@
-//! The mode `manage` on a real kubelet: the `DaemonSet` applies what the annotations of its Node ask for.
+//! The mode `manage` on a real kubelet: the `DaemonSet` applies what the annotations of its Node ask for. `processes` has the same without one.
 //!
 //! In: a node that joins the control plane on the host. The scenario plays the controllers: it makes MachineConfigs, writes
 //! `desiredConfig`, and answers requests for a drain. Out: a check for an apply with a restart, one with a drain, one through a rollout
@@ -6,9 +6,11 @@
 
 mod node;
 mod planned;
+pub(super) mod processes;
 mod rollout;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
@@ -31,7 +33,7 @@ const POLICY: &str = "apiVersion: operator.openshift.io/v1\nkind: MachineConfigu
 
 /// The scenario, in both boots.
 pub(super) fn kubelet(context: &mut Context) -> Result<()> {
-    if let Ok(before) = fs::read_to_string(NOTE) {
+    if let Some(before) = first_boot()? {
         wait::until("systemd to finish starting", LIMIT, || {
             let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
             Ok(jobs.lines().all(|line| line.contains("holdfast-guest")).then_some(()))
@@ -44,6 +46,28 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     prepare(&[])?;
     kube::join(context)?;
     kube::load_profile()?;
+    begin()?;
+    let pod = kube::deploy(context, "overlays/manage")?;
+    context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
+    context.check("pod_is_ready", Ok(pod));
+    context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
+    let manifest = configured(&applies(context), &ROLLOUT);
+    let survived = rollout::survives(&manifest);
+    context.check("an_apply_survives_a_rollout_and_a_crash_and_the_new_pods_sensor_ends_it", survived);
+    ends_in_reboot(&manifest)
+}
+
+/// The boot id of the first boot, in the second one.
+fn first_boot() -> Result<Option<String>> {
+    match fs::read_to_string(NOTE) {
+        Ok(before) => Ok(Some(before)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).context(NOTE),
+    }
+}
+
+/// Makes the kinds of the operator, the policy of the cluster, and the config that the node should have.
+fn begin() -> Result<()> {
     let crds = format!("{DEPLOY}/crds/machineconfiguration");
     kube::kubectl(&["apply", "--server-side", "-k", &crds])?;
     wait::until("the kinds of the Machine Config Operator", LIMIT, || {
@@ -55,11 +79,11 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     })?;
     apply_object(POLICY)?;
     apply_object(CONFIG)?;
-    annotate("desiredConfig", CONFIG_NAME)?;
-    let pod = kube::deploy(context, "overlays/manage")?;
-    context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
-    context.check("pod_is_ready", Ok(pod));
-    context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
+    annotate("desiredConfig", CONFIG_NAME)
+}
+
+/// Applies without a reboot. Gives the manifest of the last config.
+fn applies(context: &mut Context) -> String {
     let manifest = configured(CONFIG, &RESTART);
     context.check("an_apply_with_a_restart", with_restart(&manifest));
     context.check("kubectl_holdfast_plan_says_that_nothing_is_planned", planned::nothing(RESTART.name));
@@ -67,10 +91,12 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     let shown = planned::while_drift_blocks(&manifest);
     context.check("kubectl_holdfast_plan_shows_the_plan_that_drift_blocks", shown);
     context.check("an_apply_with_a_drain", with_drain(&manifest));
-    let manifest = configured(&manifest, &ROLLOUT);
-    let survived = rollout::survives(&manifest);
-    context.check("an_apply_survives_a_rollout_and_a_crash_and_the_new_pods_sensor_ends_it", survived);
-    let manifest = configured(&manifest, &REBOOT);
+    manifest
+}
+
+/// An apply whose reboot ends this boot.
+fn ends_in_reboot(manifest: &str) -> Result<()> {
+    let manifest = configured(manifest, &REBOOT);
     fs::write(NOTE, fs::read_to_string("/proc/sys/kernel/random/boot_id")?)?;
     apply_object(&manifest)?;
     annotate("desiredConfig", REBOOT.name)?;

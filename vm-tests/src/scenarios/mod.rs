@@ -138,6 +138,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "image",
         shows: "a change of a program that the booted image has is drift with its actor and the layer that put it there, and so is its execution",
         by_default: Some(only(&["6.12"], "`vectors` shows the hooks that see changes")),
+        limit: 400,
         run: image::bare,
         ..Scenario::USUAL
     },
@@ -146,6 +147,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "a /usr on dm-verity with the root hash of the kernel's arguments is sealed, until another table may be in the device",
         by_default: Some(only(&["6.12"], "the interface of the device mapper is the same on all")),
         needs_sealed_usr: true,
+        limit: 400,
         run: image::sealed_usr::bare,
         ..Scenario::USUAL
     },
@@ -199,11 +201,23 @@ pub static SCENARIOS: &[Scenario] = &[
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(
             &[],
-            "as `daemonset-people`; the part `control plane` has the reporter's side of the same before a merge",
+            "as `daemonset-people`; `manage-processes` has the same applies without a kubelet before a merge",
         )),
         reboots: true,
         limit: 900,
         run: manage::kubelet,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "manage-processes",
+        shows: "sensor and reporter with the rights of the pod's containers, and without a kubelet: an edit degrades the node, and the applies of \
+                `manage` but the rollout",
+        guest: Guest::Kube,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(only(&["6.12"], "systemd acts, and it is the same on all")),
+        reboots: true,
+        limit: 600,
+        run: manage::processes::systemd,
         ..Scenario::USUAL
     },
     Scenario {

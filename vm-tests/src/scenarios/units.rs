@@ -10,9 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::pod;
+use crate::guest::reporter::USER;
 use crate::guest::service::Node;
 use crate::guest::{Context, image, kube, run, wait};
-use node::{REPORTER, USER, drifted, edit, in_sync, install, repair, seen, sensor_for};
+use node::{REPORTER, drifted, edit, in_sync, install, repair, seen, sensor_for};
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {

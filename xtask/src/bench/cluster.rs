@@ -13,11 +13,12 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
 use tempfile::TempDir;
-use vm_tests::bench::cluster::{KUBECONFIG, SCENARIO};
+use vm_tests::bench::cluster::SCENARIO;
 use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::guest::api::PROXY;
 use vm_tests::guest::kube::{AUDIT, NODE};
 use vm_tests::guest::pod::HOLDFAST_CLUSTER;
+use vm_tests::guest::reporter::KUBECONFIG;
 
 use super::docs::number;
 use super::output::BenchFormat;

@@ -125,12 +125,12 @@ async fn a_directory_that_begins_to_match_a_glob_is_closed_without_a_reload() {
     let registry = &daemon.agent.verifications.verifier.registry;
     let watched = registry.find(Path::new("/etc")).unwrap();
     assert!(registry.is_searched(&[watched]));
-    daemon.agent.glob_names.changed(daemon.agent.verdicts.now(), daemon.agent.options.canary_every);
+    daemon.agent.evaluation.request(daemon.agent.verdicts.now(), daemon.agent.options.canary_every);
     fs::create_dir(node.path("root/etc/glob.d")).unwrap();
-    daemon.agent.follow_glob_names();
+    daemon.agent.evaluate_when_due();
     assert!(daemon.agent.run_end.is_none(), "the kernel reports a name before it exists");
     node.clock.0.fetch_add(60_000_000_000, Ordering::Relaxed);
-    daemon.agent.follow_glob_names();
+    daemon.agent.evaluate_when_due();
     let Some(RunEnd::Reloaded(desired)) = daemon.agent.run_end.take() else { panic!("no reload") };
     let new = Thing::closed_directory("/etc/glob.d");
     assert!(desired.expectations.iter().any(|expectation| expectation.thing == new));

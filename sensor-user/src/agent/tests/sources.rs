@@ -29,6 +29,15 @@ async fn a_drift_says_what_kind_of_source_it_has_and_what_the_verdict_rests_on_a
             let series = format!("holdfast_drifted_things{{source=\"{}\"}} {things}\n", kind.as_str());
             assert!(page.contains(&series), "{series}: {page}");
         }
+        for drifted in &status.drifted {
+            let kind = drifted.source_kind.unwrap().as_str();
+            let things = status.drifted.iter().filter(|other| other.source == drifted.source).count();
+            let series = format!(
+                "holdfast_source_drifted_things{{source=\"{kind}\",name=\"{}\"}} {things}\n",
+                drifted.source
+            );
+            assert!(page.contains(&series), "{series}: {page}");
+        }
         node.end(daemon).await;
     }
     let recorded = node.recorded(RecordKind::Drift);

@@ -1,7 +1,7 @@
 //! The metrics' names, help texts and labels.
 //!
 //! In: nothing. Out: a registry and handles into it. Labels are words from closed lists, never paths, pids or users, so the
-//! number of series is limited. It counts nothing by itself.
+//! number of series is limited; `by_source` has the one gauge with other labels. It counts nothing by itself.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -12,6 +12,9 @@ use std::{borrow::Cow, sync::atomic::AtomicU64};
 
 /// A word from a closed list.
 pub(super) type Word = &'static str;
+
+/// The label of a drift from the log of an older daemon, which did not record the kind of the source.
+pub(super) const UNKNOWN_SOURCE: Word = "unknown";
 
 /// Upper bounds from 100 µs to about 13 s, each twice the one before. The limits from write to verdict are 2 ms (median) and
 /// 10 ms (p99); a busy node may take seconds.

@@ -3,6 +3,7 @@
 //! In: the reports of the loop, and the state of the forensic log. Out: lines of the operational log (tracing), and the page of
 //! metrics in OpenMetrics text. It decides nothing, and no verdict depends on a metric.
 
+mod by_source;
 mod families;
 mod process;
 
@@ -12,9 +13,10 @@ mod tests;
 use crate::agent::open_drift::{OpenDrift, OpenDrifts};
 use crate::agent::reports::{BackendName, LOSSES, LossReason, LossStage};
 use crate::kernel::hooks::Attachment;
+use by_source::BySource;
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
-    ReasonLabels, ResultLabels, SourceLabels, StateLabels, VerdictLabels, WaitLabels, Word,
+    ReasonLabels, ResultLabels, SourceLabels, StateLabels, UNKNOWN_SOURCE, VerdictLabels, WaitLabels, Word,
 };
 use jiff::Timestamp;
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -33,9 +35,6 @@ use tracing::{debug, error, info, warn};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The label of a drift from the log of an older daemon, which did not record the kind of the source.
-const UNKNOWN_SOURCE: Word = "unknown";
 
 /// The result of a revert that wrote the declared content back.
 const REVERTED: Word = "done";
@@ -64,6 +63,7 @@ pub struct BuildInfo {
 pub struct Metrics {
     registry: Registry,
     families: Families,
+    by_source: BySource,
 }
 
 impl fmt::Debug for Metrics {
@@ -105,7 +105,9 @@ impl Metrics {
         families.reload_successful.set(1);
         let started = started.as_duration().as_secs_f64();
         registry.register_collector(Box::new(process::ProcessCollector { started }));
-        Self { registry, families }
+        let by_source = BySource::default();
+        registry.register_collector(Box::new(by_source.clone()));
+        Self { registry, families, by_source }
     }
 
     /// The page of metrics, in OpenMetrics text ending in `# EOF`.
@@ -183,6 +185,7 @@ impl Metrics {
         for (source, count) in things {
             self.families.drifted_things.get_or_create(&SourceLabels { source }).set(count);
         }
+        self.by_source.set(drifts);
         let oldest = drifts.iter().map(|(_, open)| open.since).min();
         self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));
         let last = last.filter(|_| !drifts.is_empty());

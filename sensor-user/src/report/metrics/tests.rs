@@ -45,6 +45,22 @@ impl Shown {
     }
 
     fn drift(&self, thing: &ThingName, differences: &[Difference], actor: Option<&Actor>, second: i64) {
+        self.report(("50-a", SourceKind::MachineConfig), thing, differences, actor, second);
+    }
+
+    /// A thing of this source drifts.
+    fn drift_of(&self, source: &str, kind: SourceKind, thing: &ThingName) {
+        self.report((source, kind), thing, &[difference(DifferenceKind::Content)], None, 1);
+    }
+
+    fn report(
+        &self,
+        (source, kind): (&str, SourceKind),
+        thing: &ThingName,
+        differences: &[Difference],
+        actor: Option<&Actor>,
+        second: i64,
+    ) {
         let mut picture = self.picture.borrow_mut();
         let since = picture.drifts().get(thing).map_or(at(second), |before| before.since);
         let open = OpenDrift {
@@ -54,8 +70,8 @@ impl Shown {
             actors: Vec::new(),
             more_actors: false,
             allowed: false,
-            source: "50-a".to_owned(),
-            source_kind: Some(SourceKind::MachineConfig),
+            source: source.to_owned(),
+            source_kind: Some(kind),
             strength: None,
             action: None,
             found: None,
@@ -273,6 +289,54 @@ fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
     assert_eq!(shown(), at(20).as_second().to_string(), "one is still open");
     node.recovered(&file("/etc/a"));
     assert_eq!(shown(), "0");
+}
+
+/// The series of the drifted things by source, without the metric's name.
+fn by_source(metrics: &Metrics) -> Vec<String> {
+    let page = metrics.page().unwrap();
+    let series = page.lines().filter_map(|line| line.strip_prefix("holdfast_source_drifted_things"));
+    series.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_layer_has_a_series_while_it_has_drifted_things() {
+    let node = Shown::new();
+    assert_eq!(by_source(&node.metrics), [""; 0]);
+    let layer = "layer 2 of 3, sha256:4c0f21aa0b2c…, `RUN echo \"a\"`";
+    for path in ["/usr/bin/a", "/usr/bin/b"] {
+        node.drift_of(layer, SourceKind::Image, &file(path));
+    }
+    node.drift(&file("/etc/a"), &[difference(DifferenceKind::Mode)], None, 1);
+    let config = "{source=\"machine-config\",name=\"50-a\"} 1";
+    let escaped = layer.replace('"', "\\\"");
+    let image = |count: u8| format!("{{source=\"image\",name=\"{escaped}\"}} {count}");
+    assert_eq!(by_source(&node.metrics), [image(2), config.to_owned()]);
+    node.recovered(&file("/usr/bin/a"));
+    assert_eq!(by_source(&node.metrics), [image(1), config.to_owned()]);
+    node.recovered(&file("/usr/bin/b"));
+    assert_eq!(by_source(&node.metrics), [config.to_owned()]);
+}
+
+#[test]
+fn however_many_sources_have_drifted_things_the_series_are_limited_and_count_all() {
+    let node = Shown::new();
+    let long = "x".repeat(1000);
+    for number in 0..60 {
+        node.drift_of(
+            &format!("package p{number} {long}"),
+            SourceKind::Package,
+            &file(&format!("/{number}")),
+        );
+    }
+    // A source with two drifts has a series, although sixty come before it by name.
+    for path in ["/y", "/z"] {
+        node.drift_of("zz", SourceKind::Package, &file(path));
+    }
+    let series = by_source(&node.metrics);
+    assert_eq!(series.len(), by_source::MOST + 1);
+    assert!(series.contains(&"{source=\"package\",name=\"zz\"} 2".to_owned()), "{series:?}");
+    assert!(series.contains(&"{source=\"package\",name=\"others\"} 41".to_owned()), "{series:?}");
+    assert!(series.iter().all(|line| line.len() < 250), "{series:?}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn read_once(usr: &Verity) -> Result<String> {
         })
     };
     scans("observe", "/usr/libexec/")?;
-    let agent = RunningDaemon::start(&["--standalone", "--config", "/run/image.yaml", "--policy", path])?;
+    let agent = start(path, "1")?;
     status::wait_for("compliant", LIMIT)?;
     let first = next(&Value::Null)?;
     ensure!(first["sealed"] == 0 && first["differing"] == 0, "{first}");
@@ -120,11 +120,16 @@ fn read_once(usr: &Verity) -> Result<String> {
     Ok(format!("{first}\n{second}\n{third}"))
 }
 
+/// Starts the daemon with a policy. It looks for changes that have no event with each beat of the canary, each so many seconds.
+fn start(policy: &str, canary_every: &str) -> Result<RunningDaemon> {
+    let configs = ["--standalone", "--config", "/run/image.yaml", "--policy", policy];
+    RunningDaemon::start(&[&configs[..], &["--canary-every", canary_every]].concat())
+}
+
 /// A rule about the image: what a sealed tree has is one thing of the daemon, until something hides a part of it or it is not sealed any more.
 fn one_thing(usr: &Verity) -> Result<String> {
     let path = "/run/sealed-usr-policy.yaml";
     fs::write(path, policy("path: /usr/libexec/, image: true, action: degrade"))?;
-    let start = || RunningDaemon::start(&["--standalone", "--config", "/run/image.yaml", "--policy", path]);
     let things = |what: &str, wanted: &dyn Fn(u64) -> bool| -> Result<u64> {
         let is_wanted = |status: &Value| {
             status["verdict"] == "compliant" && status["counters"]["managed"].as_u64().is_some_and(wanted)
@@ -136,12 +141,16 @@ fn one_thing(usr: &Verity) -> Result<String> {
     let own = root_hash()?;
     let other: String = own.chars().map(|digit| if digit == '0' { '1' } else { '0' }).collect();
     usr.set_table(&parameters(&other)?)?;
-    let agent = start()?;
+    let agent = start(path, "1")?;
     let unsealed = things("a thing for each file", &|managed| managed > FILES)?;
     agent.stop()?;
     usr.set_table(&parameters(&own)?)?;
-    let mut agent = start()?;
+    // No beat of the canary comes while this daemon runs: what follows a mount follows from the mount alone.
+    let mut agent = start(path, "3600")?;
     let sealed = things("one thing for the tree", &|managed| managed < FILES)?;
+    let explained = run(HOLDFAST, &["explain", PROGRAM, "--config", "/run/image.yaml"])?;
+    ensure!(explained.contains("/usr is sealed: the daemon has one thing for it"), "{explained}");
+    ensure!(explained.contains("COPY usr /usr"), "no layer: {explained}");
 
     let hidden = hidden(&mut agent)?;
     things("one thing for the tree again", &|managed| managed == sealed)?;
@@ -156,6 +165,9 @@ fn one_thing(usr: &Verity) -> Result<String> {
     })?;
     shell("umount /usr/local && umount /usr")?;
     things("one thing for the tree without the overlay", &|managed| managed == sealed)?;
+    agent.stop()?;
+    let agent = start(path, "1")?;
+    things("one thing for the tree after a restart", &|managed| managed == sealed)?;
     // Another table may be in the device after this event.
     usr.set_table(&parameters(&own)?)?;
     things("a thing for each file after an event of the device", &|managed| managed == unsealed)?;

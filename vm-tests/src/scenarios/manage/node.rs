@@ -7,9 +7,10 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use crate::guest::kube::{self, NODE};
-use crate::guest::{run, wait};
+use crate::guest::{reporter, run, wait};
 
 /// How long one step of the handshake may take in an emulated guest.
 pub(super) const LIMIT: Duration = Duration::from_secs(100);
@@ -69,15 +70,22 @@ pub(super) fn until(name: &str, wanted: &str) -> Result<()> {
 pub(super) fn seen() -> String {
     let node = kube::get("node", NODE).unwrap_or_default();
     let unit = run("journalctl", &["-u", "holdfast-apply.service", "-n", "60", "--no-pager", "-o", "cat"]);
-    format!("{}\n{}\n{}", node["metadata"]["annotations"], unit.unwrap_or_default(), kube::pods())
+    let pods = format!("{}\n{}", kube::pods(), reporter::printed());
+    format!("{}\n{}\n{pods}", node["metadata"]["annotations"], unit.unwrap_or_default())
+}
+
+/// Waits until the report of the node is as wanted.
+pub(super) fn reported(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+    let found = wait::until(what, LIMIT, || {
+        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
+    });
+    found.with_context(seen)
 }
 
 pub(super) fn is_done(config: &str) -> Result<String> {
     until("currentConfig", config)?;
     until("state", "Done")?;
-    let report = wait::until("the report to say in sync", LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| report["status"]["state"] == "InSync"))
-    })?;
+    let report = reported("the report to say in sync", |status| status["state"] == "InSync")?;
     ensure!(report["status"]["plan"].is_null(), "the plan stays: {report}");
     Ok(config.to_owned())
 }

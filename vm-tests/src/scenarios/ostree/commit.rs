@@ -34,6 +34,10 @@ spec:
   - {path: /etc/debian_version, image: true, action: observe}
 ";
 
+/// What the shipped policy has watched.
+const SHIPPED_FILE: &str = "/root/image-policy.yaml";
+const SHIPPED: &str = include_str!("../../../../policies/drift/image.yaml");
+
 /// Indexes the booted commit, which was made from an image, and compares its files.
 pub(super) fn indexed() -> Result<String> {
     let (printed, _) = holdfast(0, &["image", "index", "--ostree"])?;
@@ -109,18 +113,26 @@ pub(super) fn verified() -> Result<String> {
     Ok(format!("{differing:?}"))
 }
 
-/// The same, as the daemon sees them. It makes the index itself.
+/// The same, as the daemon sees them with the shipped policy about the image. It makes the index itself.
 pub(super) fn watched() -> Result<String> {
     fs::remove_file(INDEX)?;
     fs::write(POLICY_FILE, POLICY)?;
-    // The config is the one that was applied last.
-    let arguments = ["--standalone", "--policy", POLICY_FILE];
+    fs::write(SHIPPED_FILE, SHIPPED)?;
+    // The config is the one that was applied last. The daemon finds the new index with a beat of the canary.
+    let arguments =
+        ["--standalone", "--policy", POLICY_FILE, "--policy", SHIPPED_FILE, "--canary-every", "1"];
     let mut agent = RunningDaemon::start(&arguments)?;
     agent.wait_for("the gap", 0, |record| {
         record["kind"] == "gap" && record["detail"]["reason"] == "image-not-indexed"
     })?;
-    status::wait_for("compliant", Duration::from_mins(3))?;
+    let status = status::wait_for("compliant", Duration::from_mins(3))?;
     ensure!(fs::exists(INDEX)?, "the daemon made no index");
+    let programs = fs::read_dir("/usr/bin")?.count();
+    let managed = status["counters"]["managed"].as_u64().context("no number of things")?;
+    ensure!(
+        managed > u64::try_from(programs)?,
+        "{managed} things, and {programs} programs in /usr/bin alone"
+    );
     let before = agent.records()?.len();
     let record = opened(|| {
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)
@@ -133,15 +145,16 @@ pub(super) fn watched() -> Result<String> {
     let before = agent.records()?.len();
     let content = fs::read(UNDECLARED)?;
     fs::write(UNDECLARED, "local\n")?;
-    let local = agent.wait_for("drift", before, |record| record["kind"] == "drift")?;
-    ensure!(local["path"] == UNDECLARED && local["detail"]["policy"] == "observe", "{local}");
+    let local = agent
+        .wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == UNDECLARED)?;
+    ensure!(local["detail"]["policy"] == "observe", "{local}");
     ensure!(local["actor"]["pid"] == std::process::id(), "this process changed it: {local}");
     // The other version ships another content. But it is the newer one.
     ensure!(kinds(&local) == ["content"], "{local}");
     fs::write(UNDECLARED, content)?;
     agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
-    Ok(record.to_string())
+    Ok(format!("{managed} things: {record}"))
 }
 
 /// A program that differs from the commit runs: the record has who ran it, and the layer that has another program.

@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::node::{FILE, LIMIT, OUTPUT, REPORTER, drifted, edit, in_sync, repair, seen};
+use super::node::{FILE, LIMIT, REPORTER, drifted, edit, in_sync, repair, seen};
 use crate::guest::kube::{self, NODE};
+use crate::guest::reporter::OUTPUT;
 use crate::guest::service::Node;
 use crate::guest::{api, run, wait};
 

@@ -6,23 +6,17 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::guest::kube::{self, ADMIN, NODE, kubectl};
+use crate::guest::kube::{self, NODE};
+use crate::guest::reporter::{self, USER};
 use crate::guest::service::as_alice;
-use crate::guest::{run, shell, wait};
+use crate::guest::{run, wait};
 
 /// How long each step may take in an emulated guest.
 pub(super) const LIMIT: Duration = Duration::from_mins(1);
-const NAMESPACE: &str = "holdfast-system";
 /// The reporter's unit.
 pub(super) const REPORTER: &str = "holdfast-reporter.service";
-/// The reporter's user, whose group has the same number.
-pub(super) const USER: u32 = 64_837;
-/// What the reporter prints.
-pub(super) const OUTPUT: &str = "/run/holdfast-reporter.log";
-const KUBECONFIG: &str = "/etc/kubernetes/reporter.kubeconfig";
-const TOKEN: &str = "/etc/kubernetes/reporter.token";
 /// The file that is edited.
 pub(super) const FILE: &str = "/etc/chrony.conf";
 
@@ -36,18 +30,7 @@ pub(super) fn install() -> Result<()> {
         format!("/etc/systemd/system/{REPORTER}"),
         include_str!("../../../kube/holdfast-reporter.service"),
     )?;
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
-    fs::write("/run/node.json", node.to_string())?;
-    kubectl(&["apply", "-f", "/run/node.json"])?;
-    kube::apply(include_str!("../../../kube/without-pods.yaml"))?;
-    let token =
-        ["create", "token", "holdfast-reporter", "--bound-object-kind=Node", "--bound-object-name", NODE];
-    let token = kubectl(&[&["-n", NAMESPACE][..], &token].concat())?;
-    let mut config: Value = serde_json::from_str(&fs::read_to_string(ADMIN)?).context(ADMIN)?;
-    config["users"][0]["user"] = json!({ "tokenFile": TOKEN });
-    fs::write(KUBECONFIG, config.to_string())?;
-    fs::write(TOKEN, token.trim())?;
-    shell(&format!("chown {USER} {KUBECONFIG} {TOKEN} && chmod 400 {KUBECONFIG} {TOKEN}")).map(drop)
+    reporter::account(include_str!("../../../kube/without-pods.yaml"))
 }
 
 /// Gives the sensor the options for a reporter in this unit.
@@ -71,10 +54,7 @@ fn report(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
 pub(super) fn seen() -> String {
     let report = kube::get("driftreport", NODE).unwrap_or_default();
     let sensor = run("journalctl", &["-u", "holdfast.service", "-n", "20", "--no-pager", "-o", "cat"]);
-    let reporter = fs::read_to_string(OUTPUT).unwrap_or_default();
-    let reporter: Vec<&str> = reporter.lines().collect();
-    let reporter = reporter[reporter.len().saturating_sub(20)..].join("\n");
-    format!("report: {report}\nsensor:\n{}\nreporter:\n{reporter}", sensor.unwrap_or_default())
+    format!("report: {report}\nsensor:\n{}\nreporter:\n{}", sensor.unwrap_or_default(), reporter::printed())
 }
 
 pub(super) fn in_sync() -> Result<String> {
