@@ -41,6 +41,7 @@ pub mod api;
 pub mod backoff;
 pub mod cli;
 pub mod client;
+mod connections;
 pub mod controller;
 pub mod image;
 pub mod listen;

@@ -3,6 +3,7 @@
 //! In: a listening socket and the readiness. Out: `/healthz` and `/readyz`. The server answers `GET` and `HEAD` only and reads
 //! nothing of a request but the path. It runs on the reporter's only thread, so `/healthz` answers only while that thread works.
 
+use crate::connections;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -13,45 +14,29 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-/// Most connections at once. The kubelet makes one for each probe.
-const CONNECTIONS: usize = 16;
+/// Most connections at once. The kubelet makes one for each probe, and other peers may have idle ones.
+const CONNECTIONS: usize = 64;
 
 /// Longest time of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Pause after a connection that cannot be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the pages for as long as it is polled. `not_ready` gives the reason why the program is not ready; none if it is.
 pub async fn serve(
     listener: TcpListener,
     not_ready: impl Fn() -> Option<&'static str> + Clone + Send + 'static,
 ) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        // Further connections wait in the socket's queue.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let not_ready = not_ready.clone();
-                tokio::spawn(async move {
-                    // A client that is too slow loses its connection.
-                    drop(timeout(CONNECTION_TIMEOUT, connection(stream, not_ready)).await);
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a connection to the health pages was not accepted");
-                sleep(ACCEPT_PAUSE).await;
-            }
+    let answered = |stream| {
+        let not_ready = not_ready.clone();
+        async move {
+            // A client that is too slow loses its connection.
+            drop(timeout(CONNECTION_TIMEOUT, connection(stream, not_ready)).await);
         }
-    }
+    };
+    connections::serve(listener, CONNECTIONS, answered).await;
 }
 
 async fn connection(stream: TcpStream, not_ready: impl Fn() -> Option<&'static str>) {

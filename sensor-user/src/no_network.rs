@@ -10,6 +10,10 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
+/// The bit in the number of a system call of x32 (`__X32_SYSCALL_BIT` of `asm/unistd.h`). The kernel reports these calls as of x86-64. Other
+/// processors have no such numbers.
+const X32: i64 = 0x4000_0000;
+
 /// The filter cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoNetworkError {
@@ -34,7 +38,13 @@ pub fn forbid() -> Result<(), NoNetworkError> {
         SeccompCmpOp::Ne,
         u64::from(AF_UNIX.unsigned_abs()),
     )?;
-    let rules = [(SYS_socket, vec![SeccompRule::new(vec![is_other])?]), (SYS_io_uring_setup, Vec::new())];
+    let socket = vec![SeccompRule::new(vec![is_other])?];
+    let rules = [
+        (SYS_socket, socket.clone()),
+        (X32 | SYS_socket, socket),
+        (SYS_io_uring_setup, Vec::new()),
+        (X32 | SYS_io_uring_setup, Vec::new()),
+    ];
     let refuse = SeccompAction::Errno(EPERM.unsigned_abs());
     let processor: TargetArch = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules.into(), SeccompAction::Allow, refuse, processor)?;

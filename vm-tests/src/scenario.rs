@@ -81,6 +81,8 @@ pub struct Scenario {
     pub needs_holdfast: bool,
     /// Whether a Prometheus on the host scrapes the reporter in the guest. Only for a guest with a kubelet.
     pub needs_prometheus: bool,
+    /// Whether a guest that could be a Kubernetes node starts neither containerd nor kubelet, and so is no heavier than others.
+    pub without_kubelet: bool,
     /// Whether the guest gets a disk with a `/usr` for dm-verity, whose root hash the kernel's arguments name.
     pub needs_sealed_usr: bool,
     /// Seconds that it may take on a host that has nothing else to do. The host gives up after [`Scenario::longest`].
@@ -104,6 +106,7 @@ impl Scenario {
         reboots: false,
         needs_holdfast: true,
         needs_prometheus: false,
+        without_kubelet: false,
         needs_sealed_usr: false,
         limit: 240,
         run: |_| anyhow::bail!("this row of the table has no function"),

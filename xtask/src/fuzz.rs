@@ -131,7 +131,7 @@ fn one(name: &str, program: &Path, folder: &Path, workspace: &Path, runs: u64, c
         .args([
             format!("-runs={runs}"),
             "-seed=1".into(),
-            "-max_len=4096".into(),
+            "-max_len=16384".into(),
             "-print_final_stats=0".into(),
         ])
         .arg(format!("-artifact_prefix={}/", broken.display()))

@@ -154,7 +154,7 @@ impl Selection {
         let workers = self.at_once.clamp(1, runs.len().max(1));
         say_aloud("vm", &format!("{} to run, {workers} at a time", runs.len()));
         let tally = Mutex::new(Tally::default());
-        let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario.guest));
+        let queue = Queue::new(runs, workers, |vm: &Vm| weight(vm.scenario));
         let log = run::log();
         others.truncate(workers.saturating_sub(1));
         queue.take(others.len());
@@ -181,10 +181,11 @@ impl Selection {
     }
 }
 
-/// The places of a guest. A kubelet and an update of an image use both CPUs of their guest. Beside two other guests they take three
+/// The places of a scenario. A kubelet and an update of an image use both CPUs of their guest. Beside two other guests they take three
 /// times as long, and a kubelet then also uses half as much processor time again, because much of its work is by the clock.
-fn weight(guest: Guest) -> usize {
-    match guest {
+fn weight(scenario: &Scenario) -> usize {
+    match scenario.guest {
+        Guest::Kube | Guest::KubeTrixie if scenario.without_kubelet => 1,
         Guest::Kube | Guest::KubeTrixie | Guest::Ostree => 2,
         _ => 1,
     }

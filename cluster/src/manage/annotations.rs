@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 /// The state of the update. Ours in mode `manage`.
-pub(super) use crate::publish::STATE;
+pub(crate) use crate::publish::STATE;
 
 /// The MachineConfig that the node has. Ours.
-pub(super) const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
+pub(crate) const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
 /// The MachineConfig that the node is to have. The controllers' own.
-pub(super) const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
+pub(crate) const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
 /// Why the state is not good. Ours.
-pub(super) const REASON: &str = "machineconfiguration.openshift.io/reason";
+pub(crate) const REASON: &str = "machineconfiguration.openshift.io/reason";
 /// What the drain controller is asked to do. Ours.
 pub(crate) const DESIRED_DRAIN: &str = "machineconfiguration.openshift.io/desiredDrain";
 /// The newest request that the drain controller has carried out. The controller's own.

@@ -18,5 +18,7 @@ pub use plan::{Planned, PlannedOutcome, reported};
 pub use steps::{NodeDrift, Situation, Step, Then, Wanted, next};
 pub use task::{ManageChannels, Manager};
 
-pub(crate) use annotations::{DESIRED_DRAIN, is_cordoned_by_us};
+pub(crate) use annotations::{
+    CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, REASON, STATE, is_cordoned_by_us,
+};
 pub(crate) use progress::follow as follow_progress;

@@ -140,12 +140,14 @@ pub(super) fn rows(
 }
 
 /// When the reporter with this Lease was alive, and whether it may be silent. A Lease from the future says nothing: a node whose clock
-/// was ahead would count as alive until that time.
+/// was ahead would count as alive until that time. Its duration makes a reporter silent earlier, and never later, because root of the node may
+/// write it.
 fn silence(lease: Option<&Lease>, now: Timestamp) -> (Option<Timestamp>, bool) {
     let lease = lease.and_then(|lease| lease.spec.as_ref());
     let seen = lease.and_then(|lease| lease.renew_time.as_ref()).map(|time| time.0);
-    let limit = lease.and_then(|lease| lease.lease_duration_seconds).unwrap_or(SILENT_SECONDS);
-    (seen, seen.is_none_or(|seen| now.duration_since(seen).abs().as_secs() > limit.into()))
+    let limit = lease.and_then(|lease| lease.lease_duration_seconds);
+    let limit = limit.map_or(SILENT_SECONDS, |limit| limit.clamp(0, SILENT_SECONDS));
+    (seen, seen.is_none_or(|seen| now.duration_since(seen).abs().as_secs() > limit.unsigned_abs().into()))
 }
 
 /// Whether the reporter of a node is silent, so that its report may be out of date. Notes it.

@@ -2,7 +2,7 @@
 //!
 //! In: a Node. Out: the fields of Holdfast on it, and the patches that remove them.
 
-use crate::manage::{DESIRED_DRAIN, is_cordoned_by_us};
+use crate::manage::{CURRENT_CONFIG, DESIRED_CONFIG, DESIRED_DRAIN, REASON, STATE, is_cordoned_by_us};
 use crate::publish::FIELD_MANAGER;
 use crate::reports::CONDITIONS;
 use k8s_openapi::api::core::v1::Node;
@@ -12,6 +12,10 @@ use serde_json::{Map, Value, json};
 
 /// What the keys of Holdfast's annotations and taints begin with.
 const PREFIX: &str = "holdfast.dev/";
+/// The annotations without which the Machine Config Operator's daemon does not start on a node that it managed before.
+const OF_THE_DAEMON: [&str; 3] = [CURRENT_CONFIG, STATE, REASON];
+/// The field manager of that daemon, which gets these annotations.
+const DAEMON: &str = "machine-config-daemon";
 /// The part of a Node that reporters write through its subresource.
 const STATUS: &str = "status";
 
@@ -44,6 +48,9 @@ pub(super) struct Traces {
     applied: Vec<NodePart>,
     /// Annotations of other products that our field manager applied, in the mode `manage`.
     applied_annotations: Vec<String>,
+    /// Those of them that the Machine Config Operator's daemon needs and that nobody else wrote, with their values, on a Node that is to have a
+    /// config.
+    handed_over: Map<String, Value>,
     /// The Node is cordoned, and the cordon is that of a drain that our field manager asked for.
     is_cordoned: bool,
     version: Option<String>,
@@ -68,7 +75,7 @@ impl Traces {
                 found.other_taints.push(json!(taint));
             }
         }
-        let mut has_other_drain = false;
+        let mut of_others: Vec<String> = Vec::new();
         for fields in node.managed_fields() {
             let owned = || fields.fields_v1.iter().flat_map(|fields| annotations_in(&fields.0));
             if fields.manager.as_deref() == Some(FIELD_MANAGER)
@@ -78,13 +85,23 @@ impl Traces {
                 found.applied.push(if is_status { NodePart::Status } else { NodePart::Object });
                 found.applied_annotations.extend(owned().filter(|name| !name.starts_with(PREFIX)));
             } else {
-                has_other_drain |= owned().any(|name| name == DESIRED_DRAIN);
+                of_others.extend(owned());
             }
+        }
+        let is_left = |name: &str| of_others.iter().any(|other| other == name);
+        if node.annotations().contains_key(DESIRED_CONFIG) {
+            let ours = found.applied_annotations.iter().filter(|name| OF_THE_DAEMON.contains(&name.as_str()));
+            let handed_over = ours.filter(|name| !is_left(name));
+            found.handed_over = handed_over
+                .filter_map(|name| Some((name.clone(), node.annotations().get(name)?.as_str().into())))
+                .collect();
+            // They stay.
+            found.applied_annotations.retain(|name| !OF_THE_DAEMON.contains(&name.as_str()));
         }
         // A reporter that took the node over also applies the request of the Machine Config Operator's daemon, which then has two managers.
         found.is_cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
             && found.applied_annotations.iter().any(|name| name == DESIRED_DRAIN)
-            && !has_other_drain
+            && !is_left(DESIRED_DRAIN)
             && is_cordoned_by_us(node.annotations());
         found
     }
@@ -109,11 +126,15 @@ impl Traces {
         .concat()
     }
 
-    /// The patches, in their order. First the end of our cordon, while the annotations prove that it is ours. Then the empty set of our field
+    /// The patches, in their order. First the end of our cordon, while the annotations prove that it is ours. Then the Machine Config Operator's
+    /// daemon gets the annotations that it needs. Then the empty set of our field
     /// manager, which removes what it alone applied. Then what another writer took over, or what was written without an apply, by name.
     pub(super) fn patches(&self, name: &str) -> Vec<NodePatch> {
         if self.is_cordoned {
             return vec![self.uncordon()];
+        }
+        if !self.handed_over.is_empty() {
+            return vec![self.hand_over(name)];
         }
         if !self.applied.is_empty() {
             return self.applied.iter().map(|part| empty_set(name, *part)).collect();
@@ -150,6 +171,17 @@ impl Traces {
             });
         }
         patches
+    }
+
+    /// Makes the daemon's field manager an owner of the annotations that it needs. They then stay when our field manager gives them up.
+    fn hand_over(&self, name: &str) -> NodePatch {
+        NodePatch {
+            target: NodePart::Object,
+            params: PatchParams::apply(DAEMON).force(),
+            body: Patch::Apply(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": self.handed_over},
+            })),
+        }
     }
 
     /// Ends our cordon with the request for its drain, so that the drain controller does not begin it again. The Node must not have changed: a

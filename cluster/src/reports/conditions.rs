@@ -6,6 +6,7 @@ use super::finding::{NodeFinding, SensorState};
 use super::os_image::sentence;
 use crate::api::{Drift, DriftReportStatus, DriftState};
 use crate::text::{count, fit};
+use sensor_model::image::without_history;
 use std::fmt::Write as _;
 
 /// The condition that is `True` while something on the node differs from its MachineConfigs.
@@ -21,7 +22,7 @@ pub const CONDITIONS: [&str; 2] = [CONFIG_DRIFT, SENSOR_READY];
 const MESSAGE_BYTES: usize = 1000;
 /// Most bytes of one drift in a message, so that a long path leaves room for others.
 const DRIFT_BYTES: usize = 300;
-/// Most bytes of the source of a drift. The number and the digest of a layer, and the begin of its line of history.
+/// Most bytes of the source of a drift, such as the number and the digest of a layer.
 const SOURCE_BYTES: usize = 80;
 /// The words around the source.
 const SOURCE_WORDS: usize = " (source )".len();
@@ -181,12 +182,13 @@ pub(super) fn things(number: i64) -> String {
     count(number, "managed thing")
 }
 
-/// What declares the thing of a drift, in brackets; empty if the drift names nothing.
+/// What declares the thing of a drift, in brackets; empty if the drift names nothing. Many may read a Node and its Events, so a layer's line of
+/// history, which may have a password, is left out. The `DriftReport` has it.
 fn source(drift: &Drift) -> String {
     if drift.source.is_empty() {
         return String::new();
     }
-    format!(" (source {})", fit(&drift.source, SOURCE_BYTES))
+    format!(" (source {})", fit(without_history(&drift.source), SOURCE_BYTES))
 }
 
 /// Drifts with their actors and sources: `/etc/a (content) by root login alice via vi (source 99-worker); and 3 more`. `number` is how many

@@ -127,7 +127,7 @@ fn report_condition_and_event_name_the_layer_of_a_drift_and_the_report_its_stren
         let [condition, _] = conditions(&finding);
         let note = event(None, report).unwrap().note;
         for text in [&condition.message, &note] {
-            assert!(text.ends_with(&format!(" (source {layer})")), "{text}");
+            assert!(text.ends_with(" (source layer 3 of 67, sha256:77aa00000000…)"), "{text}");
         }
     }
     let config = finding(&status(VerdictKind::Drifted, vec![thing("/etc/a", "", None)]));

@@ -16,18 +16,18 @@ pub use certificate::{CertificateFiles, Certificates};
 pub use error::SecureError;
 pub use pages::Pages;
 
+use crate::connections;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 /// Most connections at once.
-const CONNECTIONS: usize = 32;
+const CONNECTIONS: usize = 64;
 
 /// Longest time of a TLS handshake, and longest time until a request's head is complete.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,33 +38,18 @@ pub(crate) const CONNECTION_TIMEOUT: Duration = Duration::from_mins(10);
 /// Most bytes of a request's head: a token has up to a few KiB.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Pause after a connection that cannot be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Serves the pages for as long as it is polled.
-pub async fn serve(listener: TcpListener, certificates: Certificates, pages: Pages) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+pub async fn serve(listener: TcpListener, mut certificates: Certificates, pages: Pages) {
     let pages = Arc::new(pages);
-    let mut certificates = certificates;
-    loop {
-        // Further connections wait in the socket's queue.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let acceptor = TlsAcceptor::from(certificates.current());
-                let pages = Arc::clone(&pages);
-                tokio::spawn(async move {
-                    // A client that is too slow loses its connection.
-                    drop(timeout(CONNECTION_TIMEOUT, connection(stream, acceptor, pages)).await);
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a connection to the TLS port was not accepted");
-                sleep(ACCEPT_PAUSE).await;
-            }
+    let answered = |stream| {
+        let acceptor = TlsAcceptor::from(certificates.current());
+        let pages = Arc::clone(&pages);
+        async move {
+            // A client that is too slow loses its connection.
+            drop(timeout(CONNECTION_TIMEOUT, connection(stream, acceptor, pages)).await);
         }
-    }
+    };
+    connections::serve(listener, CONNECTIONS, answered).await;
 }
 
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, pages: Arc<Pages>) {

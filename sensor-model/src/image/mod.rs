@@ -39,7 +39,7 @@ pub use manifest::{
 };
 pub use reference::{
     DamagedFile, DamagedFiles, ImageMeta, ImageSource, KnownXattrs, LayerMeta, ObjectDamage, Package,
-    is_digest, ostree_digest, packages_text,
+    is_digest, ostree_digest, packages_text, without_history,
 };
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;

@@ -5,6 +5,9 @@ use crate::{observation::FileType, strength::Strength, xattr};
 use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
+/// What stands before the line of history in a blame.
+const HISTORY: &str = ", `";
+
 names! {
     /// What an index was made from.
     pub enum ImageSource {
@@ -289,10 +292,15 @@ impl ImageMeta {
             if short.len() < line.len() {
                 short.push('…');
             }
-            text.extend([", `", &short, "`"]);
+            text.extend([HISTORY, &short, "`"]);
         }
         text
     }
+}
+
+/// A blame without the line of history, which may have what a build was given, such as a password.
+pub fn without_history(blame: &str) -> &str {
+    blame.split_once(HISTORY).map_or(blame, |(before, _)| before)
 }
 
 /// Whether a text is a digest of the one kind that is supported: `sha256:` and 64 lower-case hexadecimal digits.

@@ -188,7 +188,7 @@ impl AnnouncedMounts {
 }
 
 /// A mount point as a path below the host root; `None` if it is neither below nor above the root. Neither path has links.
-fn below(root: &Path, point: &Path) -> Option<PathBuf> {
+pub(super) fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     if let Ok(below) = point.strip_prefix(root) {
         return Some(Path::new("/").join(below));
     }

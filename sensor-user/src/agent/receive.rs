@@ -285,7 +285,7 @@ impl Agent {
     /// A name changed in the directories of watches, or they lead to other inodes: globs that look for names there are evaluated again.
     fn glob_names_changed(&mut self, watches: &[u32]) {
         if self.verifications.verifier.registry.is_searched(watches) {
-            self.evaluation.request(self.verdicts.now(), self.options.canary_every);
+            self.evaluation.name_changed(self.verdicts.now(), self.options.canary_every);
         }
     }
 

@@ -141,6 +141,7 @@ impl Agent {
         if self.evaluation.take_due(self.verdicts.now()) {
             self.watch_searched();
             self.follow_directories();
+            self.evaluation.looked(self.verdicts.now(), self.options.canary_every);
         }
     }
 

@@ -5,6 +5,7 @@
 use super::changes::Changes;
 use super::diff::DiffSources;
 use super::error::AgentError;
+use super::evaluation::concern_image;
 use super::reports::AgentReport;
 use super::state::Agent;
 use super::verdicts::Verdicts;
@@ -21,9 +22,6 @@ use std::time::Duration;
 
 /// Things that one turn verifies before the loop reads records again.
 const VERIFICATIONS_A_TURN: usize = 64;
-
-/// Shortest pause between two looks because of mounts at paths of the image. Only root mounts there.
-const MOUNTS_PAUSE: Duration = Duration::from_secs(1);
 
 impl Agent {
     /// One pass of the loop: reads the changes that have arrived, and verifies the things that are due.
@@ -222,14 +220,11 @@ impl Agent {
         Ok(())
     }
 
-    /// A mount in a sealed tree hides a part of it, and one over it all: which paths have things of their own is decided again soon, and not only
-    /// with the next beat of the canary.
+    /// A mount in or over a sealed tree hides files of it. The look decides which paths need things of their own.
     fn follow_mounts_of_image(&mut self, points: &[PathBuf]) {
         let paths = self.verdicts.desired.policy.image_paths();
-        let concerns =
-            |point: &PathBuf| paths.iter().any(|path| point.starts_with(path) || path.starts_with(point));
-        if points.iter().any(concerns) {
-            self.evaluation.request(self.verdicts.now(), MOUNTS_PAUSE);
+        if concern_image(points, &self.options.inputs.root, &paths) {
+            self.evaluation.mounted(self.verdicts.now(), self.options.canary_every);
         }
     }
 

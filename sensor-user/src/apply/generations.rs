@@ -9,6 +9,12 @@ use crate::{
     store::{Store, StoreError},
 };
 use sensor_model::{journal::ApplyEnd, merge::Rendered};
+use std::collections::BTreeSet;
+
+/// How many of the newest configs are kept, beside those that the host needs. In the mode `manage` the cluster decides how often one comes.
+const KEPT: usize = 20;
+/// How many of the newest entries of the history are kept.
+const ENTRIES: usize = 1000;
 
 /// Why a generation cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +28,11 @@ pub enum GenerationError {
     /// The apply does not exist or never completed.
     #[error("--to {0}: apply number {0} does not exist or never completed; see `holdfast history`")]
     NeverApplied(u64),
+    /// Its manifests are no longer kept.
+    #[error(
+        "--to {0}: the config of apply number {0} is not kept any more: only the newest {KEPT} are. Apply its manifests as a new config"
+    )]
+    Forgotten(u64),
     /// The current config has none before it.
     #[error("the current config, number {0}, is the first one that was applied")]
     First(u64),
@@ -36,7 +47,7 @@ impl From<DesiredError> for GenerationError {
 impl GenerationError {
     /// Whether the command line asks for something that does not exist.
     pub fn is_input(&self) -> bool {
-        matches!(self, Self::NeverApplied(_) | Self::First(_))
+        matches!(self, Self::NeverApplied(_) | Self::Forgotten(_) | Self::First(_))
     }
 }
 
@@ -69,6 +80,7 @@ pub fn rollback_target(store: &Store, current: u64, named: Option<u64>) -> Resul
     let is_done =
         |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(ApplyEnd::Done));
     match named {
+        Some(id) if is_done(id) && !store.has_config(id) => Err(GenerationError::Forgotten(id)),
         Some(id) if is_done(id) => Ok(id),
         Some(id) => Err(GenerationError::NeverApplied(id)),
         None => {
@@ -76,5 +88,108 @@ pub fn rollback_target(store: &Store, current: u64, named: Option<u64>) -> Resul
             let previous = entry.and_then(|entry| entry.previous).filter(|id| is_done(*id));
             previous.ok_or(GenerationError::First(current))
         }
+    }
+}
+
+/// Removes old configs and old entries of the history. What stays are the newest ones, the current config, the one before it, and those whose
+/// OS these two may have ([`present_config`]). Only for a store without an open apply.
+///
+/// # Errors
+/// The store cannot be read, or a directory cannot be removed.
+pub(crate) fn forget_old(store: &Store) -> Result<(), StoreError> {
+    let all = store.generations()?;
+    if all.len() <= KEPT {
+        return Ok(());
+    }
+    let (mut entries, mut configs) = (BTreeSet::new(), BTreeSet::new());
+    let mut next = store.current()?.map(|(id, _)| id);
+    let mut with_acts = 0;
+    while let Some(id) = next
+        && with_acts < 2
+        && let Some(entry) = store.history(id)?
+    {
+        if !entry.without_acts || entries.len() < 2 {
+            configs.insert(id);
+        }
+        entries.insert(id);
+        with_acts += usize::from(!entry.without_acts);
+        next = entry.previous.filter(|previous| !entries.contains(previous));
+    }
+    let newest = |most: usize| all.len().saturating_sub(most);
+    for (place, id) in all.iter().copied().enumerate() {
+        if place < newest(ENTRIES) && !entries.contains(&id) {
+            store.forget_generation(id)?;
+        } else if place < newest(KEPT) && !configs.contains(&id) {
+            store.forget_config(id)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::HistoryEntry;
+
+    /// A store with applies of these numbers: each with the number before it that was done, whether it was done, and whether it had acts.
+    fn store(applies: impl IntoIterator<Item = (u64, bool, bool)>) -> (tempfile::TempDir, Store) {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let plan = serde_json::json!({
+            "schema": "", "reconcilable": true, "reasons": [], "changes": [], "steps": [], "drain": false, "reboot": false,
+        });
+        let mut previous = None;
+        for (id, is_done, acts) in applies {
+            store.add_generation(id, &[("000-a.yaml".to_owned(), id.to_string().into_bytes())]).unwrap();
+            let end = if is_done { ApplyEnd::Done } else { ApplyEnd::RolledBack };
+            let entry: HistoryEntry = serde_json::from_value(serde_json::json!({
+                "id": id, "previous": previous, "began": "", "result": end, "reason": "", "problems": [], "config": "", "paths": 0,
+                "plan": plan, "without_acts": !acts,
+            }))
+            .unwrap();
+            store.set_history(id, &entry).unwrap();
+            if is_done {
+                previous = Some(id);
+                store.set_current(id).unwrap();
+            }
+        }
+        (state, store)
+    }
+
+    fn kept(store: &Store) -> Vec<u64> {
+        store.generations().unwrap().into_iter().filter(|id| store.has_config(*id)).collect()
+    }
+
+    #[test]
+    fn only_the_newest_configs_are_kept_and_a_rollback_to_an_older_one_says_so() {
+        let (_state, store) = store((1..=100).map(|id| (id, true, true)));
+        forget_old(&store).unwrap();
+        assert_eq!(kept(&store), (81..=100).collect::<Vec<_>>());
+        assert_eq!(store.generations().unwrap().len(), 100, "their entries stay");
+        assert_eq!(rollback_target(&store, 100, None).unwrap(), 99);
+        assert_eq!(rollback_target(&store, 100, Some(81)).unwrap(), 81);
+        assert!(matches!(rollback_target(&store, 100, Some(80)), Err(GenerationError::Forgotten(80))));
+    }
+
+    #[test]
+    fn however_many_applies_fail_the_current_config_and_the_one_before_it_are_kept() {
+        let failed = (3..=60).map(|id| (id, false, true));
+        let (_state, store) = store([(1, true, true), (2, true, true)].into_iter().chain(failed));
+        forget_old(&store).unwrap();
+        assert_eq!(kept(&store), [1, 2].into_iter().chain(41..=60).collect::<Vec<_>>());
+        assert_eq!(rollback_target(&store, 2, None).unwrap(), 1);
+    }
+
+    #[test]
+    fn the_config_whose_os_the_host_has_is_kept_behind_any_number_of_applies_without_acts() {
+        let without = (4..=1100).map(|id| (id, true, false));
+        let first = [(1, true, true), (2, true, true), (3, true, true)];
+        let (_state, store) = store(first.into_iter().chain(without));
+        forget_old(&store).unwrap();
+        let all = kept(&store);
+        assert_eq!(all[..2], [2, 3], "the last two with acts");
+        assert_eq!(all[2..], (1081..=1100).collect::<Vec<_>>());
+        let entries = store.generations().unwrap();
+        assert!(!entries.contains(&1) && entries.len() == 1099, "{}", entries.len());
     }
 }

@@ -146,6 +146,15 @@ impl AgentCommand {
             None => None,
             Some(uid) => Some(ReporterPeer { uid, unit: self.reporter_unit, pod: own_pod(self.enter_host)? }),
         };
+        if self.enter_host
+            && mode == Mode::Manage
+            && let Some(ReporterPeer { uid, unit: None, pod: None }) = &reporter
+        {
+            anyhow::bail!(
+                "--mode manage: this container belongs to no pod, by its control group, so each process of the user {uid} could order configs; \
+                 name the reporter's unit with `--reporter-unit`, or use `--mode observe`"
+            );
+        }
         let sources = NamedSources {
             root: self.host_root,
             state: self.state,

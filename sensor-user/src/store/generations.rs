@@ -93,6 +93,21 @@ impl Store {
         Ok(())
     }
 
+    /// Whether the manifests of a generation are still kept.
+    pub fn has_config(&self, id: u64) -> bool {
+        self.config(id).is_dir()
+    }
+
+    /// Removes the manifests of a generation. Its entry of the history stays.
+    pub(crate) fn forget_config(&self, id: u64) -> Result<(), StoreError> {
+        forget(&self.config(id))
+    }
+
+    /// Removes everything of a generation.
+    pub(crate) fn forget_generation(&self, id: u64) -> Result<(), StoreError> {
+        forget(&self.generation(id))
+    }
+
     /// Writes which kernel arguments wait for the next boot when a generation is current. The file belongs to the generation, so it
     /// takes effect with it, and not if the apply is rolled back. Without such arguments there is no file.
     pub(crate) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), StoreError> {
@@ -127,6 +142,16 @@ impl Store {
         sys::symlink(OsStr::new(&target), &directory, new).map_err(failed("make the link"))?;
         sys::rename_over(&directory, new, name).map_err(failed("rename"))?;
         Ok(sys::sync(&directory).map_err(failed("sync"))?)
+    }
+}
+
+/// Removes a directory with everything in it, if it is there. Only root can write in the store.
+fn forget(directory: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CallError::new(directory, "remove the directory", error).into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -13,7 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
-use rustix::thread::{CapabilitySet, capability_is_in_bounding_set, remove_capability_from_bounding_set};
+use rustix::thread::{
+    CapabilitySet, capability_is_in_bounding_set, remove_capability_from_bounding_set, set_no_new_privs,
+};
 use serde_json::{Value, json};
 
 use super::agent::HOLDFAST;
@@ -121,6 +123,8 @@ pub(crate) fn contain(spec: &Path) -> Result<()> {
 pub(crate) fn contain_reporter(spec: &Path) -> Result<()> {
     let spec = read(spec)?;
     enter_group(spec["group"].as_str().context("no group")?)?;
+    keep_capabilities(&[])?;
+    set_no_new_privs(true).context("cannot forbid new privileges")?;
     become_user(u32::try_from(spec["user"].as_u64().context("no user")?)?)?;
     let mut command = Command::new(HOLDFAST_CLUSTER);
     Err(command.arg("node").args(arguments(&spec)).exec().into())
@@ -144,6 +148,11 @@ pub(crate) fn listed() -> impl Iterator<Item = &'static str> {
 fn limit_capabilities(without: Option<&str>) -> Result<()> {
     let kept: Vec<&str> = listed().filter(|name| Some(*name) != without).collect();
     ensure!(kept.len() > 5, "the manifest lists {kept:?}");
+    keep_capabilities(&kept)
+}
+
+/// Leaves this process, and those that it becomes, no other capabilities than these.
+fn keep_capabilities(kept: &[&str]) -> Result<()> {
     let bounding = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
     // The kernel returns an error for the first number without a capability.
     for capability in bounding.take_while(|capability| capability_is_in_bounding_set(*capability).is_ok()) {

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const SENSOR: &str = "^/holdfast agent";
 const REPORTER: &str = "^/holdfast-cluster node";
 /// The sensor's capabilities in the mode `observe`, by the numbers in `linux/capability.h`: `dac_read_search`, `sys_ptrace`, bpf.
-const KEPT: [u32; 3] = [2, 19, 39];
+pub(super) const KEPT: [u32; 3] = [2, 19, 39];
 
 /// The edit and its repair.
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
@@ -66,12 +66,14 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.note(format!("{}\n{}", shown(CONDITION)?, shown(EVENTS)?));
     context.check("condition_says_drift", drifted);
     context.check("prometheus_fires_the_alert_of_the_drift_alone", kube_alerts::drifted());
+    context.check("prometheus_has_every_metric_of_the_alerts", kube_alerts::metrics());
     context.note(format!("## She restores the file\n$ ssh alice@{NODE} {REPAIR}"));
     repair()?;
     context.check("recovery_clears_the_report", in_sync());
     context.check("recovery_clears_the_condition", condition("False"));
     context.check("recovery_clears_the_alert", kube_alerts::cleared());
     context.note(format!("{}\n{}", shown(&["get", "driftreports"])?, shown(CONDITION)?));
+    kube_people::plugin(context, FILE);
     kube::run_editor()?;
     let drifted = editor();
     context.note(format!(
@@ -90,6 +92,7 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
         }
         context.check(&check, table);
     }
+    kube_remove::taken_away(context);
     Ok(())
 }
 

@@ -129,12 +129,19 @@ fn edited(file: &str) -> Result<String> {
     shell(REPAIR)
 }
 
-/// The steps of the removal, in their order.
+/// The removal of a node that has a deny rule, and on which the service runs then.
 pub(super) fn removed(context: &mut Context, file: &str) {
     context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached());
     context.check("the_removal_ends_the_deny_rule", edited(file));
     context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("a_pod_beside_the_service_is_refused", pod_beside_service());
+    context.check("the_deleted_manifests_leave_no_object", deleted());
+}
+
+/// The steps of the removal alone, in their order.
+pub(super) fn taken_away(context: &mut Context) {
+    context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached());
+    context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("the_deleted_manifests_leave_no_object", deleted());
 }
 

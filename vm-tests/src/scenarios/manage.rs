@@ -1,4 +1,4 @@
-//! The mode `manage` on a real kubelet: the `DaemonSet` applies what the annotations of its Node ask for. `processes` has the same without one.
+//! The mode `manage` on a real kubelet: the `DaemonSet` applies what the annotations of its Node ask for. `processes` has the same applies without one.
 //!
 //! In: a node that joins the control plane on the host. The scenario plays the controllers: it makes MachineConfigs, writes
 //! `desiredConfig`, and answers requests for a drain. Out: a check for an apply with a restart, one with a drain, one through a rollout

@@ -211,12 +211,13 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "manage-processes",
         shows: "sensor and reporter with the rights of the pod's containers, and without a kubelet: an edit degrades the node, and the applies of \
-                `manage` but the rollout",
+                `manage` except the rollout",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd acts, and it is the same on all")),
         reboots: true,
         limit: 600,
+        without_kubelet: true,
         run: manage::processes::systemd,
         ..Scenario::USUAL
     },
@@ -231,6 +232,7 @@ pub static SCENARIOS: &[Scenario] = &[
             "as `daemonset-people`; the part `control plane` has an API server that does not answer before a merge",
         )),
         limit: 600,
+        without_kubelet: true,
         run: units::systemd,
         ..Scenario::USUAL
     },

@@ -14,11 +14,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use super::pod_capabilities::without_each;
+use super::pod_capabilities::{PRIVATE, PRIVATE_CONFIG, effects, without_each};
 use super::simple;
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::pod::{Sensor, become_user, enter_group, group};
-use crate::guest::{Context, run, status};
+use crate::guest::{Context, run, shell, status};
 
 /// The helper that asks as a reporter: `act reporter FILE`.
 pub(crate) const REPORTER: &str = "reporter";
@@ -26,6 +26,8 @@ pub(crate) const REPORTER: &str = "reporter";
 const LIMIT: Duration = Duration::from_mins(1);
 const CONFIG: &str = "/run/pod.yaml";
 const POLICY: &str = "/run/pod-policy.yaml";
+/// The config of a file that root reads with a capability alone.
+const PRIVATE_FILE: &str = "/run/pod-private.yaml";
 const SOCKET: &str = "/run/holdfast/reporter.sock";
 const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 const OTHER: &str = "99999999-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
@@ -38,6 +40,10 @@ const RULES: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetad
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     let files = simple::files(Path::new("/etc/pod"), 2, Path::new(CONFIG))?;
+    fs::write(PRIVATE_FILE, PRIVATE_CONFIG)?;
+    shell(&format!(
+        "mkdir -p /etc/pod-private && printf private > {PRIVATE} && chmod 600 {PRIVATE} && chown 4711 {PRIVATE}"
+    ))?;
     fs::write(POLICY, RULES)?;
     context.check("without_host_pid", without_host_pid());
     let user = USER.to_string();
@@ -47,6 +53,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         "--enter-host",
         "--config",
         CONFIG,
+        "--config",
+        PRIVATE_FILE,
         "--policy",
         POLICY,
         "--reporter-uid",
@@ -61,10 +69,14 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("the_reporter_is_answered", answered(&agent));
     context.check("others_are_refused", refused());
     context.check("a_container_in_the_group_of_the_reporter_is_refused", in_stolen_group());
+    context.check("a_hostile_reporter_hides_no_edit", hostile(&mut agent, &files[0]));
     context.check("a_second_daemon", second());
     agent.stop()?;
     context.check("beside_the_hosts_daemon", beside_the_hosts_daemon(&arguments));
     let container = |without: &str| Sensor { without: Some(without), ..sensor(&arguments) }.command();
+    for (name, result) in effects(&container) {
+        context.check(name, result);
+    }
     for (name, result) in without_each(&context.kernel, &container) {
         context.check(&format!("without_{name}"), result);
     }
@@ -224,6 +236,30 @@ fn in_stolen_group() -> Result<String> {
         ensure!(asked(user, &group, false)?.contains(" 200 "), "{group}");
     }
     Ok(String::new())
+}
+
+/// A reporter hands in other policies again and again, and holds connections open. An edit has its record all the same.
+fn hostile(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
+    let before = fs::read_to_string(file)?;
+    let mut taken = 0;
+    for number in 0..20 {
+        let policy = json!({
+            "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": "other" },
+            "spec": { "rules": [{ "path": format!("/etc/other/{number}"), "action": "observe" }] },
+        });
+        let policies = json!({ "policies": [policy] });
+        let answer = request(&json!({
+            "user": USER, "group": group(OWN, "reporter"), "method": "PUT", "path": "/v1/policies", "body": policies.to_string(),
+        }))?;
+        taken += usize::from(answer.contains("HTTP/1.1 20"));
+    }
+    let idle: Vec<_> = (0..64).map(|_| UnixStream::connect(SOCKET)).collect();
+    let record = edit(agent, file);
+    drop(idle);
+    fs::write(file, before)?;
+    record?;
+    ensure!(taken == 20, "{taken} of 20 policies were taken");
+    Ok(format!("{taken} policies"))
 }
 
 fn second() -> Result<String> {

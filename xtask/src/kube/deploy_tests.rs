@@ -201,7 +201,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     cluster.kubectl(&format!("apply -f {}", crds.display())).unwrap();
     cluster.kubectl("wait --for=condition=Established crd/driftreports.holdfast.dev --timeout=120s").unwrap();
     cluster.kubectl(&format!("create namespace {NAMESPACE}")).unwrap();
-    for name in ["n1", "n2", "n3", "n4", "n5"] {
+    for name in ["n1", "n2", "n3", "n4", "n5", "n6"] {
         cluster.node(name);
     }
     write_traces(&cluster);
@@ -231,6 +231,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
         "Node n1: removed condition ConfigDrift, condition holdfast.dev/SensorReady",
         "Node n2: removed condition ConfigDrift, annotation holdfast.dev/state, taint holdfast.dev/drifted:NoSchedule",
         "Node n4: removed cordon, annotation machineconfiguration.openshift.io/desiredDrain",
+        "Node n6: removed annotation holdfast.dev/plan",
         "Lease n1: removed",
         "DriftReport n1: removed",
     ] {
@@ -238,6 +239,7 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     }
     nothing_is_left(&cluster).unwrap();
     others_are_left(&cluster).unwrap();
+    the_operators_daemon_can_start(&cluster).unwrap();
     assert_eq!(cluster.get("node n4").unwrap()["spec"]["unschedulable"], Value::Null);
     assert_eq!(cluster.get("node n3").unwrap(), before, "a Node without traces is not written");
     let again = remove(&cluster).unwrap();
@@ -296,6 +298,16 @@ fn write_traces(cluster: &Cluster) {
     });
     cluster.with(&format!("apply --server-side {MANAGER}"), &drained).unwrap();
     cluster.kubectl("cordon n4").unwrap();
+    // Holdfast has applied a config, and is the only one that wrote these annotations.
+    let updated = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": "n6", "annotations": {
+            "machineconfiguration.openshift.io/currentConfig": "rendered-b", "machineconfiguration.openshift.io/state": "Done",
+            "holdfast.dev/plan": "{}",
+        } },
+    });
+    cluster.with(&format!("apply --server-side {MANAGER}"), &updated).unwrap();
+    cluster.kubectl("annotate node n6 machineconfiguration.openshift.io/desiredConfig=rendered-b").unwrap();
 }
 
 /// What others write beside it.
@@ -339,6 +351,22 @@ fn nothing_is_left(cluster: &Cluster) -> Result<()> {
         bail!("a DriftReport is left");
     }
     ensure!(cluster.get(&format!("lease n1 --namespace {NAMESPACE}")).is_err(), "the Lease is left");
+    Ok(())
+}
+
+/// The daemon of the Machine Config Operator does not start on a node without these annotations.
+fn the_operators_daemon_can_start(cluster: &Cluster) -> Result<()> {
+    let node = cluster.get("node n6 --show-managed-fields")?;
+    let annotations = &node["metadata"]["annotations"];
+    for (name, value) in [("currentConfig", "rendered-b"), ("state", "Done"), ("desiredConfig", "rendered-b")]
+    {
+        ensure!(
+            annotations[format!("machineconfiguration.openshift.io/{name}")] == value,
+            "{name}: {annotations}"
+        );
+    }
+    ensure!(annotations["holdfast.dev/plan"].is_null(), "{annotations}");
+    ensure!(!node["metadata"]["managedFields"].to_string().contains("holdfast-reporter"), "{node}");
     Ok(())
 }
 

@@ -42,6 +42,14 @@ impl Reads {
     }
 }
 
+/// The answer to a JSON patch of a path with the config in this file. kubectl would first read the object, which a reporter's account may not.
+pub(super) fn json_patch(config: &Path, path: &str, operations: &Value) -> Result<Value> {
+    let api = Reads::new(config)?;
+    let request = Request::patch(path).header("content-type", "application/json-patch+json");
+    let request = request.body(operations.to_string().into_bytes())?;
+    api.runtime.block_on(api.client.request(request)).with_context(|| format!("PATCH {path}"))
+}
+
 /// The path of what `kubectl get` would be asked for; `None` for other questions, which kubectl asks.
 pub(super) fn path(arguments: &[&str]) -> Option<String> {
     match *arguments {

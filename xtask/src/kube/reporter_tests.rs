@@ -433,7 +433,9 @@ fn no_other_field_of_the_own_node(cluster: &Cluster, own: &Path, apply: &Apply<'
     let ready = json!({ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let mut object = node("n1", "Ready");
-    object["status"]["conditions"] = json!([ready]);
+    let pressure = json!({ "type": "MemoryPressure", "status": "True", "reason": "X", "message": "x",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    object["status"]["conditions"] = json!([ready, pressure]);
     let file = cluster.file("ready.json", &object.to_string());
     let kubelet = ["apply", "--server-side", "--subresource=status", "--field-manager=kubelet", "-f"];
     output(cluster.plane.kubectl().args(kubelet).arg(file)).unwrap();
@@ -453,4 +455,18 @@ fn no_other_field_of_the_own_node(cluster: &Cluster, own: &Path, apply: &Apply<'
     let found = cluster.get(&["node", "n1"]).unwrap();
     let found = found["status"]["conditions"].as_array().unwrap();
     assert!(found.contains(&ready), "{found:?}");
+    // As many conditions as before, and each one is there already: but a copy stands in the place of another one.
+    let at = |kind: &str| found.iter().position(|condition| condition["type"] == kind).unwrap();
+    let others = ["ConfigDrift", "holdfast.dev/SensorReady"];
+    let other =
+        found.iter().find(|one| **one != ready && !others.iter().any(|ours| one["type"] == *ours)).unwrap();
+    let copied =
+        json!([{ "op": "replace", "path": format!("/status/conditions/{}", at("Ready")), "value": other }]);
+    refused(reads::json_patch(own, "/api/v1/nodes/n1/status", &copied).map(|node| node.to_string()), ours)
+        .unwrap();
+    // A finalizer would block the removal of the kind.
+    let kept = json!([{ "op": "add", "path": "/metadata/finalizers", "value": ["example.com/keep"] }]);
+    let report = "/apis/holdfast.dev/v1alpha1/driftreports/n1";
+    let answer = reads::json_patch(own, report, &kept).map(|report| report.to_string());
+    refused(answer, "a reporter changes no finalizers").unwrap();
 }

@@ -125,7 +125,7 @@ async fn a_directory_that_begins_to_match_a_glob_is_closed_without_a_reload() {
     let registry = &daemon.agent.verifications.verifier.registry;
     let watched = registry.find(Path::new("/etc")).unwrap();
     assert!(registry.is_searched(&[watched]));
-    daemon.agent.evaluation.request(daemon.agent.verdicts.now(), daemon.agent.options.canary_every);
+    daemon.agent.evaluation.name_changed(daemon.agent.verdicts.now(), daemon.agent.options.canary_every);
     fs::create_dir(node.path("root/etc/glob.d")).unwrap();
     daemon.agent.evaluate_when_due();
     assert!(daemon.agent.run_end.is_none(), "the kernel reports a name before it exists");

@@ -14,6 +14,7 @@ use crate::{
         acts::acts,
         driver::{DaemonNotice, Driver, ResumeLimit, changing},
         error::ApplyError,
+        generations::forget_old,
         interrupts::Interrupts,
         operator::Mco,
         password,
@@ -133,6 +134,7 @@ impl Engine {
         };
         let again: Vec<_> = begin.overwritten.iter().map(|again| again.target(None)).collect();
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
+        forget_old(&self.store)?;
         self.store.add_generation(id, &request.manifests)?;
         self.store.set_waiting(id, &waiting)?;
         self.store.set_history(

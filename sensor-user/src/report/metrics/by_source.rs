@@ -4,26 +4,27 @@
 //! series, and only the first [`MOST`] have one of their own, so the number of series is limited.
 
 use super::families::{UNKNOWN_SOURCE, Word};
-use crate::agent::open_drift::OpenDrifts;
+use crate::agent::open_drift::{OpenDrift, OpenDrifts};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
     metrics::{MetricType, gauge::ConstGauge},
 };
-use sensor_model::expectation::SourceKind;
+use sensor_model::{expectation::SourceKind, image::without_history};
 use std::{
-    collections::BTreeMap,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Most sources with a series of their own. More at once are a broken node, whose status names all.
+/// Most sources with a series of their own. `holdfast status` has all.
 pub(super) const MOST: usize = 20;
 
-/// Most characters of a source's name. The blame of a layer has its number and digest first.
+/// Most characters of a source's name.
 const MOST_CHARACTERS: usize = 160;
 
-/// The name of all further sources together.
-const OTHERS: &str = "others";
+/// The labels of all further sources together. No kind of source has this name.
+const OTHERS: Word = "others";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct NamedLabels {
@@ -38,23 +39,33 @@ pub(super) struct BySource(Arc<Mutex<BTreeMap<NamedLabels, u64>>>);
 impl BySource {
     /// Takes the drifts that are open now in place of those before.
     pub(super) fn set(&self, drifts: &OpenDrifts) {
-        let mut counts: BTreeMap<NamedLabels, u64> = BTreeMap::new();
+        // Each drift and each recovery calls this: a name is copied once, and not for each of its drifts.
+        let mut counts: HashMap<(Word, &str), u64> = HashMap::new();
         for (_, open) in drifts.iter() {
             let source = open.source_kind.map_or(UNKNOWN_SOURCE, SourceKind::as_str);
-            *counts.entry(NamedLabels { source, name: shortened(&open.source) }).or_default() += 1;
+            *counts.entry((source, name_of(open))).or_default() += 1;
         }
-        if counts.len() > MOST {
-            let mut sorted: Vec<_> = counts.into_iter().collect();
-            // The sort is stable: of sources with as many things, the first by name keep their series.
-            sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            let others = sorted.split_off(MOST);
-            counts = sorted.into_iter().collect();
-            for (NamedLabels { source, .. }, count) in others {
-                *counts.entry(NamedLabels { source, name: OTHERS.to_owned() }).or_default() += count;
-            }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_unstable_by_key(|(source, count)| (Reverse(*count), *source));
+        let further = counts.iter().skip(MOST).map(|(_, count)| count).sum();
+        counts.truncate(MOST);
+        if further > 0 {
+            counts.push(((OTHERS, OTHERS), further));
         }
-        // A map that a panic left is whole: it is replaced at once.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        let mut series: BTreeMap<NamedLabels, u64> = BTreeMap::new();
+        for ((source, name), count) in counts {
+            *series.entry(NamedLabels { source, name: shortened(name) }).or_default() += count;
+        }
+        // A panic leaves the map intact: one assignment replaces it.
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = series;
+    }
+}
+
+/// The name of a source. Every user of the host may read the page, so a layer's line of history is left out: it may have a password.
+fn name_of(open: &OpenDrift) -> &str {
+    match open.source_kind {
+        Some(SourceKind::Image) => without_history(&open.source),
+        _ => &open.source,
     }
 }
 
@@ -63,7 +74,7 @@ impl Collector for BySource {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut family = encoder.encode_descriptor(
             "holdfast_source_drifted_things",
-            "Things with an open drift, by the layer, package, config or rule that declares them; only sources that have any",
+            "Things with an open drift, by the layer, package, config or rule that declares them; a source without any has no series",
             None,
             MetricType::Gauge,
         )?;

@@ -299,44 +299,52 @@ fn by_source(metrics: &Metrics) -> Vec<String> {
 }
 
 #[test]
-fn a_layer_has_a_series_while_it_has_drifted_things() {
+fn a_layer_has_a_series_without_its_line_of_history_while_it_has_drifted_things() {
     let node = Shown::new();
     assert_eq!(by_source(&node.metrics), [""; 0]);
-    let layer = "layer 2 of 3, sha256:4c0f21aa0b2c…, `RUN echo \"a\"`";
     for path in ["/usr/bin/a", "/usr/bin/b"] {
+        let layer = "layer 2 of 3, sha256:4c0f21aa0b2c…, `RUN TOKEN=secret make`";
         node.drift_of(layer, SourceKind::Image, &file(path));
     }
     node.drift(&file("/etc/a"), &[difference(DifferenceKind::Mode)], None, 1);
     let config = "{source=\"machine-config\",name=\"50-a\"} 1";
-    let escaped = layer.replace('"', "\\\"");
-    let image = |count: u8| format!("{{source=\"image\",name=\"{escaped}\"}} {count}");
-    assert_eq!(by_source(&node.metrics), [image(2), config.to_owned()]);
+    let image = |count| format!("{{source=\"image\",name=\"layer 2 of 3, sha256:4c0f21aa0b2c…\"}} {count}");
+    assert_eq!(by_source(&node.metrics), [&image(2), config]);
     node.recovered(&file("/usr/bin/a"));
-    assert_eq!(by_source(&node.metrics), [image(1), config.to_owned()]);
+    assert_eq!(by_source(&node.metrics), [&image(1), config]);
     node.recovered(&file("/usr/bin/b"));
-    assert_eq!(by_source(&node.metrics), [config.to_owned()]);
+    assert_eq!(by_source(&node.metrics), [config]);
 }
 
 #[test]
 fn however_many_sources_have_drifted_things_the_series_are_limited_and_count_all() {
     let node = Shown::new();
-    let long = "x".repeat(1000);
+    // The cut is behind a character of several bytes.
+    let long = "é".repeat(1000);
     for number in 0..60 {
-        node.drift_of(
-            &format!("package p{number} {long}"),
-            SourceKind::Package,
-            &file(&format!("/{number}")),
-        );
+        let kind = [SourceKind::Package, SourceKind::Baseline][number % 2];
+        node.drift_of(&format!("p{number} {long}"), kind, &file(&format!("/{number}")));
     }
-    // A source with two drifts has a series, although sixty come before it by name.
+    // A source with two drifts has a series, although others come before it by name, and a config may have any name.
     for path in ["/y", "/z"] {
-        node.drift_of("zz", SourceKind::Package, &file(path));
+        node.drift_of("others", SourceKind::MachineConfig, &file(path));
     }
     let series = by_source(&node.metrics);
-    assert_eq!(series.len(), by_source::MOST + 1);
-    assert!(series.contains(&"{source=\"package\",name=\"zz\"} 2".to_owned()), "{series:?}");
-    assert!(series.contains(&"{source=\"package\",name=\"others\"} 41".to_owned()), "{series:?}");
-    assert!(series.iter().all(|line| line.len() < 250), "{series:?}");
+    assert_eq!(series.len(), by_source::MOST + 1, "{series:?}");
+    assert!(series.contains(&"{source=\"machine-config\",name=\"others\"} 2".to_owned()), "{series:?}");
+    assert!(series.contains(&"{source=\"others\",name=\"others\"} 41".to_owned()), "{series:?}");
+    assert!(series.iter().all(|line| line.chars().count() < 250), "{series:?}");
+}
+
+#[test]
+fn a_drift_of_a_log_without_the_kind_of_its_source_has_a_series() {
+    let node = Shown::new();
+    let mut last = Record::new(RecordKind::Drift, String::new(), String::new(), 0);
+    last.set_name(file("/etc/a"));
+    last.source = Some("99-a \"b\" \\".to_owned());
+    let open = forensic::LoggedDrift { since: at(1).to_string(), last };
+    node.picture.borrow_mut().open(DaemonFacts::default(), [(file("/etc/a"), open)].into(), &node.metrics);
+    assert_eq!(by_source(&node.metrics), [r#"{source="unknown",name="99-a \"b\" \\"} 1"#]);
 }
 
 #[test]

@@ -1,19 +1,21 @@
-//! The same with sensor and reporter as the two containers of a pod, without containerd and kubelet.
+//! The applies of `manage`, with sensor and reporter as the two containers of a pod, and without containerd and kubelet.
 //!
 //! In: a guest that reaches the control plane on the host. Out: a check that both processes have the rights of their containers, one for an
-//! edit, and those of the applies, of which the last one ends in the second boot.
+//! edit, those of the applies, of which the last one ends in the second boot, and there some without the API server and without the sensor.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::node::{is_done, reported, until};
+use super::node::{LIMIT, REBOOT, is_done, reported, seen, until};
 use super::{after_reboot, applies, begin, ends_in_reboot};
 use crate::guest::agent::RunningDaemon;
+use crate::guest::kube::NODE;
 use crate::guest::pod::{HOLDFAST_CLUSTER, Sensor};
-use crate::guest::reporter::{self, RunningReporter, USER};
+use crate::guest::reporter::{self, NAMESPACE, RunningReporter, USER};
 use crate::guest::service::{CONFIG_NAME, as_alice, prepare};
-use crate::guest::{Context, image, kube, run, wait};
+use crate::guest::{Context, api, capabilities, image, kube, run, shell, wait};
+use crate::scenarios::kube::KEPT;
 
 const POD: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// The file that alice edits.
@@ -26,13 +28,18 @@ pub(in crate::scenarios) fn systemd(context: &mut Context) -> Result<()> {
         kube::connect()?;
         let mut running = Running::start()?;
         context.check("an_apply_with_a_reboot", after_reboot(&before));
-        return running.check();
+        context.check("an_edit_while_no_api_server_answers_is_reported_afterwards", running.cut_off());
+        context.check("the_lease_is_the_reporters", lease());
+        context.check("without_its_sensor_the_nodes_state_is_unknown", running.without_sensor());
+        return Ok(());
     }
     prepare(&[])?;
     kube::connect()?;
     // A node has one daemon, and here it is the pod's, also after the reboot.
     run("systemctl", &["disable", "--quiet", "holdfast.service"])?;
-    let manifests = include_str!("../../../kube/without-pods.yaml").replace("../base", "../overlays/manage");
+    let base = include_str!("../../../kube/without-pods.yaml");
+    let manifests = base.replace("../base", "../overlays/manage");
+    ensure!(manifests != base, "the kustomization has no base");
     reporter::account(&manifests)?;
     begin()?;
     fs::copy(format!("{}/holdfast-cluster", image::files()?), HOLDFAST_CLUSTER)?;
@@ -41,7 +48,7 @@ pub(in crate::scenarios) fn systemd(context: &mut Context) -> Result<()> {
     context.check("each_process_has_the_rights_of_its_container", running.rights());
     context.check("an_edit_degrades_the_node_and_its_repair_ends_that", edited());
     let manifest = applies(context);
-    running.check()?;
+    running.reporter.check()?;
     ends_in_reboot(&manifest)
 }
 
@@ -54,38 +61,86 @@ struct Running {
 impl Running {
     /// Starts them with the arguments that the manifests of the overlay `manage` have.
     fn start() -> Result<Self> {
+        Ok(Self { sensor: Self::sensor()?, reporter: RunningReporter::start(POD, &["--mode=manage"])? })
+    }
+
+    fn sensor() -> Result<RunningDaemon> {
         let user = USER.to_string();
         let arguments = ["--mode", "manage", "--enter-host", "--reporter-uid", &user];
         let sensor = Sensor { pod: POD, arguments: &arguments, own_pids: false, without: None };
-        let sensor = RunningDaemon::start_by(sensor.command()?)?;
-        Ok(Self { sensor, reporter: RunningReporter::start(POD, &["--mode=manage"])? })
+        RunningDaemon::start_by(sensor.command()?)
     }
 
-    /// Checks that the reporter still runs.
-    fn check(&mut self) -> Result<()> {
-        self.reporter.check()
+    /// A file is edited while the node has no route to the API server: the log has the edit at once, and the cluster has it when the API
+    /// server answers again.
+    fn cut_off(&mut self) -> Result<String> {
+        let route = format!("unreachable {}/32", kube::HOST);
+        shell(&format!("ip route add {route}"))?;
+        let before = self.sensor.records()?.len();
+        let content = fs::read_to_string(FILE)?;
+        fs::write(FILE, format!("{content}# edited\n"))?;
+        let record = self
+            .sensor
+            .wait_for("the drift", before, |record| record["kind"] == "drift" && record["path"] == FILE);
+        ensure!(kube::get("node", NODE).is_err(), "the API server answers");
+        shell(&format!("ip route del {route}"))?;
+        let record = record?;
+        reported("the report of the edit", |status| status["drifts"][0]["path"] == FILE)?;
+        until("state", "Degraded")?;
+        fs::write(FILE, content)?;
+        is_done(REBOOT.name)?;
+        self.reporter.check()?;
+        Ok(record["actor"]["argv"].to_string())
     }
 
-    /// The sensor is in the host's namespaces but that of the network, and can open no socket there. The reporter has no capability.
+    /// The sensor ends, and another one starts later.
+    fn without_sensor(mut self) -> Result<String> {
+        conditions("False", "True")?;
+        ensure!(self.sensor.stop()?.success(), "the sensor did not end well");
+        conditions("Unknown", "False")?;
+        self.sensor = Self::sensor()?;
+        conditions("False", "True")?;
+        self.reporter.check()?;
+        ensure!(self.sensor.stop()?.success(), "the second sensor did not end well");
+        Ok(String::new())
+    }
+
+    /// The sensor is in the host's namespaces but that of the network, and has the filter that refuses network sockets. Both have the
+    /// capabilities of their containers.
     fn rights(&self) -> Result<String> {
-        let field = |process: u32, name: &str| -> Result<String> {
-            let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
-            line.map(str::to_owned).with_context(|| format!("no {name} of process {process}"))
-        };
         let (sensor, reporter) = (self.sensor.pid(), self.reporter.pid());
-        ensure!(field(sensor, "Seccomp")? == "2" && field(sensor, "NoNewPrivs")? == "1", "no filter");
-        ensure!(field(reporter, "Uid")?.split('\t').all(|uid| uid == USER.to_string()), "another user");
-        for set in ["CapPrm", "CapEff"] {
-            ensure!(field(reporter, set)?.bytes().all(|digit| digit == b'0'), "capabilities of the reporter");
-        }
+        let status = |process: u32| fs::read_to_string(format!("/proc/{process}/status"));
+        ensure!(status(sensor)?.contains("\nSeccomp:\t2\n"), "no filter: {}", status(sensor)?);
+        let uid = format!("\nUid:\t{USER}\t{USER}\t{USER}\t{USER}\n");
+        ensure!(status(reporter)?.contains(&uid), "another user: {}", status(reporter)?);
         let space = |process: u32, name: &str| fs::read_link(format!("/proc/{process}/ns/{name}"));
         for name in ["mnt", "cgroup", "pid"] {
             ensure!(space(sensor, name)? == space(1, name)?, "another {name} namespace");
         }
         ensure!(space(sensor, "net")? != space(1, "net")?, "the network of the host");
-        Ok(format!("capabilities of the sensor: {}", field(sensor, "CapEff")?))
+        let of_sensor = capabilities::are_exactly(&sensor.to_string(), &KEPT).context("sensor")?;
+        let of_reporter = capabilities::are_exactly(&reporter.to_string(), &[]).context("reporter")?;
+        Ok(format!("{of_sensor}; {of_reporter}"))
     }
+}
+
+/// The reporter renews the Lease of the node.
+fn lease() -> Result<String> {
+    let lease = api::get(&format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NODE}"))?;
+    let spec = &lease["spec"];
+    ensure!(spec["renewTime"].is_string() && spec["leaseDurationSeconds"].is_u64(), "{lease}");
+    ensure!(spec["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()), "{lease}");
+    Ok(spec.to_string())
+}
+
+/// Waits until the Node has these two conditions.
+fn conditions(drift: &str, sensor: &str) -> Result<()> {
+    let found = wait::until(&format!("ConfigDrift={drift}, SensorReady={sensor}"), LIMIT, || {
+        let node = kube::get("node", NODE)?;
+        let is = |kind: &str, wanted: &str| kube::condition(&node, kind).as_deref() == Some(wanted);
+        Ok((is("ConfigDrift", drift) && is("holdfast.dev/SensorReady", sensor)).then_some(()))
+    });
+    found.with_context(seen)
 }
 
 /// Alice edits a file and restores it. The Machine Config Operator's text is in the annotation, and her login in the report.

@@ -140,7 +140,8 @@ pub(super) fn watched() -> Result<String> {
     let source = record["source"].as_str().unwrap_or_default();
     ensure!(source.starts_with("layer 2 of 2, sha256:") && source.contains(LAYERS[1][2]), "{record}");
     ensure!(record["actor"]["argv"].is_array(), "{record}");
-    agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    agent
+        .wait_for("the recovery", before, |record| record["kind"] == "recovered" && record["path"] == FILE)?;
     executed(&mut agent)?;
     let before = agent.records()?.len();
     let content = fs::read(UNDECLARED)?;
@@ -152,7 +153,9 @@ pub(super) fn watched() -> Result<String> {
     // The other version ships another content. But it is the newer one.
     ensure!(kinds(&local) == ["content"], "{local}");
     fs::write(UNDECLARED, content)?;
-    agent.wait_for("the recovery", before, |record| record["kind"] == "recovered")?;
+    agent.wait_for("the recovery", before, |record| {
+        record["kind"] == "recovered" && record["path"] == UNDECLARED
+    })?;
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(format!("{managed} things: {record}"))
 }
