@@ -1,11 +1,14 @@
 //! The connections of a listening socket.
 //!
-//! In: the socket, and what to do with a connection. Out: a task for each connection. Every pod of the cluster may connect. So a connection
-//! beyond the limit ends the oldest one of the peer that has most, and a peer with many idle connections keeps no other peer from its answer.
+//! In: the socket, and what to do with a connection. Out: a task for each connection. Every pod of the cluster may connect. A connection beyond the
+//! limit ends another one, of the address with most: at first one without an answered request. So a peer with many idle connections does not block
+//! peers of other addresses, and at its own address blocks at most those that have had no answer yet.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinSet};
@@ -14,9 +17,27 @@ use tokio::time::sleep;
 /// Pause after a connection that cannot be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Whether a connection has had an answer to a request that its client may make.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answered(Arc<AtomicBool>);
+
+impl Answered {
+    /// It has.
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_noted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Accepts connections for as long as it is polled, and has `most` of them served at once.
-pub(crate) async fn serve<F>(listener: TcpListener, most: usize, mut serve: impl FnMut(TcpStream) -> F)
-where
+pub(crate) async fn serve<F>(
+    listener: TcpListener,
+    most: usize,
+    mut serve: impl FnMut(TcpStream, Answered) -> F,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = JoinSet::new();
@@ -29,7 +50,9 @@ where
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     peers.make_room(most);
-                    peers.add(peer.ip(), connections.spawn(serve(stream)));
+                    let answered = Answered::default();
+                    let connection = connections.spawn(serve(stream, answered.clone()));
+                    peers.0.push_back(Peer { address: peer.ip(), answered, connection });
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
@@ -40,31 +63,40 @@ where
     }
 }
 
-/// Open connections by their peers, the oldest first.
+/// One open connection.
+#[derive(Debug)]
+struct Peer {
+    address: IpAddr,
+    answered: Answered,
+    connection: AbortHandle,
+}
+
+/// Open connections, the oldest first.
 #[derive(Debug, Default)]
-struct Peers(VecDeque<(IpAddr, AbortHandle)>);
+struct Peers(VecDeque<Peer>);
 
 impl Peers {
-    fn add(&mut self, peer: IpAddr, connection: AbortHandle) {
-        self.0.push_back((peer, connection));
-    }
-
     fn remove(&mut self, id: Id) {
-        self.0.retain(|(_, connection)| connection.id() != id);
+        self.0.retain(|peer| peer.connection.id() != id);
     }
 
-    /// Ends a connection if there is no room for one more: the oldest of the peer that has most. Of several such peers it takes the one that
-    /// connected first.
+    /// Ends a connection if there is no room for one more: the oldest without an answer of the address that has most of these, and if all have
+    /// had one, the oldest of the address with most. Of several such addresses it takes the one that connected first.
     fn make_room(&mut self, most: usize) {
         if self.0.len() < most {
             return;
         }
-        let count = |peer: &IpAddr| self.0.iter().filter(|(other, _)| other == peer).count();
-        let with_most = self.0.iter().rev().map(|(peer, _)| *peer).max_by_key(count);
-        if let Some(at) = self.0.iter().position(|(peer, _)| Some(*peer) == with_most)
-            && let Some((_, connection)) = self.0.remove(at)
+        let any_silent = self.0.iter().any(|peer| !peer.answered.is_noted());
+        let may_end = |peer: &&Peer| !any_silent || !peer.answered.is_noted();
+        let count = |address: &IpAddr| {
+            self.0.iter().filter(may_end).filter(|other| other.address == *address).count()
+        };
+        let with_most = self.0.iter().rev().filter(may_end).map(|peer| peer.address).max_by_key(count);
+        let is_ended = |peer: &Peer| Some(peer.address) == with_most && may_end(&peer);
+        if let Some(at) = self.0.iter().position(is_ended)
+            && let Some(ended) = self.0.remove(at)
         {
-            connection.abort();
+            ended.connection.abort();
         }
     }
 }
@@ -77,6 +109,9 @@ mod tests {
     use tokio::net::TcpSocket;
 
     const MOST: usize = 4;
+    /// A request, and a byte that shows only that the server has accepted the connection.
+    const REQUEST: u8 = 7;
+    const OTHER: u8 = 8;
 
     /// A connection from this address of the loopback.
     async fn connect(to: SocketAddr, from: u8) -> TcpStream {
@@ -89,16 +124,23 @@ mod tests {
     async fn echo() -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, MOST, |mut stream| async move {
+        tokio::spawn(serve(listener, MOST, |mut stream, answered| async move {
             while let Ok(byte) = stream.read_u8().await {
                 stream.write_u8(byte).await.unwrap();
+                if byte == REQUEST {
+                    answered.note();
+                }
             }
         }));
         address
     }
 
+    async fn sends(stream: &mut TcpStream, byte: u8) -> bool {
+        stream.write_u8(byte).await.is_ok() && stream.read_u8().await.is_ok_and(|answer| answer == byte)
+    }
+
     async fn is_answered(stream: &mut TcpStream) -> bool {
-        stream.write_u8(7).await.is_ok() && stream.read_u8().await.is_ok_and(|byte| byte == 7)
+        sends(stream, REQUEST).await
     }
 
     #[tokio::test]
@@ -117,6 +159,21 @@ mod tests {
         assert!(is_answered(&mut first).await && is_answered(&mut second).await);
         assert!(!is_answered(&mut idle[0]).await, "the oldest of the peer with most has ended");
         assert!(is_answered(idle.last_mut().unwrap()).await);
+    }
+
+    #[tokio::test]
+    async fn idle_connections_of_the_same_address_end_before_one_that_had_an_answer() {
+        let server = echo().await;
+        let mut first = connect(server, 2).await;
+        assert!(is_answered(&mut first).await);
+        let mut idle = Vec::new();
+        for _ in 0..MOST * 8 {
+            let mut connection = connect(server, 2).await;
+            assert!(sends(&mut connection, OTHER).await);
+            idle.push(connection);
+        }
+        let mut last = connect(server, 2).await;
+        assert!(is_answered(&mut first).await && is_answered(&mut last).await);
     }
 
     #[tokio::test]

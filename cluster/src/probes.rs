@@ -3,7 +3,7 @@
 //! In: a listening socket and the readiness. Out: `/healthz` and `/readyz`. The server answers `GET` and `HEAD` only and reads
 //! nothing of a request but the path. It runs on the reporter's only thread, so `/healthz` answers only while that thread works.
 
-use crate::connections;
+use crate::connections::{self, Answered};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -29,18 +29,19 @@ pub async fn serve(
     listener: TcpListener,
     not_ready: impl Fn() -> Option<&'static str> + Clone + Send + 'static,
 ) {
-    let answered = |stream| {
+    let served = |stream, answered| {
         let not_ready = not_ready.clone();
         async move {
             // A client that is too slow loses its connection.
-            drop(timeout(CONNECTION_TIMEOUT, connection(stream, not_ready)).await);
+            drop(timeout(CONNECTION_TIMEOUT, connection(stream, answered, not_ready)).await);
         }
     };
-    connections::serve(listener, CONNECTIONS, answered).await;
+    connections::serve(listener, CONNECTIONS, served).await;
 }
 
-async fn connection(stream: TcpStream, not_ready: impl Fn() -> Option<&'static str>) {
+async fn connection(stream: TcpStream, answered: Answered, not_ready: impl Fn() -> Option<&'static str>) {
     let service = service_fn(move |request: Request<Incoming>| {
+        answered.note();
         let response = respond(request.method(), request.uri().path(), not_ready());
         async move { Ok::<_, Infallible>(response) }
     });

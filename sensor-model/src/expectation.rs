@@ -4,18 +4,22 @@
 //! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
 //! stays in memory. A repair or a diff decodes the bytes from the config again.
 
-mod closed_directory;
 mod os;
 mod source;
 
-pub use closed_directory::ClosedDirectoryExpectation;
 pub use os::{KernelArgumentsExpectation, NotCarried, OsImageExpectation, OstreeObjectExpectation};
 pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
 
-use crate::{authorized_keys::SshKey, strength::SealKind};
+use crate::{
+    authorized_keys::SshKey,
+    link_exceptions::{LinkException, LinkExceptions},
+    name_patterns::NamePatterns,
+    strength::SealKind,
+};
 use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -292,6 +296,43 @@ pub struct UnitExpectation {
     pub install_directories: Vec<String>,
 }
 
+/// Names that may exist in a closed directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ClosedDirectoryExpectation {
+    /// Declared names (file names, no paths), sorted.
+    pub names: Vec<String>,
+    /// Only names with this ending are compared (`.conf` in a drop-in directory); null means all are.
+    pub suffix: Option<Cow<'static, str>>,
+    /// Whether an undeclared name is reported as an undeclared ssh key rather than a file.
+    pub ssh_keys: bool,
+    /// Names that may be there besides, as globs.
+    #[serde(default, skip_serializing_if = "NamePatterns::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub except: NamePatterns,
+    /// Symbolic links that may be there besides, by name and target.
+    #[serde(default, skip_serializing_if = "LinkExceptions::is_empty")]
+    #[schemars(with = "Vec<LinkException>")]
+    pub except_links: LinkExceptions,
+}
+
+impl ClosedDirectoryExpectation {
+    /// Whether a name must not be in the directory, if it is not one of the [excepted links](Self::is_excepted_link). It is strict for a
+    /// caller that does not know what is at the name.
+    pub fn is_unexpected(&self, name: &str) -> bool {
+        let is_compared = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
+        is_compared
+            && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
+            && !self.except.matches(name)
+    }
+
+    /// Whether a symbolic link with this name may be in the directory because of its target. `target` reads the target, and gives `None`
+    /// if another object is at the name. It is called only if an exception is about the name.
+    pub fn is_excepted_link<T: AsRef<Path>>(&self, name: &str, target: impl FnOnce() -> Option<T>) -> bool {
+        self.except_links.has_name(name)
+            && target().is_some_and(|target| self.except_links.matches(name, target.as_ref()))
+    }
+}
+
 /// A user's own `authorized_keys`: it may be missing, and it may hold only these keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AuthorizedKeysExpectation {
@@ -409,9 +450,6 @@ impl Expected {
                 let names = list(&closed.names);
                 let of = closed.suffix.as_deref().map(|suffix| format!(" (of those in *{suffix})"));
                 let mut details = vec![("names", names + &of.unwrap_or_default())];
-                if !closed.only.is_empty() {
-                    details.push(("of names like", list(closed.only.patterns())));
-                }
                 if !closed.except.is_empty() {
                     details.push(("and names like", list(closed.except.patterns())));
                 }

@@ -127,7 +127,6 @@ mod tests {
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: Vec::new(),
                 suffix: None,
-                only: NamePatterns::default(),
                 ssh_keys: false,
                 except: NamePatterns::default(),
                 except_links: LinkExceptions::default(),

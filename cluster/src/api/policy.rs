@@ -121,11 +121,6 @@ impl From<NodeSelector> for LabelSelector {
         "rule": "!self.closed || (self.path != '/' && !self.path.contains('**') && (self.path.endsWith('/') || self.path.matches('[*?{\\\\[]')))",
         "message": "a closed path is a directory, with / at the end, or a glob of directories without **"
     },
-    {"rule": "self.closed || !has(self.only) || size(self.only) == 0", "message": "only a rule with closed: true has names"},
-    {
-        "rule": "!has(self.only) || size(self.only) == 0 || self.action != 'deny'",
-        "message": "a rule with only cannot deny: the kernel programs would refuse every name in the directory"
-    },
     {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"},
     {
         "rule": "self.closed || !has(self.exceptLinks) || size(self.exceptLinks) == 0",
@@ -167,15 +162,6 @@ pub struct PolicyRule {
     /// differ.
     #[serde(default)]
     pub scan: bool,
-    /// Names, also as globs, that the rule is about: only these are drift, and only in the closed directory itself. Without it all names are, at
-    /// any depth.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = 64),
-        inner(length(min = 1, max = 255), regex(pattern = "^[^/]+$")),
-        extend("x-kubernetes-list-type" = "set")
-    )]
-    pub only: Vec<String>,
     /// Names, also as globs, that may be in a closed directory at any depth, whatever is there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(

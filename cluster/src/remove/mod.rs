@@ -30,7 +30,7 @@ pub(crate) const REPORTER: &str = "reporter";
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 /// Objects in one answer of the API server.
 const PAGE: u32 = 500;
-/// How often a Node is read. The removal of everything takes four patches, each after a read, and others may change the Node meanwhile.
+/// How often a Node is read. The removal of everything takes five patches, each after a read, and others may change the Node meanwhile.
 const ATTEMPTS: u32 = 10;
 /// The status code about an object, or a kind, that does not exist.
 const NOT_FOUND: u16 = 404;

@@ -48,8 +48,8 @@ pub(super) struct Traces {
     applied: Vec<NodePart>,
     /// Annotations of other products that our field manager applied, in the mode `manage`.
     applied_annotations: Vec<String>,
-    /// Those of them that the Machine Config Operator's daemon needs and that nobody else wrote, with their values, on a Node that is to have a
-    /// config.
+    /// The annotations that the Machine Config Operator's daemon needs, with their values, if our field manager alone wrote one of them, on a Node
+    /// that has `desiredConfig`.
     handed_over: Map<String, Value>,
     /// The Node is cordoned, and the cordon is that of a drain that our field manager asked for.
     is_cordoned: bool,
@@ -90,13 +90,14 @@ impl Traces {
         }
         let is_left = |name: &str| of_others.iter().any(|other| other == name);
         if node.annotations().contains_key(DESIRED_CONFIG) {
-            let ours = found.applied_annotations.iter().filter(|name| OF_THE_DAEMON.contains(&name.as_str()));
-            let handed_over = ours.filter(|name| !is_left(name));
-            found.handed_over = handed_over
-                .filter_map(|name| Some((name.clone(), node.annotations().get(name)?.as_str().into())))
-                .collect();
+            let is_of_daemon = |name: &String| OF_THE_DAEMON.contains(&name.as_str());
+            if found.applied_annotations.iter().any(|name| is_of_daemon(name) && !is_left(name)) {
+                // All of them: an apply takes away what its manager applied before and does not name.
+                let all = node.annotations().iter().filter(|(name, _)| is_of_daemon(name));
+                found.handed_over = all.map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+            }
             // They stay.
-            found.applied_annotations.retain(|name| !OF_THE_DAEMON.contains(&name.as_str()));
+            found.applied_annotations.retain(|name| !is_of_daemon(name));
         }
         // A reporter that took the node over also applies the request of the Machine Config Operator's daemon, which then has two managers.
         found.is_cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
@@ -179,7 +180,9 @@ impl Traces {
             target: NodePart::Object,
             params: PatchParams::apply(DAEMON).force(),
             body: Patch::Apply(json!({
-                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": self.handed_over},
+                "apiVersion": "v1", "kind": "Node",
+                // A value that was written meanwhile is newer.
+                "metadata": {"name": name, "resourceVersion": self.version, "annotations": self.handed_over},
             })),
         }
     }

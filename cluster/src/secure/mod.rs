@@ -16,8 +16,8 @@ pub use certificate::{CertificateFiles, Certificates};
 pub use error::SecureError;
 pub use pages::Pages;
 
-use crate::connections;
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use crate::connections::{self, Answered};
+use hyper::{Request, StatusCode, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -41,18 +41,18 @@ const HEAD_BYTES: usize = 16 << 10;
 /// Serves the pages for as long as it is polled.
 pub async fn serve(listener: TcpListener, mut certificates: Certificates, pages: Pages) {
     let pages = Arc::new(pages);
-    let answered = |stream| {
+    let served = |stream, answered| {
         let acceptor = TlsAcceptor::from(certificates.current());
         let pages = Arc::clone(&pages);
         async move {
             // A client that is too slow loses its connection.
-            drop(timeout(CONNECTION_TIMEOUT, connection(stream, acceptor, pages)).await);
+            drop(timeout(CONNECTION_TIMEOUT, connection(stream, answered, acceptor, pages)).await);
         }
     };
-    connections::serve(listener, CONNECTIONS, answered).await;
+    connections::serve(listener, CONNECTIONS, served).await;
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, pages: Arc<Pages>) {
+async fn connection(stream: TcpStream, answered: Answered, acceptor: TlsAcceptor, pages: Arc<Pages>) {
     let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -62,10 +62,17 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, pages: Arc<Pages>)
         Err(_) => return,
     };
     let service = service_fn(move |request: Request<Incoming>| {
-        let pages = Arc::clone(&pages);
+        let (pages, answered) = (Arc::clone(&pages), answered.clone());
         // The body of a request is not read.
         let (head, _) = request.into_parts();
-        async move { Ok::<_, Infallible>(pages.answer(&head).await) }
+        async move {
+            let answer = pages.answer(&head).await;
+            // Everybody may ask without a right.
+            if !matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                answered.note();
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -100,14 +100,9 @@ pub enum DriftPolicyFault {
     /// The name of an exception is none.
     #[error(transparent)]
     Except(#[from] NamePatternFault),
-    /// Only a closed directory has names to compare, and exceptions.
-    #[error("only a rule with closed: true has names and exceptions")]
+    /// Only a closed directory has exceptions.
+    #[error("only a rule with closed: true has exceptions")]
     NotClosed,
-    /// The kernel programs refuse every change of names in a directory.
-    #[error(
-        "must not be deny in a rule with only: the kernel programs would refuse every name in the directory; use observe, degrade or revert"
-    )]
-    DenyOnly,
     /// The path of a closed directory names no certain directories.
     #[error(
         "{0:?} cannot be closed: name a directory, with / at the end, or a glob of directories without **"

@@ -112,9 +112,6 @@ pub struct Rule {
     /// With `image`: Holdfast compares the paths one after the other at a slow pace, and watches only those that differ.
     #[serde(default)]
     pub scan: bool,
-    /// The names that the rule is about, in the closed directory itself and not below it; empty: all.
-    #[serde(default)]
-    pub only: NamePatterns,
     /// The names that may be in a closed directory besides, at any depth.
     #[serde(default)]
     pub except: NamePatterns,

@@ -34,13 +34,12 @@ const RULE_KEYS: &[&str] = &[
     "closed",
     "image",
     "scan",
-    "only",
     "except",
     "exceptLinks",
     "reason",
 ];
 /// The keys of a rule that only a closed directory may have.
-const CLOSED_KEYS: [&str; 3] = ["only", "except", "exceptLinks"];
+const EXCEPTION_KEYS: [&str; 2] = ["except", "exceptLinks"];
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
 
@@ -159,11 +158,7 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
         }
     };
     let closed = closed(rule, path, at)?;
-    let only = if closed { names(rule, "only", at)? } else { NamePatterns::default() };
-    if !only.is_empty() && action == DriftAction::Deny {
-        return Err(RuleError::new(field("action"), DriftPolicyFault::DenyOnly));
-    }
-    let except = if closed { names(rule, "except", at)? } else { NamePatterns::default() };
+    let except = if closed { except(rule, at)? } else { NamePatterns::default() };
     let except_links = if closed { except_links(rule, at)? } else { LinkExceptions::default() };
     let image = flag(rule, "image", at)?;
     if image && closed {
@@ -190,7 +185,6 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
         closed,
         image,
         scan,
-        only,
         except,
         except_links,
         reason,
@@ -200,7 +194,7 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
 /// Whether the rule closes directories. Only such a rule has exceptions.
 fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<bool, RuleError> {
     let closed = flag(rule, "closed", at)?;
-    if let (false, Some(key)) = (closed, CLOSED_KEYS.into_iter().find(|key| rule.contains_key(*key))) {
+    if let (false, Some(key)) = (closed, EXCEPTION_KEYS.into_iter().find(|key| rule.contains_key(*key))) {
         return Err(RuleError::new(format!("{at}.{key}"), DriftPolicyFault::NotClosed));
     }
     let names_directories = path != "/" && Pattern::of(path) != Pattern::Exact && !path.contains("**");
@@ -210,10 +204,10 @@ fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<bool, RuleE
     Ok(closed)
 }
 
-/// Names in closed directories: those that the rule is about, or those that may be there besides.
-fn names(rule: &Map<String, Value>, key: &str, at: &str) -> Result<NamePatterns, RuleError> {
-    let at = format!("{at}.{key}");
-    let Some(value) = rule.get(key) else { return Ok(NamePatterns::default()) };
+/// The names that may be in closed directories besides.
+fn except(rule: &Map<String, Value>, at: &str) -> Result<NamePatterns, RuleError> {
+    let at = format!("{at}.except");
+    let Some(value) = rule.get("except") else { return Ok(NamePatterns::default()) };
     let mut names = Vec::new();
     for (number, value) in list(value, &at)?.iter().enumerate() {
         names.push(text(value, &format!("{at}[{number}]"))?.to_owned());

@@ -338,13 +338,6 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
         (rules("  - {path: /, action: deny, closed: true}"), "spec.rules[0].path", "cannot be closed", false),
         (rules("  - {path: '/a/**', action: deny, closed: true}"), "spec.rules[0].path", "without **", false),
         (rules("  - {path: /a/, action: deny, except: [b]}"), "spec.rules[0].except", "closed: true", false),
-        (rules("  - {path: /a/, action: observe, only: [b]}"), "spec.rules[0].only", "closed: true", false),
-        (
-            rules("  - {path: /a/, action: deny, closed: true, only: [b]}"),
-            "spec.rules[0].action",
-            "every name in the directory",
-            false,
-        ),
         (
             rules("  - {path: /a/, action: deny, closed: true, except: [b, c/d]}"),
             "spec.rules[0].except[1]",

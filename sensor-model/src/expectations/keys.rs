@@ -89,7 +89,6 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
         expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
             names,
             suffix: None,
-            only: NamePatterns::default(),
             ssh_keys: true,
             except: NamePatterns::default(),
             except_links: LinkExceptions::default(),

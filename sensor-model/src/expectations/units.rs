@@ -104,7 +104,6 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
         expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
             names,
             suffix: Some(".conf".into()),
-            only: NamePatterns::default(),
             ssh_keys: false,
             except: NamePatterns::default(),
             except_links: LinkExceptions::default(),

@@ -1,7 +1,7 @@
-//! When the daemon looks again which directories the globs of closed rules match, and which trees are sealed, because of a change.
+//! When the daemon evaluates again which directories the globs of closed rules match, and which trees are sealed, because of a change.
 //!
-//! In: changes of names in the directories in which the globs look for names, and mounts at paths of the image. Out: the time at which a look
-//! is due. A change only makes the daemon look. It looks with each beat of the canary besides.
+//! In: changes of names in the directories in which globs have names, and mounts at paths of the image. Out: the time of the next evaluation. A
+//! change only causes an evaluation. Each beat of the canary causes one, too.
 
 use super::mounts::below;
 use crate::observation::OF_THE_HOST;
@@ -9,24 +9,24 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The kernel reports a name before it exists. The daemon looks this long after the report, in nanoseconds.
+/// The kernel reports a name before it exists. The evaluation comes this long after the report, in nanoseconds.
 const SETTLES_NS: u64 = 20_000_000;
 
-/// The shortest pause between two looks because of mounts, in nanoseconds.
+/// The shortest pause between two evaluations because of mounts, in nanoseconds.
 const MOUNTS_PAUSE_NS: u64 = 1_000_000_000;
 
-/// When the daemon looked after a change, and when the next look is due, in boot-time nanoseconds.
+/// When the last evaluation after a change ended, and when the next one is due, in boot-time nanoseconds.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Evaluation {
     last: u64,
     due: Option<u64>,
-    /// The pause between two looks because of mounts. It doubles while looks follow one another.
+    /// The pause between two evaluations because of mounts. It doubles while they follow one another.
     mounts_pause: u64,
 }
 
 impl Evaluation {
-    /// A name changed. A user who can write in such a directory may change names without end, so the next look waits for a pause after the
-    /// last one.
+    /// A name changed. A user who can write in such a directory may change names without end, so the next evaluation waits for a
+    /// pause after the last one.
     pub(super) fn name_changed(&mut self, now: u64, pause: Duration) {
         self.request(now, nanoseconds(pause));
     }
@@ -42,12 +42,12 @@ impl Evaluation {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// When the next look is due.
+    /// When the next evaluation is due.
     pub(super) fn due(&self) -> Option<u64> {
         self.due
     }
 
-    /// Whether it is due now. If so, the caller looks, and then calls [`Evaluation::looked`].
+    /// Whether it is due now. If so, the caller evaluates, and then calls [`Evaluation::ended`].
     pub(super) fn take_due(&mut self, now: u64) -> bool {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
@@ -56,8 +56,8 @@ impl Evaluation {
         is_due
     }
 
-    /// A look has ended, which may have taken long. Pauses are at most `longest`.
-    pub(super) fn looked(&mut self, now: u64, longest: Duration) {
+    /// An evaluation has ended, which may have taken long. Pauses are at most `longest`.
+    pub(super) fn ended(&mut self, now: u64, longest: Duration) {
         let pause = self.mounts_pause.max(MOUNTS_PAUSE_NS);
         let follows = self.last != 0 && now.saturating_sub(self.last) < pause.saturating_mul(4);
         let longest = nanoseconds(longest).max(MOUNTS_PAUSE_NS);
@@ -87,41 +87,41 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(10);
     const SECOND: u64 = 1_000_000_000;
 
-    /// The times of the looks while something changes each millisecond for so many seconds. Each look takes half a second.
-    fn looks(seconds: u64, change: impl Fn(&mut Evaluation, u64)) -> Vec<u64> {
+    /// The times of the evaluations while something changes each millisecond for so many seconds. Each takes half a second.
+    fn evaluations(seconds: u64, change: impl Fn(&mut Evaluation, u64)) -> Vec<u64> {
         let mut evaluation = Evaluation::default();
-        let mut looks = Vec::new();
+        let mut times = Vec::new();
         let mut now = 1;
         while now < seconds * SECOND {
             change(&mut evaluation, now);
             if evaluation.take_due(now) {
-                looks.push(now);
+                times.push(now);
                 now += SECOND / 2;
-                evaluation.looked(now, PAUSE);
+                evaluation.ended(now, PAUSE);
             }
             now += 1_000_000;
         }
-        looks
+        times
     }
 
     #[test]
-    fn names_that_change_without_end_cause_a_look_in_each_pause() {
-        let looks = looks(30, |evaluation, now| evaluation.name_changed(now, PAUSE));
-        assert_eq!(looks.len(), 3, "{looks:?}");
-        assert!(looks[0] < 2 * SETTLES_NS, "{looks:?}");
-        assert!(looks.windows(2).all(|two| two[1] - two[0] >= 10 * SECOND), "{looks:?}");
+    fn names_that_change_without_end_cause_an_evaluation_in_each_pause() {
+        let times = evaluations(30, |evaluation, now| evaluation.name_changed(now, PAUSE));
+        assert_eq!(times.len(), 3, "{times:?}");
+        assert!(times[0] < 2 * SETTLES_NS, "{times:?}");
+        assert!(times.windows(2).all(|two| two[1] - two[0] >= 10 * SECOND), "{times:?}");
     }
 
     #[test]
-    fn mounts_without_end_cause_looks_with_a_pause_that_grows_to_that_of_the_canary() {
-        let looks = looks(100, |evaluation, now| evaluation.mounted(now, PAUSE));
-        let pauses: Vec<u64> = looks.windows(2).map(|two| (two[1] - two[0]) / SECOND).collect();
+    fn mounts_without_end_cause_evaluations_with_a_pause_that_grows_to_that_of_the_canary() {
+        let times = evaluations(100, |evaluation, now| evaluation.mounted(now, PAUSE));
+        let pauses: Vec<u64> = times.windows(2).map(|two| (two[1] - two[0]) / SECOND).collect();
         assert_eq!(pauses[..5], [1, 2, 4, 8, 10], "{pauses:?}");
         assert!(pauses[5..].iter().all(|pause| *pause == 10), "{pauses:?}");
     }
 
     #[test]
-    fn after_a_quiet_time_a_mount_causes_a_look_at_once() {
+    fn after_a_quiet_time_a_mount_causes_an_evaluation_at_once() {
         let mut evaluation = Evaluation::default();
         for now in [1, 60 * SECOND, 61 * SECOND, 200 * SECOND] {
             evaluation.mounted(now, PAUSE);
@@ -130,7 +130,7 @@ mod tests {
             assert!(
                 !evaluation.take_due(due - 1) && evaluation.take_due(due) && !evaluation.take_due(u64::MAX)
             );
-            evaluation.looked(due, PAUSE);
+            evaluation.ended(due, PAUSE);
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn of_two_changes_the_earlier_time_counts() {
         let mut evaluation = Evaluation::default();
-        evaluation.looked(1, PAUSE);
+        evaluation.ended(1, PAUSE);
         evaluation.name_changed(2, PAUSE);
         assert_eq!(evaluation.due(), Some(1 + 10 * SECOND));
         evaluation.mounted(2, PAUSE);

@@ -98,7 +98,7 @@ pub const KEPT: [NeededCapability; 10] = [
         Kept::WithPrograms,
         CapabilitySet::BPF,
         "CAP_BPF",
-        "use the maps, and attach the hooks on reads, writes and links while they are needed",
+        "use the maps before kernel 5.19, and attach the hooks on reads, writes and links while they are needed",
     ),
 ];
 

@@ -93,7 +93,6 @@ fn of_several_things_at_one_path_each_is_concerned() {
         expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
             names: Vec::new(),
             suffix: None,
-            only: NamePatterns::default(),
             ssh_keys: false,
             except: NamePatterns::default(),
             except_links: LinkExceptions::default(),

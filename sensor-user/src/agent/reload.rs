@@ -38,7 +38,7 @@ pub(super) struct CarriedState {
     pub(super) log_is_cut: bool,
     /// Only at the start: the root directory is another one than that of the daemon before.
     pub(super) is_new_root: bool,
-    /// When the daemon looks again at the globs of closed directories and the sealed trees.
+    /// When the globs of closed directories and the sealed trees are evaluated again.
     pub(super) evaluation: Evaluation,
     /// The process that makes the index of the booted commit, if it still runs.
     pub(super) image_indexing: ImageIndexing,
@@ -141,7 +141,7 @@ impl Agent {
         if self.evaluation.take_due(self.verdicts.now()) {
             self.watch_searched();
             self.follow_directories();
-            self.evaluation.looked(self.verdicts.now(), self.options.canary_every);
+            self.evaluation.ended(self.verdicts.now(), self.options.canary_every);
         }
     }
 

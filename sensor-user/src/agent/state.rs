@@ -51,7 +51,7 @@ pub(super) struct Agent {
     pub(super) write_back: Box<dyn WriteBack>,
     /// Has another process write it back, if the daemon itself may not.
     pub(super) revert_orders: Option<Box<dyn RevertOrders>>,
-    /// When the daemon looks again at the globs of closed directories and the sealed trees.
+    /// When the globs of closed directories and the sealed trees are evaluated again.
     pub(super) evaluation: Evaluation,
     /// The reason to end this run, once there is one.
     pub(super) run_end: Option<RunEnd>,

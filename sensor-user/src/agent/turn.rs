@@ -220,7 +220,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A mount in or over a sealed tree hides files of it. The look decides which paths need things of their own.
+    /// A mount in or over a sealed tree hides files of it. The evaluation decides which paths need things of their own.
     fn follow_mounts_of_image(&mut self, points: &[PathBuf]) {
         let paths = self.verdicts.desired.policy.image_paths();
         if concern_image(points, &self.options.inputs.root, &paths) {

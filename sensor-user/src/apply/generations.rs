@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 /// How many of the newest configs are kept, beside those that the host needs. In the mode `manage` the cluster decides how often one comes.
 const KEPT: usize = 20;
-/// How many of the newest entries of the history are kept.
-const ENTRIES: usize = 1000;
+/// How many of the newest entries of the history are kept. An entry has the whole plan.
+const ENTRIES: usize = 200;
 
 /// Why a generation cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,9 @@ pub enum GenerationError {
     #[error(transparent)]
     Config(Box<DesiredError>),
     /// The apply does not exist or never completed.
-    #[error("--to {0}: apply number {0} does not exist or never completed; see `holdfast history`")]
+    #[error(
+        "--to {0}: apply number {0} does not exist, never completed, or is older than the history; see `holdfast history`"
+    )]
     NeverApplied(u64),
     /// Its manifests are no longer kept.
     #[error(
@@ -92,13 +94,13 @@ pub fn rollback_target(store: &Store, current: u64, named: Option<u64>) -> Resul
 }
 
 /// Removes old configs and old entries of the history. What stays are the newest ones, the current config, the one before it, and those whose
-/// OS these two may have ([`present_config`]). Only for a store without an open apply.
+/// OS these two may have ([`present_config`]). Only for a store without an open apply, before a generation is added.
 ///
 /// # Errors
 /// The store cannot be read, or a directory cannot be removed.
 pub(crate) fn forget_old(store: &Store) -> Result<(), StoreError> {
     let all = store.generations()?;
-    if all.len() <= KEPT {
+    if all.len() < KEPT {
         return Ok(());
     }
     let (mut entries, mut configs) = (BTreeSet::new(), BTreeSet::new());
@@ -106,16 +108,21 @@ pub(crate) fn forget_old(store: &Store) -> Result<(), StoreError> {
     let mut with_acts = 0;
     while let Some(id) = next
         && with_acts < 2
-        && let Some(entry) = store.history(id)?
     {
-        if !entry.without_acts || entries.len() < 2 {
+        let is_near = entries.len() < 2;
+        entries.insert(id);
+        let Some(entry) = store.history(id)? else {
+            configs.insert(id);
+            break;
+        };
+        if !entry.without_acts || is_near {
             configs.insert(id);
         }
-        entries.insert(id);
         with_acts += usize::from(!entry.without_acts);
         next = entry.previous.filter(|previous| !entries.contains(previous));
     }
-    let newest = |most: usize| all.len().saturating_sub(most);
+    // The caller adds one.
+    let newest = |most: usize| (all.len() + 1).saturating_sub(most);
     for (place, id) in all.iter().copied().enumerate() {
         if place < newest(ENTRIES) && !entries.contains(&id) {
             store.forget_generation(id)?;
@@ -164,11 +171,11 @@ mod tests {
     fn only_the_newest_configs_are_kept_and_a_rollback_to_an_older_one_says_so() {
         let (_state, store) = store((1..=100).map(|id| (id, true, true)));
         forget_old(&store).unwrap();
-        assert_eq!(kept(&store), (81..=100).collect::<Vec<_>>());
+        assert_eq!(kept(&store), (82..=100).collect::<Vec<_>>(), "with the next one twenty");
         assert_eq!(store.generations().unwrap().len(), 100, "their entries stay");
         assert_eq!(rollback_target(&store, 100, None).unwrap(), 99);
-        assert_eq!(rollback_target(&store, 100, Some(81)).unwrap(), 81);
-        assert!(matches!(rollback_target(&store, 100, Some(80)), Err(GenerationError::Forgotten(80))));
+        assert_eq!(rollback_target(&store, 100, Some(82)).unwrap(), 82);
+        assert!(matches!(rollback_target(&store, 100, Some(81)), Err(GenerationError::Forgotten(81))));
     }
 
     #[test]
@@ -176,7 +183,7 @@ mod tests {
         let failed = (3..=60).map(|id| (id, false, true));
         let (_state, store) = store([(1, true, true), (2, true, true)].into_iter().chain(failed));
         forget_old(&store).unwrap();
-        assert_eq!(kept(&store), [1, 2].into_iter().chain(41..=60).collect::<Vec<_>>());
+        assert_eq!(kept(&store), [1, 2].into_iter().chain(42..=60).collect::<Vec<_>>());
         assert_eq!(rollback_target(&store, 2, None).unwrap(), 1);
     }
 
@@ -188,8 +195,28 @@ mod tests {
         forget_old(&store).unwrap();
         let all = kept(&store);
         assert_eq!(all[..2], [2, 3], "the last two with acts");
-        assert_eq!(all[2..], (1081..=1100).collect::<Vec<_>>());
+        assert_eq!(all[2..], (1082..=1100).collect::<Vec<_>>());
         let entries = store.generations().unwrap();
         assert!(!entries.contains(&1) && entries.len() == 1099, "{}", entries.len());
+    }
+
+    #[test]
+    fn of_the_history_the_newest_entries_stay() {
+        let (_state, store) = store((1..=250).map(|id| (id, true, true)));
+        forget_old(&store).unwrap();
+        assert_eq!(
+            store.generations().unwrap(),
+            (52..=250).collect::<Vec<_>>(),
+            "with the next one two hundred"
+        );
+    }
+
+    #[test]
+    fn the_current_config_stays_also_if_its_entry_of_the_history_is_lost() {
+        let failed = (2..=60).map(|id| (id, false, true));
+        let (_state, store) = store([(1, true, true)].into_iter().chain(failed));
+        std::fs::remove_file(store.config(1).with_file_name("history.json")).unwrap();
+        forget_old(&store).unwrap();
+        assert_eq!(kept(&store)[0], 1);
     }
 }

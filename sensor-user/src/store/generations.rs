@@ -98,9 +98,16 @@ impl Store {
         self.config(id).is_dir()
     }
 
-    /// Removes the manifests of a generation. Its entry of the history stays.
+    /// Removes the manifests of a generation. Its entry of the history stays. After a crash they are all there, or none counts.
     pub(crate) fn forget_config(&self, id: u64) -> Result<(), StoreError> {
-        forget(&self.config(id))
+        let (config, old) = (self.config(id), self.generation(id).join(".config.old"));
+        // Left by a crash.
+        forget(&old)?;
+        match fs::rename(&config, &old) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(|error| CallError::new(&config, "rename the directory", error))?,
+        }
+        forget(&old)
     }
 
     /// Removes everything of a generation.

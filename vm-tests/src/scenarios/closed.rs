@@ -32,7 +32,6 @@ spec:
   - {path: '/etc/glob.*', closed: true, action: observe}
   - {path: /etc/refused/, closed: true, action: deny}
   - {path: /etc/later/, closed: true, action: degrade}
-  - {path: /etc/open/, closed: true, only: ['*.preload'], action: degrade}
   - {path: '/etc/moved.*', closed: true, action: revert}
   - {path: '/run/moved.*', closed: true, action: revert}
 ";
@@ -105,7 +104,6 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     );
     context.check("exceptions_and_declared_names_are_no_drift", quiet(&mut agent));
     context.check("a_link_is_excepted_only_with_its_target", excepted_link(&mut agent));
-    context.check("of_an_open_directory_only_the_names_of_the_rule", only(&mut agent));
     context.check("refused", refused(&mut agent));
     context.check("a_directory_that_begins_to_match_a_glob", begins_to_match(&mut agent));
     context.check("explain_and_repair", explained());
@@ -212,17 +210,6 @@ fn excepted_link(agent: &mut RunningDaemon) -> Result<String> {
     unexpected(agent, CLOSED, made, "echo x > /etc/closed/tool.wants")?;
     ensure!(drifts(agent)? == 3, "{} drifts", drifts(agent)?);
     Ok(String::new())
-}
-
-/// In a directory that is else open a file of a certain name is drift. One of another name is not, and neither is one in a directory below.
-fn only(agent: &mut RunningDaemon) -> Result<String> {
-    let before = agent.records()?.len();
-    shell("mkdir -p /etc/open/sub && touch /etc/open/other /etc/open/sub/ld.so.preload")?;
-    let made = Path::new("/etc/open/ld.so.preload");
-    let operation = unexpected(agent, "/etc/open", made, "echo /run/evil.so > /etc/open/ld.so.preload")?;
-    let drifts = agent.records()?.iter().skip(before).filter(|record| record["kind"] == "drift").count();
-    ensure!(drifts == 1, "{drifts} drifts");
-    Ok(operation)
 }
 
 fn refused(agent: &mut RunningDaemon) -> Result<String> {

@@ -25,6 +25,7 @@ mod fanotify;
 mod faulty;
 mod faulty_disk;
 mod faulty_state;
+mod find;
 pub(crate) mod flood;
 mod groups;
 mod hanging;
@@ -59,8 +60,8 @@ mod watched;
 mod watched_node;
 mod ways;
 
-use crate::bench;
 pub use crate::scenario::{ByDefault, Guest, SEALED_USR_BYTES, Scenario};
+pub use find::find;
 
 /// For a row that runs on some kernels before each merge, with the reason.
 const fn only(kernels: &'static [&'static str], because: &'static str) -> ByDefault {
@@ -210,8 +211,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "manage-processes",
-        shows: "sensor and reporter with the rights of the pod's containers, and without a kubelet: an edit degrades the node, and the applies of \
-                `manage` except the rollout",
+        shows: "without a kubelet, with the rights of the pod's containers: edits degrade the node, applies restart, drain and reboot it",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd acts, and it is the same on all")),
@@ -497,16 +497,3 @@ pub static SCENARIOS: &[Scenario] = &[
         ..Scenario::USUAL
     },
 ];
-
-/// Finds a scenario.
-pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    let benches = [
-        &bench::SCENARIO,
-        &bench::many::SCENARIO,
-        &bench::live::SCENARIO,
-        &bench::cluster::SCENARIO,
-        &bench::sealed::SCENARIO,
-    ];
-    let all = SCENARIOS.iter().chain(benches);
-    all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
-}

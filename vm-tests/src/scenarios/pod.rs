@@ -245,7 +245,7 @@ fn hostile(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
     for number in 0..20 {
         let policy = json!({
             "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": "other" },
-            "spec": { "rules": [{ "path": format!("/etc/other/{number}"), "action": "observe" }] },
+            "spec": { "rules": [{ "path": file, "action": if number % 2 == 0 { "ignore" } else { "observe" } }] },
         });
         let policies = json!({ "policies": [policy] });
         let answer = request(&json!({
@@ -253,7 +253,8 @@ fn hostile(agent: &mut RunningDaemon, file: &Path) -> Result<String> {
         }))?;
         taken += usize::from(answer.contains("HTTP/1.1 20"));
     }
-    let idle: Vec<_> = (0..64).map(|_| UnixStream::connect(SOCKET)).collect();
+    let idle: Vec<_> = (0..64).filter_map(|_| UnixStream::connect(SOCKET).ok()).collect();
+    ensure!(!idle.is_empty(), "no connection was made");
     let record = edit(agent, file);
     drop(idle);
     fs::write(file, before)?;

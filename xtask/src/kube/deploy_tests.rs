@@ -240,6 +240,17 @@ fn remove_takes_what_reporters_wrote_and_leaves_what_others_wrote() {
     nothing_is_left(&cluster).unwrap();
     others_are_left(&cluster).unwrap();
     the_operators_daemon_can_start(&cluster).unwrap();
+    // Holdfast comes back, leads an update, and is removed again.
+    cluster
+        .with(&format!("apply --server-side --force-conflicts {MANAGER}"), &updated("rendered-c"))
+        .unwrap();
+    assert_eq!(remove(&cluster).unwrap(), "Node n6: removed annotation holdfast.dev/plan\n");
+    let left = cluster.get("node n6").unwrap();
+    assert_eq!(
+        left["metadata"]["annotations"]["machineconfiguration.openshift.io/currentConfig"],
+        "rendered-c"
+    );
+    assert_eq!(left["metadata"]["annotations"]["machineconfiguration.openshift.io/reason"], "");
     assert_eq!(cluster.get("node n4").unwrap()["spec"]["unschedulable"], Value::Null);
     assert_eq!(cluster.get("node n3").unwrap(), before, "a Node without traces is not written");
     let again = remove(&cluster).unwrap();
@@ -299,15 +310,19 @@ fn write_traces(cluster: &Cluster) {
     cluster.with(&format!("apply --server-side {MANAGER}"), &drained).unwrap();
     cluster.kubectl("cordon n4").unwrap();
     // Holdfast has applied a config, and is the only one that wrote these annotations.
-    let updated = json!({
+    cluster.with(&format!("apply --server-side {MANAGER}"), &updated("rendered-b")).unwrap();
+    cluster.kubectl("annotate node n6 machineconfiguration.openshift.io/desiredConfig=rendered-b").unwrap();
+}
+
+/// The Node n6 after an update to this config by a reporter.
+fn updated(config: &str) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": { "name": "n6", "annotations": {
-            "machineconfiguration.openshift.io/currentConfig": "rendered-b", "machineconfiguration.openshift.io/state": "Done",
-            "holdfast.dev/plan": "{}",
+            "machineconfiguration.openshift.io/currentConfig": config, "machineconfiguration.openshift.io/state": "Done",
+            "machineconfiguration.openshift.io/reason": "", "holdfast.dev/plan": "{}",
         } },
-    });
-    cluster.with(&format!("apply --server-side {MANAGER}"), &updated).unwrap();
-    cluster.kubectl("annotate node n6 machineconfiguration.openshift.io/desiredConfig=rendered-b").unwrap();
+    })
 }
 
 /// What others write beside it.

@@ -102,7 +102,6 @@ fn a_closed_directory_may_have_only_declared_names() {
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 suffix,
-                only: NamePatterns::default(),
                 ssh_keys,
                 except: NamePatterns::default(),
                 except_links: LinkExceptions::default(),

@@ -38,7 +38,6 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: names.into_iter().collect(),
                 suffix: None,
-                only: NamePatterns::default(),
                 ssh_keys: false,
                 except: NamePatterns::default(),
                 except_links: LinkExceptions::default(),

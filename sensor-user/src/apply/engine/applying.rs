@@ -134,7 +134,9 @@ impl Engine {
         };
         let again: Vec<_> = begin.overwritten.iter().map(|again| again.target(None)).collect();
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
-        forget_old(&self.store)?;
+        if let Err(error) = forget_old(&self.store) {
+            tracing::warn!(%error, "Cannot remove old configs; they stay.");
+        }
         self.store.add_generation(id, &request.manifests)?;
         self.store.set_waiting(id, &waiting)?;
         self.store.set_history(

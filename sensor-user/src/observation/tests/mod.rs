@@ -99,7 +99,6 @@ fn closed_directory(path: &str, ssh_keys: bool) -> Expectation {
     let closed = ClosedDirectoryExpectation {
         names: Vec::new(),
         suffix: None,
-        only: NamePatterns::default(),
         ssh_keys,
         except: NamePatterns::default(),
         except_links: LinkExceptions::default(),

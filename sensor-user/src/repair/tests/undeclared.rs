@@ -14,7 +14,6 @@ fn moved(case: &Case, except_links: LinkExceptions) -> closed::Moved {
     let closed = ClosedDirectoryExpectation {
         names: Vec::new(),
         suffix: None,
-        only: NamePatterns::default(),
         ssh_keys: false,
         except: NamePatterns::default(),
         except_links,

@@ -6,6 +6,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use super::node::{LIMIT, REBOOT, is_done, reported, seen, until};
 use super::{after_reboot, applies, begin, ends_in_reboot};
@@ -78,12 +79,13 @@ impl Running {
         shell(&format!("ip route add {route}"))?;
         let before = self.sensor.records()?.len();
         let content = fs::read_to_string(FILE)?;
-        fs::write(FILE, format!("{content}# edited\n"))?;
-        let record = self
-            .sensor
-            .wait_for("the drift", before, |record| record["kind"] == "drift" && record["path"] == FILE);
-        ensure!(kube::get("node", NODE).is_err(), "the API server answers");
+        let edited = fs::write(FILE, format!("{content}# edited\n"));
+        let is_drift = |record: &Value| record["kind"] == "drift" && record["path"] == FILE;
+        let record = self.sensor.wait_for("the drift", before, is_drift);
+        let answer = kube::get("node", NODE);
         shell(&format!("ip route del {route}"))?;
+        edited?;
+        ensure!(answer.is_err(), "the API server answers");
         let record = record?;
         reported("the report of the edit", |status| status["drifts"][0]["path"] == FILE)?;
         until("state", "Degraded")?;
