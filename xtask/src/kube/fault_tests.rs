@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Faults of every request.
-const FAULTS: [Fault; 7] = [
+const FAULTS: [Fault; 8] = [
     Fault::Code(401),
     Fault::Code(409),
     Fault::Code(429),
@@ -22,6 +22,7 @@ const FAULTS: [Fault; 7] = [
     Fault::Cut,
     Fault::LostAnswer,
     Fault::Silence,
+    Fault::Late,
 ];
 /// Most requests while a fault lasts. Each of five objects is tried again after pauses that double, up to a minute.
 const MOST_REQUESTS: usize = 45;

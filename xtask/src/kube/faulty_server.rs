@@ -16,7 +16,11 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+
+/// How late an answer is. A reporter waits longer for one.
+const LATE: Duration = Duration::from_secs(3);
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(super) enum Fault {
     LostAnswer,
     /// There is no answer, until the client gives up.
     Silence,
+    /// The API server is asked only after [`LATE`], and then answers.
+    Late,
     /// A watch begins, and its first event is the error that the version is too old. The API server answers the rest.
     Gone,
     /// A watch ends as soon as it has begun. The API server answers the rest.
@@ -185,6 +191,10 @@ async fn answer(
         }
         Fault::Cut => Err(cut()),
         Fault::LostAnswer => forward(&client, request).await.and(Err(cut())),
+        Fault::Late => {
+            tokio::time::sleep(LATE).await;
+            forward(&client, request).await
+        }
         Fault::Silence => {
             shared.seen.lock().unwrap().push(seen);
             return std::future::pending().await;
