@@ -37,6 +37,8 @@ pub(super) const MANAGE: [&str; 3] = [
     "get machineconfiguration.openshift.io/machineconfigs",
     "get operator.openshift.io/machineconfigurations",
 ];
+/// What it may do besides with the component `plain-reads`.
+const PLAIN_READS: [&str; 4] = ["get /nodes", "watch /nodes", "list /pods", "watch /pods"];
 /// Namespaces, and what the reporter may do in each alone.
 const NAMESPACES: [(&str, &[&str]); 3] = [
     (NAMESPACE, &["create coordination.k8s.io/leases", "patch coordination.k8s.io/leases"]),
@@ -343,6 +345,7 @@ fn an_api_server_without_constrained_impersonation_is_read_with_the_rights_of_th
     output(cluster.plane.kubectl().args(["apply", "-f"]).arg(rights)).unwrap();
     reporter.until(LIMIT, || cluster.state("n1", "InSync", "False").map(drop)).unwrap();
     assert_eq!(logged("Node and pods are read with the rights").unwrap(), 1, "a note is enough");
+    no_other_right(&cluster, &config, &PLAIN_READS);
     cluster.plane.check().unwrap();
     reporter.check().unwrap();
 }
