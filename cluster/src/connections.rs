@@ -4,6 +4,7 @@
 //! limit ends another one, of the address with most: at first one without an answered request. So a peer with many idle connections does not block
 //! peers of other addresses, and at its own address blocks at most those that have had no answer yet.
 
+use sensor_model::connections::to_end;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
@@ -80,22 +81,22 @@ impl Peers {
         self.0.retain(|peer| peer.connection.id() != id);
     }
 
-    /// Ends a connection if there is no room for one more: the oldest without an answer of the address that has most of these, and if all have
-    /// had one, the oldest of the address with most. Of several such addresses it takes the one that connected first.
+    /// Ends a connection if there is no room for one more: one without an answer, if there is any.
     fn make_room(&mut self, most: usize) {
         if self.0.len() < most {
             return;
         }
         let any_silent = self.0.iter().any(|peer| !peer.answered.is_noted());
-        let may_end = |peer: &&Peer| !any_silent || !peer.answered.is_noted();
-        let count = |address: &IpAddr| {
-            self.0.iter().filter(may_end).filter(|other| other.address == *address).count()
-        };
-        let with_most = self.0.iter().rev().filter(may_end).map(|peer| peer.address).max_by_key(count);
-        let is_ended = |peer: &Peer| Some(peer.address) == with_most && may_end(&peer);
-        if let Some(at) = self.0.iter().position(is_ended)
-            && let Some(ended) = self.0.remove(at)
-        {
+        let may_end = |peer: &Peer| !any_silent || !peer.answered.is_noted();
+        let (places, addresses): (Vec<usize>, Vec<IpAddr>) = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, peer)| may_end(peer))
+            .map(|(at, peer)| (at, peer.address))
+            .unzip();
+        let ended = to_end(&addresses).map(|at| places[at]);
+        if let Some(ended) = ended.and_then(|at| self.0.remove(at)) {
             ended.connection.abort();
         }
     }

@@ -74,6 +74,7 @@ pub mod changes;
 pub mod closed;
 pub mod compare;
 pub mod config_digest;
+pub mod connections;
 pub mod data_url;
 pub mod difference;
 pub mod dpkg;

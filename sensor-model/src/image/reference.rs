@@ -5,7 +5,7 @@ use crate::{observation::FileType, strength::Strength, xattr};
 use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 
-/// What stands before the line of history in a blame.
+/// The text between the digest of a layer and its line of history in a blame.
 const HISTORY: &str = ", `";
 
 names! {

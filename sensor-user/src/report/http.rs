@@ -14,7 +14,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use sensor_model::socket::{HEALTH, METRICS, READY};
+use sensor_model::{
+    connections::to_end,
+    socket::{HEALTH, METRICS, READY},
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
@@ -176,17 +179,13 @@ impl Peers {
         self.0.retain(|(_, connection)| connection.id() != id);
     }
 
-    /// Ends a connection if there is no room for one more: the oldest of the peer that has most. Of several such peers it takes the
-    /// one that connected first, since the last one may be a monitor of the node.
+    /// Ends a connection if there is no room for one more.
     fn make_room(&mut self) {
         if self.0.len() < MAXIMUM_CONNECTIONS {
             return;
         }
-        let count = |peer: &IpAddr| self.0.iter().filter(|(other, _)| other == peer).count();
-        let most = self.0.iter().rev().map(|(peer, _)| *peer).max_by_key(count);
-        if let Some(at) = self.0.iter().position(|(peer, _)| Some(*peer) == most)
-            && let Some((_, connection)) = self.0.remove(at)
-        {
+        let addresses: Vec<IpAddr> = self.0.iter().map(|(peer, _)| *peer).collect();
+        if let Some((_, connection)) = to_end(&addresses).and_then(|at| self.0.remove(at)) {
             connection.abort();
         }
     }

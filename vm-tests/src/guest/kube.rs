@@ -137,6 +137,19 @@ pub fn get(kind: &str, name: &str) -> Result<Value> {
     api::get(&format!("/{path}/{name}"))
 }
 
+/// Waits until the status of the node's `DriftReport` is as wanted. `seen` gives what people would look at if it never is.
+pub fn report(
+    what: &str,
+    limit: Duration,
+    is_so: impl Fn(&Value) -> bool,
+    seen: impl FnOnce() -> String,
+) -> Result<Value> {
+    let found = wait::until(what, limit, || {
+        Ok(get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
+    });
+    found.with_context(seen)
+}
+
 /// The status of a condition of an object.
 pub fn condition(object: &Value, kind: &str) -> Option<String> {
     let conditions = object["status"]["conditions"].as_array()?;

@@ -190,10 +190,7 @@ fn restore(value: &str) -> Result<()> {
 
 /// Waits until the report is as wanted.
 fn report(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let found = wait::until(what, LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
-    });
-    found.with_context(|| {
+    kube::report(what, LIMIT, is_so, || {
         let last = kube::get("driftreport", NODE).unwrap_or_default();
         format!("report: {last}\n{}", kube::pods())
     })

@@ -123,10 +123,7 @@ fn seen() -> String {
 
 /// Waits until the report is as wanted.
 fn report(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let found = wait::until(what, LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
-    });
-    found.with_context(seen)
+    kube::report(what, LIMIT, is_so, seen)
 }
 
 fn in_sync() -> Result<String> {

@@ -455,7 +455,7 @@ fn no_other_field_of_the_own_node(cluster: &Cluster, own: &Path, apply: &Apply<'
     let found = cluster.get(&["node", "n1"]).unwrap();
     let found = found["status"]["conditions"].as_array().unwrap();
     assert!(found.contains(&ready), "{found:?}");
-    // As many conditions as before, and each one is there already: but a copy stands in the place of another one.
+    // The patch replaces a condition of the kubelet by a copy of another one, so the number and the kinds of the rest are as before.
     let at = |kind: &str| found.iter().position(|condition| condition["type"] == kind).unwrap();
     let others = ["ConfigDrift", "holdfast.dev/SensorReady"];
     let other =

@@ -76,10 +76,7 @@ pub(super) fn seen() -> String {
 
 /// Waits until the report of the node is as wanted.
 pub(super) fn reported(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let found = wait::until(what, LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
-    });
-    found.with_context(seen)
+    kube::report(what, LIMIT, is_so, seen)
 }
 
 pub(super) fn is_done(config: &str) -> Result<String> {

@@ -5,13 +5,13 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use crate::guest::kube::{self, NODE};
 use crate::guest::reporter::{self, USER};
+use crate::guest::run;
 use crate::guest::service::as_alice;
-use crate::guest::{run, wait};
 
 /// How long each step may take in an emulated guest.
 pub(super) const LIMIT: Duration = Duration::from_mins(1);
@@ -44,10 +44,7 @@ pub(super) fn sensor_for(unit: &str) -> Result<()> {
 
 /// Waits until the report is as wanted.
 fn report(what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let found = wait::until(what, LIMIT, || {
-        Ok(kube::get("driftreport", NODE).ok().filter(|report| is_so(&report["status"])))
-    });
-    found.with_context(seen)
+    kube::report(what, LIMIT, is_so, seen)
 }
 
 /// What people would look at.
