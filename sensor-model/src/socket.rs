@@ -11,6 +11,7 @@
 //! | `GET /v1/log` | [`LogCheckpoint`] |
 //! | `PUT /v1/policies` with [`ClusterPolicies`], in the modes `observe` and `manage` | [`TakenPolicies`] |
 //! | `PUT /v1/config` with a [`DesiredConfig`], in the mode `manage` | [`PlannedConfig`] |
+//! | `GET /v1/config`, in the mode `manage` | the [`PlannedConfig`] of the newest config, of at most [`KEPT_PLAN_BYTES`] |
 //! | `POST /v1/apply` with an [`ApplyOrder`] | [`ApplyProgress`] |
 //! | `GET /v1/apply`, also with `If-None-Match` and `Prefer: wait=S` | [`ApplyProgress`], as for the status |
 //! | `GET /metrics`, `/healthz`, `/readyz` | as the pages of a daemon that listens on an address |
@@ -55,6 +56,9 @@ pub const APPLY: &str = "/v1/apply";
 
 /// Most bytes of a request's body to [`CONFIG`].
 pub const CONFIG_BYTES: usize = 4 << 20;
+
+/// Most bytes of an answer to `GET` of [`CONFIG`]. Longer lists end early, and the answer says how many changes it leaves out.
+pub const KEPT_PLAN_BYTES: usize = 1 << 20;
 
 /// The value of [`PlannedConfig::schema`].
 pub const PLANNED_CONFIG_SCHEMA: &str = "holdfast.planned-config/v1";
@@ -142,7 +146,7 @@ names! {
         Refused = "Refused",
         /// An apply is under way (409).
         Busy = "Busy",
-        /// The order's id is not that of the newest config (409).
+        /// The order's id is not that of the newest config, or no config has a plan (409).
         NotPlanned = "NotPlanned",
     }
 }
@@ -210,6 +214,14 @@ pub struct PlannedConfig {
     pub reboots: bool,
     /// An apply neither writes nor runs anything.
     pub has_nothing_to_do: bool,
+    /// Changes of the plan that an answer to `GET` has no room for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub changes_left_out: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The order to apply a config.

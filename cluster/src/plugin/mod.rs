@@ -1,18 +1,22 @@
 //! `kubectl holdfast`: what nodes report, and the forensic log of one node, with the rights of the caller.
 //!
-//! In: a command line and the config of `kubectl`. Out: tables, JSON or YAML on standard output. `status`, `plan` and `diff` read
-//! objects of the API. `who`, `explain` and `log` ask the reporter of one node, through a port that the API server forwards. All texts
-//! of nodes are untrusted: tables show their hidden characters as escapes.
+//! In: a command line and the config of `kubectl`. Out: tables, JSON or YAML on standard output. `status` reads
+//! objects of the API. The other commands ask the reporter of one node, through a port that the API server forwards; `plan` and `diff` with
+//! `--report` read the node's DriftReport alone. All texts of nodes are untrusted: tables show their hidden characters as escapes.
 
 mod access;
+mod diff;
 mod error;
 mod exit;
 mod history;
 #[cfg(test)]
 mod hostile_tests;
 mod node_log;
+#[cfg(test)]
+mod node_tests;
 mod output;
 mod pages;
+mod plan;
 mod report;
 #[cfg(test)]
 mod stale_tests;
@@ -29,9 +33,10 @@ pub use output::{OutputFormat, Screen};
 use access::Access;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use diff::Diff;
 use history::{Explain, Log, Who};
 use output::OutputOptions;
-use report::{Diff, PlanOfNode};
+use plan::PlanOfNode;
 
 /// The name of the program under which `kubectl` finds it.
 pub const PROGRAM: &str = "kubectl-holdfast";
@@ -59,7 +64,7 @@ pub struct PluginArguments {
 enum PluginCommand {
     /// Show the state of each node. A node is `Stale` if its reporter is silent.
     Status,
-    /// Show what an apply under way does to a node.
+    /// Show what the apply of the next config does to a node, and how far it is.
     Plan(PlanOfNode),
     /// Show every thing of a node that differs, since when, and who changed it.
     Diff(Diff),

@@ -125,9 +125,7 @@ impl<P: LogPages> NodeLog<P> {
 
     /// The node's status.
     pub(super) async fn status(&mut self) -> Result<NodeStatus, PluginError> {
-        let answer = self.pages.get(STATUS, Duration::ZERO).await?;
-        let body = answer.map_err(|error| PluginError::Refused { node: self.node.clone(), error })?;
-        parsed(&self.node, STATUS, &body)
+        status_of_node(&mut self.pages, &self.node).await
     }
 
     /// The number of the newest entry; 0 if there is none.
@@ -299,7 +297,22 @@ pub(super) fn follow(node: &str, entries: &[Entry]) -> Result<(), PluginError> {
     Ok(())
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(node: &str, request: &str, body: &[u8]) -> Result<T, PluginError> {
+/// The status of a node, by its sensor.
+pub(super) async fn status_of_node<P: LogPages>(
+    pages: &mut P,
+    node: &str,
+) -> Result<NodeStatus, PluginError> {
+    let answer = pages.get(STATUS, Duration::ZERO).await?;
+    let body = answer.map_err(|error| PluginError::Refused { node: node.to_owned(), error })?;
+    parsed(node, STATUS, &body)
+}
+
+/// The answer to a request, of this type.
+pub(super) fn parsed<T: serde::de::DeserializeOwned>(
+    node: &str,
+    request: &str,
+    body: &[u8],
+) -> Result<T, PluginError> {
     serde_json::from_slice(body).map_err(|error| PluginError::Answer {
         node: node.to_owned(),
         request: request.to_owned(),

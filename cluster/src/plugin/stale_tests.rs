@@ -57,7 +57,7 @@ fn in_sync() -> Vec<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn a_report_whose_reporter_is_silent_is_not_believed_by_any_command() {
-    for command in ["status", "diff n1", "plan n1"] {
+    for command in ["status", "diff n1 --report", "plan n1 --report"] {
         let line = format!("holdfast {command}");
         let (code, _, notes) = ran(&line, in_sync(), vec![fresh()]).await;
         assert!(code == 0 && !notes.contains("out of date"), "{command}: {code} {notes}");
@@ -70,11 +70,11 @@ async fn a_report_whose_reporter_is_silent_is_not_believed_by_any_command() {
             );
         }
     }
-    let (code, out, notes) = ran("holdfast diff n1", in_sync(), vec![Value::Null]).await;
+    let (code, out, notes) = ran("holdfast diff n1 --report", in_sync(), vec![Value::Null]).await;
     assert!(code == 1 && out.contains("n1") && notes.contains("you may not read the Lease"), "{out} {notes}");
-    let (_, out, _) = ran("holdfast diff n1 -o json", in_sync(), vec![lease("n1", LONG_AGO)]).await;
+    let (_, out, _) = ran("holdfast diff n1 --report -o json", in_sync(), vec![lease("n1", LONG_AGO)]).await;
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["stale"], true);
-    let (_, _, notes) = ran("holdfast diff n1", in_sync(), vec![lease("n1", FUTURE)]).await;
+    let (_, _, notes) = ran("holdfast diff n1 --report", in_sync(), vec![lease("n1", FUTURE)]).await;
     assert!(notes.contains("in the future: one of the clocks is wrong"), "{notes}");
 }
 
@@ -95,6 +95,6 @@ async fn a_namespace_without_leases_is_named() {
 async fn a_report_that_names_no_drift_and_counts_some_is_not_said_to_differ_in_nothing() {
     let mut drifted = json!(report("n1", DriftState::Drifted, Some("/etc/a")));
     drifted["status"]["more"] = json!(1);
-    let (code, out, _) = ran("holdfast diff n1", vec![drifted], vec![fresh()]).await;
+    let (code, out, _) = ran("holdfast diff n1 --report", vec![drifted], vec![fresh()]).await;
     assert!(code == 1 && !out.contains("nothing differs") && out.contains("1 thing"), "{out}");
 }

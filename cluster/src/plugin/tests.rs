@@ -1,10 +1,11 @@
 //! The commands with objects as the API server gives them.
 
+use super::diff::diff;
 use super::history::{explained, text};
 use super::node_log::{Entry, LogPages, NodeLog, follow, read};
 use super::output::{OutputFormat, Screen, age};
 use super::pages::NodeAnswer;
-use super::report::{diff, plan};
+use super::plan::plan_of_report;
 use super::status::{NodeRow, rows, table};
 use super::{Plugin, PluginError};
 use crate::api::{
@@ -124,7 +125,7 @@ fn a_plan_lists_its_steps_and_says_what_workloads_notice() {
         drain: true,
         reboot: false,
     };
-    let shown = printed(OutputFormat::Table, |screen| plan("n1", Some(&wanted), screen));
+    let shown = printed(OutputFormat::Table, |screen| plan_of_report("n1", Some(&wanted), screen));
     let expected = "\
 node n1 gets the MachineConfig rendered-2
   1. write
@@ -133,7 +134,7 @@ node n1 gets the MachineConfig rendered-2
 workloads leave the node, no reboot
 ";
     assert_eq!(shown, expected);
-    let shown = printed(OutputFormat::Table, |screen| plan("n1", None, screen));
+    let shown = printed(OutputFormat::Table, |screen| plan_of_report("n1", None, screen));
     assert_eq!(shown, "node n1: Holdfast applies nothing at present\n");
 }
 
@@ -168,7 +169,7 @@ fn a_diff_names_each_thing_with_its_actor_and_what_there_was_no_room_for() {
     let expected = "\
 PATH               KIND   DIFFERS IN     BY                            SINCE   DECLARED BY
 /etc/chrony.conf   file   content,mode   pod team/editor via busybox   40s     99-worker
-and 2 things that the report has no room for
+and 2 things that the answer has no room for
 OS image out of step: the node booted X
 ";
     assert_eq!(shown, expected);

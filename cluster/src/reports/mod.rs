@@ -7,6 +7,7 @@
 mod actor;
 mod conditions;
 mod config;
+mod current;
 mod events;
 mod finding;
 mod kept_entry;
@@ -19,6 +20,7 @@ mod update;
 pub use actor::{PodName, PodNames, actor_text, by};
 pub use conditions::{CONDITIONS, CONFIG_DRIFT, Condition, ConditionStatus, SENSOR_READY, conditions};
 pub use config::{ComparedConfig, add_config, config_sentence};
+pub use current::current;
 pub use events::{NodeEvent, config_event, end_of_drifts, event, rewriting_event, with_config};
 pub use finding::{NodeFinding, SensorState};
 pub use kept_entry::{KeptEntry, Rewriting, kept_entry, sequence_of};

@@ -35,14 +35,11 @@ const POD_NAMES_BYTES: usize = 63 + 253 + 63 + 60;
 
 /// The report of a status, without names of pods and containers.
 pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftReportStatus {
-    let mut things: Vec<(Option<Timestamp>, &DriftedThing)> =
-        status.drifted.iter().map(|thing| (thing.since.parse().ok(), thing)).collect();
-    things.sort_unstable_by_key(|(since, thing)| (Reverse(*since), &thing.path, thing.thing));
     let mut bytes = 0;
-    let drifts: Vec<Drift> = things
-        .iter()
+    let drifts: Vec<Drift> = newest_first(status)
+        .into_iter()
         .take(DRIFTS)
-        .map(|(since, thing)| drift(*since, thing))
+        .map(|(since, thing)| drift(since, thing))
         .take_while(|drift| {
             bytes += json_bytes(drift) + POD_NAMES_BYTES;
             bytes <= DRIFTS_BYTES
@@ -77,6 +74,14 @@ pub fn status_of(status: &NodeStatus, log: Option<&LogCheckpoint>) -> DriftRepor
     report.more_gaps = sum(open - report.gaps.len(), status.left_out.gaps);
     set_newest(&mut report);
     report
+}
+
+/// What differs, with its time.
+pub(super) fn newest_first(status: &NodeStatus) -> Vec<(Option<Timestamp>, &DriftedThing)> {
+    let mut things: Vec<(Option<Timestamp>, &DriftedThing)> =
+        status.drifted.iter().map(|thing| (thing.since.parse().ok(), thing)).collect();
+    things.sort_unstable_by_key(|(since, thing)| (Reverse(*since), &thing.path, thing.thing));
+    things
 }
 
 /// The oldest difference in the Machine Config Operator's words; `None` if nothing differs.
@@ -128,7 +133,7 @@ pub(super) fn set_newest(report: &mut DriftReportStatus) {
 }
 
 /// One drifted thing. The expected and found values stay out: they may hold parts of contents.
-fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
+pub(super) fn drift(since: Option<Timestamp>, thing: &DriftedThing) -> Drift {
     let kinds: BTreeSet<_> = thing.differences.iter().map(|difference| difference.kind).collect();
     Drift {
         kind: thing.thing.map(|kind| kind.as_str().to_owned()),
@@ -154,7 +159,7 @@ fn booted(image: &BootedImage) -> ReportedOsImage {
     }
 }
 
-fn gap(gap: &OpenGap) -> ReportedGap {
+pub(super) fn gap(gap: &OpenGap) -> ReportedGap {
     ReportedGap {
         since: time(&gap.since),
         reason: fit(&gap.reason, REASON_BYTES),
@@ -177,7 +182,7 @@ fn time(text: &str) -> Option<String> {
 }
 
 /// A number of elements, with those that the sensor leaves out.
-fn sum(count: usize, left_out: u64) -> i64 {
+pub(super) fn sum(count: usize, left_out: u64) -> i64 {
     let count = u64::try_from(count).unwrap_or(u64::MAX);
     i64::try_from(count.saturating_add(left_out)).unwrap_or(i64::MAX)
 }

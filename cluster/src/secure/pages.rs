@@ -15,7 +15,9 @@ use hyper::{
     },
     http::request::Parts,
 };
-use sensor_model::socket::{self as contract, FROM, JSON, LOG, METRICS, RECORDS, STATUS, wait_of};
+use sensor_model::socket::{
+    self as contract, APPLY, CONFIG, FROM, JSON, LOG, METRICS, RECORDS, STATUS, wait_of,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,9 +63,11 @@ impl Pages {
         // An unknown path is not worth a question to the API server, and tells nothing about the node.
         let access = match head.uri.path() {
             METRICS => Access::Metrics,
-            STATUS | RECORDS | LOG => Access::Log,
+            // With `GET` the sensor gives the newest plan and its progress. Orders come from the reporter alone.
+            STATUS | RECORDS | LOG | CONFIG | APPLY => Access::Log,
             _ => {
-                let text = "the pages are /metrics, /v1/status, /v1/records and /v1/log";
+                let text =
+                    "the pages are /metrics, /v1/status, /v1/records, /v1/log, /v1/config and /v1/apply";
                 return refusal(StatusCode::NOT_FOUND, "NotFound", text);
             }
         };

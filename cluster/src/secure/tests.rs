@@ -179,10 +179,17 @@ async fn the_sensors_answers_pass_with_their_tag_and_nothing_else_reaches_the_se
     let asked = |path: &'static str| ask(&pages, "GET", path, Some("good"));
     assert_eq!(asked("/v1/status?x=y").await.2, "GET /v1/status HTTP/1.1\n");
     assert_eq!(asked("/v1/records?from=12&x=y").await.2, "GET /v1/records?from=12 HTTP/1.1\n");
+    for path in ["/v1/config", "/v1/apply"] {
+        assert_eq!(asked(path).await.2, format!("GET {path} HTTP/1.1\n"));
+    }
     assert_eq!(asked("/metrics").await.0, 403);
     log.take();
-    assert_eq!(asked("/v1/config").await.0, 404);
-    assert_eq!(ask(&pages, "PUT", "/v1/status", Some("good")).await.0, 405);
+    assert_eq!(asked("/v1/policies").await.0, 404);
+    for order in
+        [("PUT", "/v1/status"), ("PUT", "/v1/config"), ("POST", "/v1/apply"), ("PUT", "/v1/policies")]
+    {
+        assert_eq!(ask(&pages, order.0, order.1, Some("good")).await.0, 405, "{order:?}");
+    }
     assert_eq!(log.take().len(), 0, "an unknown page is not asked about");
 }
 

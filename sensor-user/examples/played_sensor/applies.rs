@@ -111,6 +111,7 @@ async fn connection(mut stream: UnixStream, state: watch::Sender<State>, daemon:
         let mut words = asked.line.split(' ');
         let answer = match (words.next(), words.next()) {
             (Some("PUT"), Some(CONFIG)) => plan(&asked, &state)?,
+            (Some("GET"), Some(CONFIG)) => planned(&state)?,
             (Some("POST"), Some(APPLY)) => order(&asked, &state)?,
             (Some("GET"), Some(APPLY)) => progress(&asked, &state).await?,
             _ => {
@@ -169,10 +170,19 @@ fn plan(asked: &Asked, state: &watch::Sender<State>) -> Result<String> {
         drains,
         reboots: false,
         has_nothing_to_do: false,
+        changes_left_out: 0,
     };
     let body = serde_json::to_string(&planned)?;
     state.send_modify(|state| state.planned = Some(planned));
     Ok(answer("200 OK", &body))
+}
+
+fn planned(state: &watch::Sender<State>) -> Result<String> {
+    let Some(planned) = state.borrow().planned.clone() else {
+        let error = json!({ "reason": "NotPlanned", "error": "no config was handed in" });
+        return Ok(answer("409 Conflict", &error.to_string()));
+    };
+    Ok(answer("200 OK", &serde_json::to_string(&planned)?))
 }
 
 fn order(asked: &Asked, state: &watch::Sender<State>) -> Result<String> {

@@ -72,10 +72,15 @@ impl Daemon {
 
     /// Hands a body in. Gives the status code and the body of the answer.
     fn put(&self, body: &str) -> (u16, String) {
+        self.ask("PUT", body)
+    }
+
+    /// Sends a request about the config. Gives the status code and the body of the answer.
+    fn ask(&self, method: &str, body: &str) -> (u16, String) {
         let socket = self.world.state().with_file_name("run/reporter.sock");
         let mut stream = UnixStream::connect(socket).unwrap();
         let head = format!(
-            "PUT {CONFIG} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            "{method} {CONFIG} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
@@ -119,6 +124,12 @@ fn a_config_that_cannot_be_applied_is_refused_with_its_field_and_the_accepted_on
     let good = daemon.config("new");
     let planned = daemon.planned(&good);
     assert!(!planned.has_nothing_to_do && planned.config == "rendered-new", "{planned:?}");
+    let newest = || {
+        let (code, body) = daemon.ask("GET", "");
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str::<PlannedConfig>(&body).unwrap()
+    };
+    assert_eq!(newest(), planned, "the plan can be read again");
     let accepted = daemon.accepted();
     assert!(!accepted.is_empty());
 

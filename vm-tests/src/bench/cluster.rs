@@ -1,8 +1,8 @@
 //! What the cluster side costs: sensor and reporter of a node, and a real API server on the host.
 //!
 //! In: a bare guest with one CPU. While it works, its nanoseconds are executed instructions; while it waits, they are those of the
-//! host, because the API server runs there. Out: the operations without Holdfast, with the sensor, and with the reporter beside it;
-//! the time from an edit to the API; memory and requests of the reporter.
+//! host, because the API server runs there. Out: the operations, the verdicts and the first verification without Holdfast, with the
+//! sensor, and with the reporter beside it; the time from an edit to the API; memory and requests of the reporter.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use super::api::{Watch, network, requests};
 use super::changes::QUIET;
 use super::files;
 use super::files::BenchFile;
+use super::latency;
 use super::operations::ALL;
 use super::stage::{FILES, SETTLE, one, operations, prepare, writers};
 use super::usage::{self, Busy, nanoseconds};
@@ -59,10 +60,8 @@ fn run(context: &mut Context) -> Result<()> {
     let user = USER.to_string();
     let arguments =
         ["--mode", "observe", "--enter-host", "--config", files::CONFIGS, "--reporter-uid", &user];
-    context.note("the sensor starts");
-    let sensor = Sensor { pod: POD, arguments: &arguments, own_pids: false, without: None };
-    let mut sensor = RunningDaemon::start_by(sensor.command()?)?;
-    sensor.wait_for("the first verification", 0, |record| record["detail"]["until"].is_string())?;
+    let container = Sensor { pod: POD, arguments: &arguments, own_pids: false, without: None };
+    let sensor = verified(context, "sensor", &container)?;
     costs(context, "sensor", &sensor)?;
     let nodes = Watch::start("the Node", "/api/v1/nodes")?;
     let mut reporter = RunningReporter::start(POD, &[])?;
@@ -72,8 +71,22 @@ fn run(context: &mut Context) -> Result<()> {
     latency(context, &nodes)?;
     drifts(context, &nodes, &reporter)?;
     one(context, "sensor memory at end", json!({ "resident_kib": usage::memory(sensor.pid(), "VmRSS")? }));
+    sensor.stop()?;
+    let again = verified(context, "both", &container)?;
     reporter.check()?;
-    sensor.stop().map(drop)
+    again.stop().map(drop)
+}
+
+/// Starts the sensor, and notes the CPU time of its first verification.
+fn verified(context: &mut Context, stage: &str, sensor: &Sensor<'_>) -> Result<RunningDaemon> {
+    context.note(format!("{stage}: the sensor starts"));
+    let mut sensor = RunningDaemon::start_by(sensor.command()?)?;
+    let (known, before) = (sensor.records()?, usage::cpu_time(sensor.pid())?);
+    let is_of_this_start = |record: &Value| record["detail"]["until"].is_string() && !known.contains(record);
+    sensor.wait_for("the first verification", 0, is_of_this_start)?;
+    let time = usage::cpu_time(sensor.pid())? - before;
+    one(context, &format!("{stage} first verification"), json!(time));
+    Ok(sensor)
 }
 
 /// Notes the memory of the reporter.
@@ -89,12 +102,13 @@ fn drift_is(node: &Value, status: &str) -> bool {
     condition(node, "ConfigDrift").as_deref() == Some(status)
 }
 
-/// The operations of the budgets, and the memory of the sensor.
+/// The operations and the verdicts of the budgets, and the memory of the sensor.
 fn costs(context: &mut Context, stage: &str, sensor: &RunningDaemon) -> Result<()> {
     wait::pause(QUIET);
     let links = usage::links(sensor.pid())?;
     operations(context, stage, &ALL)?;
     writers(context, stage, sensor, links)?;
+    latency::measure(context, &format!("{stage} "), sensor)?;
     one(
         context,
         &format!("{stage} memory"),

@@ -8,6 +8,7 @@ pub mod api;
 mod changes;
 pub mod cluster;
 mod files;
+mod latency;
 pub mod live;
 pub mod many;
 pub mod operations;
@@ -19,16 +20,15 @@ mod usage;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use serde_json::{Value, json};
+use anyhow::{Context as _, Result};
+use serde_json::json;
 
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
-use changes::{APART, QUIET, TURN_FILES};
+use changes::{QUIET, TURN_FILES};
 use files::BenchFile;
-use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare, writers};
+use stage::{FILES, SETTLE, changes, one, operations, prepare, writers};
 use usage::{Busy, nanoseconds};
 
 /// The scenario. No test runs it.
@@ -44,8 +44,6 @@ pub const SCENARIO: Scenario = Scenario {
 const PINS: &str = "/sys/fs/bpf/holdfast";
 /// How long the work of an idle guest is measured.
 const IDLE: Duration = Duration::from_mins(1);
-/// Changes whose time to a verdict is measured.
-const TIMED: usize = 200;
 /// Changes without a pause, to measure losses.
 const BURST: usize = 100_000;
 
@@ -101,7 +99,7 @@ fn ours(context: &mut Context) -> Result<()> {
     operations(context, "ours", &operations::ALL)?;
     idle(context, "ours")?;
     changes(context, "ours")?;
-    latency(context, &mut agent)?;
+    latency::measure(context, "", &agent)?;
     writers(context, "ours", &agent, links)?;
     burst(context, &agent)?;
     memory(context, "memory at end", pid)?;
@@ -115,38 +113,6 @@ fn memory(context: &mut Context, name: &str, pid: u32) -> Result<()> {
         "peak_kib": usage::memory(pid, "VmHWM")?,
     });
     one(context, name, data);
-    Ok(())
-}
-
-/// The time from before a write to the verdict's record in the log, for drift and recovery in turns.
-fn latency(context: &mut Context, agent: &mut RunningDaemon) -> Result<()> {
-    context.note("ours: from write to verdict");
-    let inotify = Inotify::init(InitFlags::empty())?;
-    inotify.add_watch(LOG, AddWatchFlags::IN_MODIFY)?;
-    let before = agent.records()?.len();
-    let mut times: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
-    for turn in 0..TIMED {
-        let target = BenchFile::new(turn / 2);
-        wait::pause(APART);
-        let start = Instant::now();
-        if turn % 2 == 0 {
-            target.spoil()?;
-        } else {
-            target.rewrite()?;
-        }
-        inotify.read_events()?;
-        times[turn % 2].push(nanoseconds(start.elapsed()));
-    }
-    wait::pause(QUIET);
-    let kinds: Vec<Value> =
-        agent.records()?.drain(before..).map(|mut record| record["kind"].take()).collect();
-    for (kind, times) in ["drift", "recovered"].into_iter().zip(&mut times) {
-        let found = kinds.iter().filter(|found| **found == kind).count();
-        ensure!(found == TIMED / 2, "{found} records of the kind {kind} for {} changes", TIMED / 2);
-        times.sort_unstable();
-        let data = json!({ "median_ns": times[times.len() / 2], "p99_ns": times[times.len() * 99 / 100] });
-        one(context, &format!("{kind} latency"), data);
-    }
     Ok(())
 }
 

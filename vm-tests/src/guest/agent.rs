@@ -143,11 +143,16 @@ impl RunningDaemon {
     /// Asks the daemon to end, and waits for its end.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
-        wait::until("holdfast to stop", LIMIT, || Ok(self.child.try_wait()?))
+        self.ends()
     }
 
     /// Waits until the daemon ends by itself.
     pub fn end(mut self) -> Result<ExitStatus> {
+        self.ends()
+    }
+
+    /// Waits until the daemon has ended, by itself or by a signal.
+    pub fn ends(&mut self) -> Result<ExitStatus> {
         wait::until("holdfast to end", LIMIT, || Ok(self.child.try_wait()?))
     }
 

@@ -40,6 +40,7 @@ fn edit_in_container(value: &str, path: &str) -> [String; 5] {
 /// The plugin asks the node whose file alice has edited and restored.
 pub(super) fn plugin(context: &mut Context, file: &str) {
     context.check("kubectl_holdfast_status_says_in_sync", status());
+    context.check("kubectl_holdfast_diff_and_plan_ask_the_node", asks_the_node());
     context.check("kubectl_holdfast_who_asks_the_node_with_the_callers_token", who(file, &[]));
     context.check("kubectl_holdfast_who_asks_the_node_with_an_accounts_token", who_by_account(file));
     context.check("kubectl_holdfast_log_has_the_logs_own_lines", log());
@@ -222,6 +223,20 @@ fn diff(file: &str) -> Result<String> {
     let is_so = row.contains("pod team/shell container shell via busybox") && row.contains(CONFIG_NAME);
     ensure!(is_so, "{printed}");
     Ok(row.to_owned())
+}
+
+/// A node that matches differs in nothing, and plans nothing in the mode `observe`: the node says so itself.
+fn asks_the_node() -> Result<String> {
+    let printed = holdfast(0, &["diff", NODE, "-o", "json"])?;
+    let answer: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    // A report has no such list.
+    ensure!(
+        answer["things"].as_array().is_some_and(Vec::is_empty) && answer["state"] == "InSync",
+        "{printed}"
+    );
+    let planned = plan()?;
+    ensure!(planned.contains("its sensor is not in the mode manage"), "{planned}");
+    Ok(planned)
 }
 
 /// The mode `observe` plans nothing, also while a file differs.

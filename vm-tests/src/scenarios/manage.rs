@@ -23,6 +23,7 @@ use node::{
     DRAIN, LIMIT, REBOOT, RESTART, ROLLOUT, annotate, annotation, apply_object, configured, is_done, seen,
     until,
 };
+use planned::Asked;
 
 /// The boot id of the first boot.
 const NOTE: &str = "/var/lib/holdfast-scenario-boot";
@@ -51,8 +52,8 @@ pub(super) fn kubelet(context: &mut Context) -> Result<()> {
     context.check("the_pod_runs_the_image_of_xtask_image", image::runs_in(&pod));
     context.check("pod_is_ready", Ok(pod));
     context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
-    let manifest = configured(&applies(context), &ROLLOUT);
-    let survived = rollout::survives(&manifest);
+    let manifest = configured(&applies(context, Asked::Node), &ROLLOUT);
+    let survived = rollout::of_the_daemonset(&manifest);
     context.check("an_apply_survives_a_rollout_and_a_crash_and_the_new_pods_sensor_ends_it", survived);
     ends_in_reboot(&manifest)
 }
@@ -83,14 +84,15 @@ fn begin() -> Result<()> {
 }
 
 /// Applies without a reboot. Gives the manifest of the last config.
-fn applies(context: &mut Context) -> String {
+fn applies(context: &mut Context, asked: Asked) -> String {
     let manifest = configured(CONFIG, &RESTART);
     context.check("an_apply_with_a_restart", with_restart(&manifest));
-    context.check("kubectl_holdfast_plan_says_that_nothing_is_planned", planned::nothing(RESTART.name));
+    context
+        .check("kubectl_holdfast_plan_says_that_nothing_is_planned", planned::nothing(RESTART.name, asked));
     let manifest = configured(&manifest, &DRAIN);
-    let shown = planned::while_drift_blocks(&manifest);
+    let shown = planned::while_drift_blocks(&manifest, asked);
     context.check("kubectl_holdfast_plan_shows_the_plan_that_drift_blocks", shown);
-    context.check("an_apply_with_a_drain", with_drain(&manifest));
+    context.check("an_apply_with_a_drain", with_drain(&manifest, asked));
     manifest
 }
 
@@ -134,13 +136,14 @@ fn drained(config: &str) -> Result<Value> {
 }
 
 /// Nothing is written before the drain. Afterwards the reporter asks for the end of the cordon.
-fn with_drain(manifest: &str) -> Result<String> {
+fn with_drain(manifest: &str, asked: Asked) -> Result<String> {
     let before = fs::read_to_string("/etc/chrony.conf")?;
     apply_object(manifest)?;
     annotate("desiredConfig", DRAIN.name)?;
     until("desiredDrain", &format!("drain-{}", DRAIN.name))?;
     ensure!(fs::read_to_string("/etc/chrony.conf")? == before, "it wrote before the drain");
-    planned::is_shown(DRAIN.name, &["drain", "write"], true).context("the plan of a node that is drained")?;
+    planned::is_shown(DRAIN.name, &["drain", "write"], true, asked)
+        .context("the plan of a node that is drained")?;
     let report = drained(DRAIN.name)?;
     is_done(DRAIN.name)?;
     until("desiredDrain", &format!("uncordon-{}", DRAIN.name))?;

@@ -211,7 +211,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "manage-processes",
-        shows: "without a kubelet, with the rights of the pod's containers: edits degrade the node, applies restart, drain and reboot it",
+        shows: "without a kubelet, with the rights of the pod's containers: edits degrade the node; applies restart, drain, reboot, and survive SIGTERM",
         guest: Guest::Kube,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd acts, and it is the same on all")),

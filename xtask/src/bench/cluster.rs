@@ -38,6 +38,18 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// The file of the sensor's memory in a guest, by stage, and at most.
 const SENSOR_MEMORY: (&str, f64) = ("memory of the sensor with 10,000 managed files", 20.0);
 
+/// Name of a row of the sensor, its measurement, its field, its budget in milliseconds.
+type SensorTime = (&'static str, &'static str, &'static str, f64);
+
+/// What the sensor's own budgets say about time.
+const SENSOR_TIMES: [SensorTime; 5] = [
+    ("CPU of the first verification of 10,000 files", "first verification", "", 2_000.0),
+    ("write to verdict and record of drift, median", "drift latency", "median_ns", 2.0),
+    ("write to verdict and record of drift, p99", "drift latency", "p99_ns", 10.0),
+    ("write to verdict and record of recovery, median", "recovered latency", "median_ns", 2.0),
+    ("write to verdict and record of recovery, p99", "recovered latency", "p99_ns", 10.0),
+];
+
 /// The requests that the steady figure does not contain. Tests of `holdfast-cluster` count them.
 const OTHERS: &str = "\
 The guest's clock is slower than that of the API server, so watches seem to end early there, and the next ones begin with reads: the
@@ -226,7 +238,7 @@ impl BenchCluster {
     }
 }
 
-/// The operations, with what the sensor adds and what both add, and the sensor's memory.
+/// The operations, with what the sensor adds and what both add, and the sensor's times and memory.
 fn operations(measured: &Measured) -> Result<Vec<Beside>> {
     let stages = ["sensor", "both"].map(|stage| rows::operations(measured, stage));
     let [sensor, both] = stages;
@@ -250,6 +262,20 @@ fn operations(measured: &Measured) -> Result<Vec<Beside>> {
         at_most: None,
         pass: None,
     });
+    for (name, measurement, field, most) in SENSOR_TIMES {
+        let time = |stage: &str| measured.number(&format!("{stage} {measurement}"), field);
+        let (sensor, both) = (time("sensor")? / NS, time("both")? / NS);
+        let unit = MeasureUnit::Milliseconds;
+        rows.push(Beside {
+            name,
+            unit,
+            base: None,
+            sensor,
+            both,
+            at_most: Some(most),
+            pass: Some(both <= most),
+        });
+    }
     let (name, most) = SENSOR_MEMORY;
     let memory = |stage: &str| measured.number(&format!("{stage} memory"), "resident_kib");
     let (sensor, both) = (memory("sensor")? / KIB, memory("both")? / KIB);
@@ -310,8 +336,8 @@ fn text(report: &ClusterReport) -> String {
          and the controllers run on the host. The guest has one CPU whose nanoseconds are executed instructions while it works.\n\
          While it waits, its time is that of the host (`-icount shift=0,sleep=on`). So a time from an edit to the API is that of\n\
          a node whose CPU executes 10^9 instructions a second, and contains the real time of the API server.\n\n\
-         The first table has the operations of the budgets: in one boot without Holdfast, with the sensor, and with the reporter\n\
-         beside it. A figure with a sign, or 0, is the difference to the base.\n\n{}\n\
+         The first table has the budgets of the sensor: in one boot without Holdfast, with the sensor, and with the reporter\n\
+         beside it. The last first verification is that of a sensor that starts again while the reporter runs. A figure with a sign, or 0, is the difference to the base.\n\n{}\n\
          An edit and its repair were each made 50 times, with six seconds before each one. The end is the moment at which the\n\
          guest reads the object from a watch on the API server. Requests are those of the reporter's user in the audit log: in\n\
          ten minutes in which nothing happens, and in three minutes with 100 drifts a minute, none of which recovers.\n{}\n\

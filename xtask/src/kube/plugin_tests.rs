@@ -139,18 +139,23 @@ fn kubectl_holdfast_shows_nodes_to_those_who_have_the_right_and_names_the_role_t
     let nodes: Value = serde_json::from_str(&shown.out).unwrap();
     assert_eq!(nodes["nodes"][0]["by"], "root login alice via vi");
     assert!(shown.err.contains("may not list nodes"), "{}", shown.err);
-    let diff = plugin(&cluster, folder.path(), &reader, &["diff", "n1"]);
+    let diff = plugin(&cluster, folder.path(), &reader, &["diff", "n1", "--report"]);
     assert!(diff.code == 1 && diff.out.contains("99-worker"), "{}{}", diff.out, diff.err);
-    let plan = plugin(&cluster, folder.path(), &reader, &["plan", "n1"]);
+    let plan = plugin(&cluster, folder.path(), &reader, &["plan", "n1", "--report"]);
     assert!(plan.code == 0 && plan.out.contains("applies nothing at present"), "{}{}", plan.out, plan.err);
-    let missing = plugin(&cluster, folder.path(), &reader, &["diff", "n2"]);
+    let missing = plugin(&cluster, folder.path(), &reader, &["diff", "n2", "--report"]);
     assert!(missing.code == 3 && missing.err.contains("DriftReport n2 does not exist"), "{}", missing.err);
-    let silent = plugin(&cluster, folder.path(), &reader, &["who", "n1", "/etc/chrony.conf"]);
-    assert!(
-        silent.code == 3 && silent.err.contains("no pod of Holdfast with a running reporter"),
-        "{}",
-        silent.err
-    );
+    for command in [&["who", "n1", "/etc/chrony.conf"][..], &["diff", "n1"], &["plan", "n1"]] {
+        let silent = plugin(&cluster, folder.path(), &reader, command);
+        let said = "no pod of Holdfast with a running reporter";
+        assert!(silent.code == 3 && silent.err.contains(said), "{command:?}: {}", silent.err);
+        assert_eq!(
+            silent.err.contains("--report` shows what it reported last"),
+            command[0] != "who",
+            "{}",
+            silent.err
+        );
+    }
     let usage = plugin(&cluster, folder.path(), &reader, &["who", "n1"]);
     assert!(usage.code == 2 && usage.out.is_empty(), "{}", usage.err);
     let script = plugin(&cluster, folder.path(), &reader, &["completion", "bash"]);

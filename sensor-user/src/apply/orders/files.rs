@@ -10,7 +10,7 @@ use sensor_model::{
     journal::{Boot, Brings},
     plan::Plan,
     selinux::ATTRIBUTE,
-    socket::DesiredConfig,
+    socket::{DesiredConfig, PlannedConfig},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -30,6 +30,8 @@ const DISRUPTION: &str = "disruption.yaml";
 const NAME: &str = "name.json";
 /// The file with a [`PublishedPlan`].
 const PLAN: &str = "plan.json";
+/// The file with the answer to the reporter.
+const ANSWER: &str = "answer.json";
 
 /// What orders leave: the configs with their names, and the files beside them.
 const ORDERS: [&str; 10] = [
@@ -174,10 +176,18 @@ impl OrderDirectory {
         self.kept("new")
     }
 
-    /// The new config has a plan.
-    pub(super) fn accept_new(&self, plan: &PublishedPlan) -> io::Result<()> {
-        write(&self.path.join("new").join(PLAN), &serde_json::to_vec(plan)?)?;
+    /// The new config has a plan, and this is the answer about it.
+    pub(super) fn accept_new(&self, plan: &PublishedPlan, answer: &[u8]) -> io::Result<()> {
+        let new = self.path.join("new");
+        write(&new.join(ANSWER), answer)?;
+        write(&new.join(PLAN), &serde_json::to_vec(plan)?)?;
         self.rename("new", "planned")
+    }
+
+    /// The answer about the newest config with a plan, whether it is applied or not. `None` if there is none, or an earlier version made it.
+    pub(super) fn answer(&self) -> Option<PlannedConfig> {
+        let newest = self.planned().map_or("ordered", |_| "planned");
+        self.read(&format!("{newest}/{ANSWER}"))
     }
 
     /// The newest config with a plan. One whose plan is not noted has to be planned anew.
@@ -387,7 +397,7 @@ mod tests {
         directory.set_new(&first, &config).unwrap();
         assert!(directory.planned().is_none() && directory.ordered().is_none());
         assert!(directory.order_planned().is_err(), "nothing is planned");
-        directory.accept_new(&PublishedPlan::default()).unwrap();
+        directory.accept_new(&PublishedPlan::default(), &[]).unwrap();
         assert_eq!(directory.planned().unwrap(), first);
         directory.order_planned().unwrap();
         assert_eq!(directory.ordered().unwrap(), first);
@@ -401,7 +411,7 @@ mod tests {
         assert_eq!((end.reason.as_str(), end.boot), ("reason", Boot::of_kernel("boot")));
         let (second, config) = desired("two");
         directory.set_new(&second, &config).unwrap();
-        directory.accept_new(&PublishedPlan::default()).unwrap();
+        directory.accept_new(&PublishedPlan::default(), &[]).unwrap();
         assert!(directory.end().is_some(), "a plan ends no order");
         directory.order_planned().unwrap();
         assert!(directory.end().is_none(), "the end of an earlier order");
@@ -413,7 +423,7 @@ mod tests {
         let directory = OrderDirectory::new(state.path());
         let (name, config) = desired("one");
         directory.set_new(&name, &config).unwrap();
-        directory.accept_new(&PublishedPlan::default()).unwrap();
+        directory.accept_new(&PublishedPlan::default(), &[]).unwrap();
         directory.order_planned().unwrap();
         let stored = root.path().join(OPERATOR_CONFIG);
         directory.store_as_operator(root.path()).unwrap();

@@ -34,6 +34,7 @@ use crate::{
 };
 use boot::present_boot;
 use files::{OrderDirectory, OrderEnd, OrderName, OrderResult, PlanAnswer};
+use published_plan::kept_answer;
 use sensor_model::journal::{Boot, Brings};
 use sensor_model::socket::{
     ApplyOrder, ApplyPhase, ApplyProgress, DesiredConfig, PLANNED_CONFIG_SCHEMA, PlannedConfig, SocketError,
@@ -297,8 +298,7 @@ impl ConfigOrders for NodeOrders {
         self.directory.set_new(&name, &desired).map_err(kept)?;
         match self.planned() {
             Ok(PlanAnswer::Planned { plan, published, is_open }) => {
-                self.directory.accept_new(&published).map_err(kept)?;
-                Ok(PlannedConfig {
+                let planned = PlannedConfig {
                     schema: PLANNED_CONFIG_SCHEMA.to_owned(),
                     id: name.id,
                     config: name.config,
@@ -306,7 +306,10 @@ impl ConfigOrders for NodeOrders {
                     reboots: published.node.reboots,
                     has_nothing_to_do: plan.has_nothing_to_do() && !is_open,
                     plan: *plan,
-                })
+                    changes_left_out: 0,
+                };
+                self.directory.accept_new(&published, &kept_answer(&planned)).map_err(kept)?;
+                Ok(planned)
             }
             Ok(PlanAnswer::Refused(reason)) => Err(refusal(SocketErrorReason::Refused, fit(&reason))),
             Ok(PlanAnswer::Failed(reason)) => Err(refusal(SocketErrorReason::NotReady, fit(&reason))),
@@ -315,6 +318,13 @@ impl ConfigOrders for NodeOrders {
                 Err(refusal(SocketErrorReason::NotReady, format!("the process that plans: {error}")))
             }
         }
+    }
+
+    fn newest_plan(&self) -> Result<PlannedConfig, SocketError> {
+        self.directory.answer().ok_or_else(|| {
+            let error = "no config has a plan: the cluster has handed none in".to_owned();
+            refusal(SocketErrorReason::NotPlanned, error)
+        })
     }
 
     fn begin(&self, order: &ApplyOrder) -> Result<ApplyProgress, SocketError> {

@@ -161,7 +161,7 @@ mod tests {
             let name = OrderName { id: id.to_owned(), config: "one".to_owned() };
             directory.set_new(&name, &desired).unwrap();
             if id != "new" {
-                directory.accept_new(&PublishedPlan::default()).unwrap();
+                directory.accept_new(&PublishedPlan::default(), &[]).unwrap();
             }
             if id == "ordered" {
                 directory.order_planned().unwrap();

@@ -1,14 +1,18 @@
 //! What the answer to the reporter said about a plan, and whether the order disturbs the node more than that.
 //!
-//! In: plans, and the journal of an apply that is open. Out: the note that is kept with a planned config; how far an order may go, or why
-//! it does not begin. The cluster drains a node by the answer. Between the answer and the order the present config, the force file or the
+//! In: plans, and the journal of an apply that is open. Out: the note and the answer that are kept with a planned config; how far an order may
+//! go, or why it does not begin. The cluster drains a node by the answer. Between the answer and the order the present config, the force file or the
 //! open apply may become another one.
 
 use crate::{
     apply::{ApplyConfigs, HostApply, ResumeLimit},
     store::{Store, StoreError},
 };
-use sensor_model::{journal::JournalRecord, plan::Plan};
+use sensor_model::{
+    journal::JournalRecord,
+    plan::Plan,
+    socket::{KEPT_PLAN_BYTES, PlannedConfig},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, fs, path::Path};
 
@@ -89,6 +93,40 @@ impl PublishedPlan {
 
     fn check(self, node: NodeDisturbance, subject: String) -> Result<(), PlanChanged> {
         if node.is_within(self.node) { Ok(()) } else { Err(PlanChanged { subject, node }) }
+    }
+}
+
+/// The answer about a plan, in the form in which the state directory keeps it. Of a plan that is too long the lists end early. Empty if that is not
+/// enough: then no answer is kept.
+pub(super) fn kept_answer(planned: &PlannedConfig) -> Vec<u8> {
+    let mut kept = planned.clone();
+    let plan = &planned.plan;
+    let lengths = [plan.changes.len(), plan.overwritten.len(), plan.removed_by_force.len()];
+    let mut most = lengths.into_iter().max().unwrap_or_default();
+    loop {
+        // Structures of texts and numbers always have a JSON.
+        let text = serde_json::to_vec(&kept).unwrap_or_default();
+        if text.len() <= KEPT_PLAN_BYTES {
+            return text;
+        }
+        if most == 0 {
+            return Vec::new();
+        }
+        most /= 2;
+        shorten(&mut kept.plan, most);
+        let left_out = planned.plan.changes.len() - kept.plan.changes.len();
+        kept.changes_left_out = u64::try_from(left_out).unwrap_or(u64::MAX);
+    }
+}
+
+/// Shortens the lists of a plan that may have an element for each change. A step keeps one of its reasons.
+fn shorten(plan: &mut Plan, most: usize) {
+    plan.changes.truncate(most);
+    plan.overwritten.truncate(most);
+    plan.removed_by_force.truncate(most);
+    for step in &mut plan.steps {
+        step.because.truncate(most.max(1));
+        step.policies.truncate(most);
     }
 }
 
@@ -201,6 +239,36 @@ mod tests {
             let limit = open(false, node, node).limit(published);
             assert_eq!(limit.ok(), wanted, "{node:?} {published:?}");
         }
+    }
+
+    #[test]
+    fn a_kept_answer_has_room_for_a_long_plan_only_in_part_and_says_so() {
+        let mut planned = PlannedConfig {
+            schema: String::new(),
+            id: String::new(),
+            config: "long".to_owned(),
+            plan: sensor_model::plan::plan(
+                None,
+                None,
+                &sensor_model::node_disruption::DisruptionPolicy::default(),
+            )
+            .unwrap(),
+            drains: false,
+            reboots: true,
+            has_nothing_to_do: false,
+            changes_left_out: 0,
+        };
+        let parsed = |planned: &PlannedConfig| -> PlannedConfig {
+            serde_json::from_slice(&kept_answer(planned)).unwrap()
+        };
+        assert_eq!(parsed(&planned), planned);
+        planned.plan.overwritten =
+            (0..1000).map(|number| format!("/{number}{}", "x".repeat(2000)).into()).collect();
+        let kept = parsed(&planned);
+        assert!(kept_answer(&planned).len() <= KEPT_PLAN_BYTES);
+        assert_eq!((kept.plan.overwritten.len(), kept.changes_left_out, kept.reboots), (500, 0, true));
+        planned.config = "x".repeat(KEPT_PLAN_BYTES);
+        assert!(kept_answer(&planned).is_empty());
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Host {
     fn ordered() -> Self {
         let host = Self::new();
         host.plan("new");
-        host.directory().accept_new(&PublishedPlan::default()).unwrap();
+        host.directory().accept_new(&PublishedPlan::default(), &[]).unwrap();
         host.directory().order_planned().unwrap();
         host
     }

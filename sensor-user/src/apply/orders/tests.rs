@@ -12,7 +12,7 @@ fn ordered(orders: &NodeOrders) -> OrderName {
     let desired = DesiredConfig { machine_config: config, node_disruption: None };
     let name = OrderName { id: "id".to_owned(), config: "one".to_owned() };
     orders.directory.set_new(&name, &desired).unwrap();
-    orders.directory.accept_new(&PublishedPlan::default()).unwrap();
+    orders.directory.accept_new(&PublishedPlan::default(), &[]).unwrap();
     orders.directory.order_planned().unwrap();
     name
 }

@@ -98,6 +98,12 @@ pub trait ConfigOrders: Debug + Send + Sync {
     /// Why it is refused.
     fn plan(&self, config: &[u8]) -> Result<PlannedConfig, SocketError>;
 
+    /// The plan of the newest config that has one, also after its apply.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    fn newest_plan(&self) -> Result<PlannedConfig, SocketError>;
+
     /// Begins the apply of the newest planned config.
     ///
     /// # Errors
@@ -163,6 +169,9 @@ async fn answer_to(
             Ok(config) => working.work(StatusCode::OK, move || orders.plan(&config)).await,
             Err(refusal) => refusal,
         },
+        (CONFIG, &(Method::GET | Method::HEAD)) => {
+            working.work(StatusCode::OK, move || orders.newest_plan()).await
+        }
         (APPLY, &Method::POST) => match read(content, ORDER_BYTES).await {
             Ok(order) => match serde_json::from_slice::<ApplyOrder>(&order) {
                 Ok(order) => working.work(StatusCode::ACCEPTED, move || orders.begin(&order)).await,
@@ -171,7 +180,7 @@ async fn answer_to(
             Err(refusal) => refusal,
         },
         (APPLY, &(Method::GET | Method::HEAD)) => progress(orders, working, request, patience).await,
-        (CONFIG, _) => only("PUT"),
+        (CONFIG, _) => only("GET, HEAD, PUT"),
         _ => only("GET, HEAD, POST"),
     }
 }

@@ -6,9 +6,12 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::node::{LIMIT, REBOOT, is_done, reported, seen, until};
+use super::node::{LIMIT, REBOOT, ROLLOUT, configured, is_done, reported, seen, until};
+use super::planned::Asked;
+use super::rollout::{self, End};
 use super::{after_reboot, applies, begin, ends_in_reboot};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::kube::NODE;
@@ -48,7 +51,9 @@ pub(in crate::scenarios) fn systemd(context: &mut Context) -> Result<()> {
     context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
     context.check("each_process_has_the_rights_of_its_container", running.rights());
     context.check("an_edit_degrades_the_node_and_its_repair_ends_that", edited());
-    let manifest = applies(context);
+    let manifest = configured(&applies(context, Asked::Report), &ROLLOUT);
+    let stopped = running.another_sensor(&manifest);
+    context.check("an_apply_survives_another_sensor_and_a_sigterm", stopped);
     running.reporter.check()?;
     ends_in_reboot(&manifest)
 }
@@ -70,6 +75,24 @@ impl Running {
         let arguments = ["--mode", "manage", "--enter-host", "--reporter-uid", &user];
         let sensor = Sensor { pod: POD, arguments: &arguments, own_pids: false, without: None };
         RunningDaemon::start_by(sensor.command()?)
+    }
+
+    /// The sensor gets a SIGTERM in mid-apply, and another one starts. Then the apply itself gets one.
+    fn another_sensor(&mut self, manifest: &str) -> Result<String> {
+        let replace = || {
+            self.sensor.signal(Signal::SIGTERM)?;
+            let ended = self.sensor.ends()?;
+            ensure!(ended.success(), "the sensor ended with {ended}");
+            self.sensor = Self::sensor()?;
+            Ok(())
+        };
+        let look = || {
+            let node = kube::get("node", NODE)?;
+            Ok(node["metadata"]["annotations"].to_string())
+        };
+        let seen = rollout::survives(manifest, End::Stop, replace, look)?;
+        self.reporter.check()?;
+        Ok(seen)
     }
 
     /// A file is edited while the node has no route to the API server: the log has the edit at once, and the cluster has it when the API

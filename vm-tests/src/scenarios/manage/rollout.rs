@@ -1,6 +1,6 @@
-//! A rollout of the `DaemonSet` in mid-apply, and a crash of the apply while no sensor runs.
+//! Another sensor in mid-apply, as by a rollout of the `DaemonSet`, and the end of the apply's process.
 //!
-//! In: a node in the mode `manage` with the pod's real containers, and a config whose apply restarts a unit. Out: one check. The unit
+//! In: a node in the mode `manage`, a config whose apply restarts a unit, and what replaces the sensor. Out: one check. The unit
 //! waits for a writer of a pipe, so the apply works for as long as the scenario wants.
 
 use std::fs::{self, File, OpenOptions};
@@ -29,14 +29,27 @@ const LOG: &str = "/var/log/holdfast/forensic.jsonl";
 /// What a sensor logs when it starts the process of an apply again.
 const AGAIN: &str = "The process of an apply is gone: it is started again.";
 
-/// The apply works through the end of the old pod. Then it is killed; the new pod's sensor starts it again, and it goes on from its journal.
-pub(super) fn survives(manifest: &str) -> Result<String> {
+/// The end of the apply's process while the unit waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// It is killed. The sensor starts it again, and it goes on from its journal.
+    Kill,
+    /// It is asked to end, as at the host's shutdown. It goes on to its next safe point: all is written here, so it is done.
+    Stop,
+}
+
+/// The apply works through the end of the old sensor. Then its process is to end, and the config is applied all the same. Gives what `look` sees then.
+pub(super) fn survives(
+    manifest: &str,
+    end: End,
+    replace: impl FnOnce() -> Result<()>,
+    look: impl FnOnce() -> Result<String>,
+) -> Result<String> {
     fs::create_dir_all(Path::new(DROP_IN).parent().context("a drop-in is in a folder")?)?;
     fs::write(DROP_IN, WAITS)?;
     run("mkfifo", &[HOLD])?;
     run("systemctl", &["daemon-reload"])?;
     let records = read_records(Path::new(LOG))?.len();
-    let (old_pod, old_sensor) = (pod()?.context("no pod that is ready")?, sensor()?);
     apply_object(manifest)?;
     annotate("desiredConfig", ROLLOUT.name)?;
     let pipe = works()?;
@@ -45,26 +58,28 @@ pub(super) fn survives(manifest: &str) -> Result<String> {
     let current = annotation("currentConfig")?;
     ensure!(current.as_deref() == Some(DRAIN.name), "currentConfig is {current:?}");
 
-    kubectl(&["-n", NAMESPACE, "rollout", "restart", "daemonset/holdfast"])?;
-    wait::until("the old pod's sensor to end", LIMIT, || {
-        Ok((!Path::new("/proc").join(&old_sensor).exists()).then_some(()))
-    })
-    .with_context(kube::pods)?;
+    replace()?;
     let survivor = process()?;
     ensure!(survivor == works, "the process {works} applied, and now {survivor} does");
-    run("systemctl", &["kill", "--signal=KILL", APPLY])?;
-    wait::until("the killed process to be gone", LIMIT, || {
-        Ok((!Path::new("/proc").join(&works).exists()).then_some(()))
-    })?;
-    ensure!(Path::new(JOURNAL).exists(), "the journal went with its process");
-    fs::remove_file(HOLD)?;
-    drop(pipe);
+    let has_ended = || Ok((!Path::new("/proc").join(&works).exists()).then_some(()));
+    match end {
+        End::Kill => {
+            run("systemctl", &["kill", "--signal=KILL", APPLY])?;
+            wait::until("the killed process to be gone", LIMIT, has_ended)?;
+            ensure!(Path::new(JOURNAL).exists(), "the journal went with its process");
+            fs::remove_file(HOLD)?;
+            drop(pipe);
+        }
+        End::Stop => {
+            run("systemctl", &["kill", "--signal=TERM", APPLY])?;
+            fs::remove_file(HOLD)?;
+            drop(pipe);
+            wait::until("the stopped process to be gone", LIMIT, has_ended).with_context(seen)?;
+        }
+    }
 
     is_done(ROLLOUT.name)?;
-    let new_pod = wait::until("another pod", LIMIT, || Ok(pod()?.filter(|pod| *pod != old_pod)));
-    let new_pod = new_pod.with_context(seen)?;
-    let log = kubectl(&["-n", NAMESPACE, "logs", &new_pod, "-c", "sensor"])?;
-    let line = log.lines().find(|line| line.contains(AGAIN)).with_context(|| log.clone())?;
+    let seen = look()?;
     let file = fs::read_to_string("/etc/ssh/sshd_config.d/40-baseline.conf")?;
     ensure!(file.contains("MaxAuthTries 4"), "the file is {file}");
     ensure!(!Path::new(JOURNAL).exists(), "the journal stays");
@@ -75,7 +90,25 @@ pub(super) fn survives(manifest: &str) -> Result<String> {
     ensure!(drift.is_none(), "{drift:?}");
     fs::remove_file(DROP_IN)?;
     run("systemctl", &["daemon-reload"])?;
-    Ok(line.to_owned())
+    Ok(seen)
+}
+
+/// A rollout of the `DaemonSet` replaces the pod, and the apply is killed. Gives the line with which the new pod's sensor starts it again.
+pub(super) fn of_the_daemonset(manifest: &str) -> Result<String> {
+    let (old_pod, old_sensor) = (pod()?.context("no pod that is ready")?, sensor()?);
+    let replace = || {
+        kubectl(&["-n", NAMESPACE, "rollout", "restart", "daemonset/holdfast"])?;
+        let ended = wait::until("the old pod's sensor to end", LIMIT, || {
+            Ok((!Path::new("/proc").join(&old_sensor).exists()).then_some(()))
+        });
+        ended.with_context(kube::pods)
+    };
+    survives(manifest, End::Kill, replace, || {
+        let new_pod = wait::until("another pod", LIMIT, || Ok(pod()?.filter(|pod| *pod != old_pod)));
+        let new_pod = new_pod.with_context(seen)?;
+        let log = kubectl(&["-n", NAMESPACE, "logs", &new_pod, "-c", "sensor"])?;
+        log.lines().find(|line| line.contains(AGAIN)).map(str::to_owned).with_context(|| log.clone())
+    })
 }
 
 /// The pod of the `DaemonSet` that is ready and not about to end.

@@ -22,8 +22,17 @@ impl ConfigOrders for Played {
             let error = "empty".to_owned();
             return Err(SocketError { reason: SocketErrorReason::Refused, error, oldest: None });
         }
-        let id = config.len().to_string();
-        *self.newest.lock().unwrap() = Some(id.clone());
+        *self.newest.lock().unwrap() = Some(config.len().to_string());
+        self.newest_plan()
+    }
+
+    fn newest_plan(&self) -> Result<PlannedConfig, SocketError> {
+        let none = || SocketError {
+            reason: SocketErrorReason::NotPlanned,
+            error: "no plan".to_owned(),
+            oldest: None,
+        };
+        let id = self.newest.lock().unwrap().clone().ok_or_else(none)?;
         Ok(PlannedConfig {
             schema: PLANNED_CONFIG_SCHEMA.to_owned(),
             id,
@@ -32,6 +41,7 @@ impl ConfigOrders for Played {
             drains: false,
             reboots: false,
             has_nothing_to_do: true,
+            changes_left_out: 0,
         })
     }
 
@@ -87,7 +97,8 @@ async fn order(served: &Served, id: &str) -> Got {
 #[tokio::test]
 async fn without_the_mode_manage_no_config_and_no_order_is_taken() {
     let served = Served::new();
-    for got in [put(&served, "{}").await, order(&served, "2").await, served.get("/v1/apply").await] {
+    let plan = served.get("/v1/config").await;
+    for got in [plan, put(&served, "{}").await, order(&served, "2").await, served.get("/v1/apply").await] {
         assert_eq!((got.code, got.reason()), (403, SocketErrorReason::NotManaged));
     }
 }
@@ -105,6 +116,16 @@ async fn only_the_newest_planned_config_can_be_ordered() {
 }
 
 #[tokio::test]
+async fn the_plan_of_the_newest_config_can_be_read_again() {
+    let served = managed();
+    let none = served.get("/v1/config").await;
+    assert_eq!((none.code, none.reason()), (409, SocketErrorReason::NotPlanned));
+    let planned = put(&served, "{ }").await.json::<PlannedConfig>();
+    let got = served.get("/v1/config").await;
+    assert_eq!((got.code, got.json::<PlannedConfig>()), (200, planned));
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_or_no_order_is_refused_with_its_reason() {
     let served = managed();
     let got = put(&served, &" ".repeat(CONFIG_BYTES + 1)).await;
@@ -113,7 +134,7 @@ async fn a_body_that_is_too_large_or_no_order_is_refused_with_its_reason() {
     let got = served.send("POST /v1/apply", "content-length: 2\r\n", "[]").await;
     assert_eq!((got.code, got.reason()), (400, SocketErrorReason::InvalidRequest));
     let got = served.ask("DELETE /v1/config", "").await;
-    assert_eq!((got.code, got.header("allow")), (405, Some("PUT")));
+    assert_eq!((got.code, got.header("allow")), (405, Some("GET, HEAD, PUT")));
 }
 
 #[tokio::test]
