@@ -21,7 +21,8 @@ names! {
         CommitChecksum = "checksum of an ostree object",
         /// The SHA-256 of the content in the database of packages.
         PackageSha256 = "sha256 of a package",
-        /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5.
+        /// The MD5 of the content in the database of packages. It shows mistakes. An attacker can make two contents with one MD5. Mode, owner and
+        /// capabilities of a file of dpkg are those that it had when the index was made. Nothing proves that they were right then.
         PackageMd5 = "md5 of a package",
         /// A name in the database of packages, which has no digest of a content there.
         PackageName = "name in a package",

@@ -92,7 +92,7 @@ fn look(state: &Path, digest: &str) -> Result<()> {
 fn verify(images: &Images, image: &str, root: &Path) -> Result<()> {
     let observer = Observer::new(root)?;
     if image == PACKAGES {
-        index_packages(&observer, images)?;
+        index_packages(&observer, images, &mut |_, _| {})?;
     }
     let index = images.open(image)?;
     let start = cpu()?;

@@ -8,7 +8,8 @@ names! {
     pub enum Known {
         /// Type, content, mode, owner, and attributes as far as the image has them.
         All = "all",
-        /// Type, and content of a file or target of a link: a directory that no layer names, or a file of a package of dpkg.
+        /// Type, and content of a file or target of a link: a directory that no layer names, or a file of a package of dpkg that did not have the
+        /// package's MD5 when the index was made.
         Content = "type and content",
         /// That the path exists: a name in a package's list that has no checksum there.
         Existence = "existence",
@@ -51,7 +52,8 @@ pub struct ImageEntry {
     pub size: u64,
     /// SHA-256 of a regular file's content.
     pub sha256: Option<[u8; 32]>,
-    /// MD5 of a regular file's content, where a package has no better digest. The size is not known then.
+    /// MD5 of a regular file's content, where a package has no better digest. With a SHA-256 beside it, size, SHA-256, mode, owner and capabilities
+    /// are those of the file that had the MD5 when the index was made. Without a SHA-256 the size is not known.
     pub md5: Option<[u8; 16]>,
     /// Checksum of the object that an ostree commit has there, if the repository's object is damaged. It covers type, owner, mode, attributes,
     /// target and content, so nothing else of the path is known.

@@ -17,6 +17,7 @@ mod reference;
 mod scan;
 mod tar;
 mod tree;
+mod unmatched;
 mod update;
 
 #[cfg(test)]
@@ -44,4 +45,5 @@ pub use reference::{
 pub use scan::{EndedRound, MOST_FINDINGS, ScanPace, ScanProgress, ScanRound, ScanSpent};
 pub use tar::LayerReader;
 pub use tree::ImageTree;
+pub use unmatched::{UnmatchedFile, UnmatchedFiles, UnmatchedReason};
 pub use update::{UpdateEffect, programs, unit_at, update_effect};

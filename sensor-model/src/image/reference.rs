@@ -220,7 +220,7 @@ impl ImageMeta {
     }
 
     /// Which extended attributes of its path an entry has. An encapsulated ostree commit has them in objects of their own. The database of rpm has the
-    /// capabilities, and that of dpkg no metadata.
+    /// capabilities. The index of dpkg's packages has those that a file with the package's MD5 had when the index was made.
     pub fn known_xattrs(&self, entry: &ImageEntry) -> KnownXattrs {
         let is_unknown = || entry.xattrs.iter().any(|(_, value)| value == xattr::UNKNOWN);
         match self.source {
@@ -241,8 +241,9 @@ impl ImageMeta {
             (ImageSource::Ostree, ..) => Strength::Commit,
             (ImageSource::Extensions, ..) => Strength::Extension,
             (ImageSource::Baseline, ..) => Strength::Baseline,
-            (ImageSource::Packages, Some(_), _) => Strength::PackageSha256,
-            (ImageSource::Packages, None, Some(_)) => Strength::PackageMd5,
+            // The SHA-256 beside an MD5 is that of the file which had the MD5, so the MD5 is the proof.
+            (ImageSource::Packages, _, Some(_)) => Strength::PackageMd5,
+            (ImageSource::Packages, Some(_), None) => Strength::PackageSha256,
             (ImageSource::Packages, None, None) => Strength::PackageName,
         }
     }

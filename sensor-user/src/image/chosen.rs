@@ -9,13 +9,16 @@ use super::{
     index::ImageIndex,
 };
 use crate::observation::Observer;
-use sensor_model::{image::ImageSource, ostree::Commit};
+use sensor_model::{
+    image::{ImageSource, Strength},
+    ostree::Commit,
+};
 
 /// The indexes that apply to a host.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// The indexes, the strongest first: of the merged extensions, of the booted image, of the booted ostree commit, of the packages and of the baseline, as far as they
-    /// exist.
+    /// The indexes, the strongest first: of the merged extensions, of the booted image, of the booted ostree commit, of the packages and of the
+    /// baseline, as far as they exist. Those of packages of dpkg are the weakest.
     pub(super) indexes: Vec<ImageIndex>,
     /// An index is left out, because it is of other extensions or packages, or of another commit, than the host has now, and no other one replaces it.
     pub(super) is_one_old: bool,
@@ -45,6 +48,9 @@ pub(super) fn applying(images: &Images, observer: &Observer) -> Result<Chosen, I
     for name in [PACKAGES, BASELINE] {
         chosen.add(images, name, observer)?;
     }
+    // An MD5 in a file of the host, with the mode that a file had when apt last made the index, must not overrule a baseline that an admin took.
+    // The sort keeps the order of the others.
+    chosen.indexes.sort_by_key(|index| index.meta().strength_of_contents() == Strength::PackageMd5);
     Ok(chosen)
 }
 

@@ -178,7 +178,7 @@ mod tests {
         fs::write(dpkg.join("status"), status).unwrap();
         fs::write(dpkg.join("info/a.list"), "/.\n/opt\n/opt/a\n").unwrap();
         let observer = Observer::new(&root).unwrap();
-        index_packages(&observer, &Images::of(&state)).unwrap();
+        index_packages(&observer, &Images::of(&state), &mut |_, _| {}).unwrap();
         let mut kept = KeptIndexes::default();
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/a")).unwrap(), Some(true));
         assert_eq!(kept.has(&observer, &state, Path::new("/opt/b")).unwrap(), Some(false));

@@ -264,7 +264,8 @@ impl Found<'_> {
                 paths = self.left_out.len(),
                 watched = self.expectations.len(),
                 "The daemon does not watch some paths of rules with `image: true`, because no index has their SHA-256, mode and owner; \
-                 `holdfast image verify` compares what an index has."
+                 `holdfast image verify` compares what an index has. An index of dpkg's packages that an earlier version of Holdfast made has none \
+                 of them: make it anew by `holdfast image index --packages`."
             );
         }
         for rule in policy.image_rules().filter(|rule| !self.rules.contains(*rule)) {
@@ -286,7 +287,7 @@ fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool
 }
 
 /// Whether an index that has this entry decides about the path, so that weaker indexes do not. An entry that says too little to be watched does
-/// not: a package of dpkg would otherwise keep the baseline's digest and mode from being compared. Nor does the configuration file of a package,
+/// not: the name in a package's list would otherwise keep the baseline's digest and mode from being compared. Nor does the configuration file of a package,
 /// because a baseline says what it was made to be on this host.
 pub(crate) fn decides(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool {
     let is_left_to_host = meta.source != ImageSource::Packages && is_changed_by_host(path, entry, meta);

@@ -26,6 +26,7 @@ mod layout;
 mod live;
 mod merged_extensions;
 mod ostree;
+mod package_files;
 mod packages;
 mod pristine;
 mod scan;

@@ -1,32 +1,66 @@
 //! An index of what the packages of a host have at their paths.
 //!
-//! In: the databases of dpkg and rpm. Out: the index file. The "layer" of a path is the package that owns it.
+//! In: the databases of dpkg and rpm, and the files of dpkg's packages. Out: the index file, and the files that do not have dpkg's MD5. The
+//! "layer" of a path is the package that owns it.
 
 use super::{
     error::ImageError,
-    images::Images,
+    images::{Images, PACKAGES},
+    package_files::read_files,
     write::{self, Entries, Indexed},
 };
 use crate::{
     observation::Observer,
     packages::{self, PackageContents},
 };
-use sensor_model::image::{ImageEntry, ImageMeta, ImageSource, LayerMeta, encode_record};
+use sensor_model::image::{ImageEntry, ImageMeta, ImageSource, LayerMeta, UnmatchedFiles, encode_record};
 use sha2::{Digest as _, Sha256};
 
-/// Indexes the packages of a host.
+/// Most files without the MD5 of their package that the log names.
+const NAMED: usize = 5;
+
+/// Indexes the packages of a host. Gives the files of dpkg's packages that do not have the MD5 of the database, too. It calls `progress` before
+/// each file of these packages that it reads, with the number of files that are done, and of all files.
 ///
 /// # Errors
 /// A host without packages, a database that cannot be read, and an index that cannot be written.
-pub fn index_packages(observer: &Observer, images: &Images) -> Result<Indexed, ImageError> {
+pub fn index_packages(
+    observer: &Observer,
+    images: &Images,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Indexed, UnmatchedFiles), ImageError> {
     // Before the databases are read: a package that is installed meanwhile makes the index old.
     let state = packages::state(observer);
-    let contents = packages::contents(observer)?;
+    let mut contents = packages::contents(observer)?;
     if contents.managers.is_empty() {
         return Err(ImageError::NoPackages);
     }
+    let before = images.named(PACKAGES).unwrap_or_else(|error| {
+        tracing::warn!(%error, "Cannot read the index of packages that is replaced, so nothing is taken from it.");
+        None
+    });
+    let unmatched = read_files(&mut contents, observer, before.as_ref(), progress);
     let meta = meta(&contents, state);
-    write::write(images, meta, &contents)
+    let indexed = write::write(images, meta, &contents)?;
+    warn(&unmatched);
+    Ok((indexed, unmatched))
+}
+
+/// Warns of files that nothing watches by the index.
+fn warn(unmatched: &UnmatchedFiles) {
+    if unmatched.count == 0 {
+        return;
+    }
+    let named = unmatched.first.iter().take(NAMED);
+    let named: Vec<String> =
+        named.map(|file| format!("{}: {}", file.path.escape_debug(), file.reason.as_str())).collect();
+    tracing::warn!(
+        files = unmatched.count,
+        unwatched = unmatched.unwatched(),
+        first = named.join(", "),
+        "Some files of packages do not have the MD5 of dpkg's database. No rule with `image: true` watches those of which no earlier index has \
+         the SHA-256; `holdfast image verify --image packages` compares all of them."
+    );
 }
 
 fn meta(contents: &PackageContents, state: String) -> ImageMeta {

@@ -317,8 +317,8 @@ impl Walk<'_> {
         self.files.keep_progress(&self.progress)?;
         if self.round.compared == 0 {
             tracing::warn!(
-                "The scan of the image compared nothing: no index has SHA-256, mode and owner of a path that its rules name. On a host of dpkg \
-                 a baseline has them."
+                "The scan of the image compared nothing: no index has SHA-256, mode and owner of a path that its rules name. A baseline \
+                 has them, and so has an index of dpkg's packages that `holdfast image index --packages` of this version makes."
             );
         }
         if self.round.more > 0 {

@@ -263,7 +263,7 @@ impl<'a> Verifier<'a> {
         })
     }
 
-    /// The MD5 of a file whose package has no better digest. A file that cannot be read is not observed either.
+    /// The MD5 of a file of which the index has no better digest. A file that cannot be read is not observed either.
     fn sum(
         &self,
         path: &Path,
@@ -271,7 +271,7 @@ impl<'a> Verifier<'a> {
         observation: Observation,
     ) -> (Observation, Option<[u8; 16]>) {
         let Observation::Object(object) = &observation else { return (observation, None) };
-        if entry.md5.is_none() || object.file_type != FileType::Regular {
+        if entry.md5.is_none() || entry.sha256.is_some() || object.file_type != FileType::Regular {
             return (observation, None);
         }
         let failed = |reason: &str| {

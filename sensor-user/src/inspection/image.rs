@@ -152,7 +152,8 @@ pub struct ImageState {
     /// SHA-256 of a file's content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// MD5 of a file's content, where a package has no better digest.
+    /// MD5 of a file's content, where a package has no better digest. SHA-256, size, mode, owner and capabilities beside it are those of the file
+    /// that had this MD5 when the index was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub md5: Option<String>,
     /// Checksum of an ostree object: type, owner, mode, attributes and content together. Only for a file whose object in the repository is
@@ -205,6 +206,9 @@ impl ImageState {
         }
         let what = match (&self.target, &self.sha256, &self.md5, self.device) {
             (Some(target), ..) => format!("link to {target}"),
+            (_, Some(sum), Some(md5), _) => {
+                format!("md5:{md5}; when the index was made sha256:{sum} ({} bytes)", self.size.unwrap_or(0))
+            }
             (_, Some(sum), ..) => format!("sha256:{sum} ({} bytes)", self.size.unwrap_or(0)),
             (_, _, Some(sum), _) => format!("md5:{sum}"),
             (.., Some((major, minor))) => format!("{kind} {major}:{minor}"),

@@ -22,6 +22,8 @@ const MOST_PACKAGES: usize = 1 << 16;
 pub(crate) struct PackageContents {
     /// The packages. The layer of an entry is a place in this list.
     pub(crate) packages: Vec<Package>,
+    /// How many of the packages are dpkg's. They are the first ones.
+    pub(crate) of_dpkg: usize,
     /// What manages them: `dpkg`, `rpm`.
     pub(crate) managers: Vec<&'static str>,
     /// The entries. A directory is before what is in it.
@@ -72,6 +74,11 @@ impl Collector {
     /// Says that a manager's database was read.
     pub(super) fn read(&mut self, manager: &'static str) {
         self.found.managers.push(manager);
+    }
+
+    /// Says that the packages so far are dpkg's.
+    pub(super) fn end_of_dpkg(&mut self) {
+        self.found.of_dpkg = self.found.packages.len();
     }
 
     /// What was collected.

@@ -25,6 +25,7 @@ pub(crate) fn contents(observer: &Observer) -> Result<PackageContents, Unread> {
     let mut collector = Collector::new(MergedDirectories::of(observer), users, groups);
     if dpkg::collect(observer, &mut collector)? {
         collector.read("dpkg");
+        collector.end_of_dpkg();
     }
     if rpm::collect(observer, &mut collector)? {
         collector.read("rpm");

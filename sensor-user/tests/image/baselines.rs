@@ -1,7 +1,7 @@
 //! Baselines of paths that nothing else describes.
 
 use crate::{
-    packages::installed,
+    packages::{install, installed},
     scanned::{findings, scan},
     watched::{check, policy},
     world::{CONFIG, World},
@@ -81,19 +81,21 @@ fn what_changed_since_a_baseline_differs_and_what_is_new_is_unexpected() {
 }
 
 #[test]
-fn a_path_of_a_package_is_explained_by_the_package_and_another_one_by_the_baseline() {
+fn a_path_of_a_baseline_is_explained_by_it_and_one_that_only_a_package_of_dpkg_has_by_the_package() {
     let world = installed();
     world.write_host("opt/tool", "x", 0o755);
     let result = world.run(&["baseline", "/usr", "/opt", "ROOT"]);
     fs::write(world.at("baseline.json"), &result.out).unwrap();
     indexed(&world);
+    install(&world, "second", &["/usr/bin/second"], &[]);
     assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
     let explain = |path: &str, image: &[&str]| {
         let arguments = [&["explain", path, "HOST", "STATE", "LOG", "-o", "json"], image].concat();
         world.run(&arguments).json("explain")["image"]["source"].clone()
     };
-    assert_eq!(explain("/usr/bin/tool", &[]), "packages");
-    assert_eq!(explain("/usr/bin/tool", &["--image", "baseline"]), "baseline");
+    assert_eq!(explain("/usr/bin/tool", &[]), "baseline", "an MD5 does not overrule its SHA-256");
+    assert_eq!(explain("/usr/bin/tool", &["--image", "packages"]), "packages");
+    assert_eq!(explain("/usr/bin/second", &[]), "packages", "it is newer than the baseline");
     assert_eq!(explain("/opt/tool", &[]), "baseline");
 }
 
@@ -126,7 +128,7 @@ fn drifted_from_baseline(world: &World) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_index_of_dpkg_which_has_no_sha256_and_no_mode_leaves_the_paths_of_a_baseline_watched() {
+fn an_index_of_dpkg_leaves_the_paths_of_a_baseline_to_the_baseline() {
     let world = packages_and_baseline();
     policy(
         &world,
@@ -182,8 +184,8 @@ fn a_file_of_an_upgraded_package_differs_from_an_older_baseline_and_explain_show
         let report = result.json("explain");
         let verdict = |of: &serde_json::Value| of["entry"]["verdict"].as_str().unwrap().to_owned();
         let found = (verdict(&report["image"]), verdict(&report["below"][0]));
-        assert_eq!((result.code, found), (1, ("compliant".to_owned(), "drifted".to_owned())), "{report:#}");
-        assert!(report["below"][0]["overruled_by"].is_null(), "the package says too little to be watched");
+        assert_eq!((result.code, found), (1, ("drifted".to_owned(), "compliant".to_owned())), "{report:#}");
+        assert_eq!(report["below"][0]["overruled_by"], "baseline");
     }
 }
 

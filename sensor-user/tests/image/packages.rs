@@ -1,8 +1,18 @@
 //! The packages of a host as an image: dpkg itself installs them here, and checks them too.
 
-use crate::world::World;
+use crate::{
+    watched::{check, policy},
+    world::{CONFIG, World},
+};
 use serde_json::Value;
-use std::{collections::BTreeSet, fmt::Write as _, fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+    process::Command,
+};
 
 fn dpkg(program: &str, arguments: &[&str], world: &World) -> String {
     let output = Command::new(program)
@@ -18,7 +28,7 @@ fn dpkg(program: &str, arguments: &[&str], world: &World) -> String {
 }
 
 /// Builds and installs a package with these files, each with its own path as content.
-fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
+pub(crate) fn install(world: &World, name: &str, files: &[&str], conffiles: &[&str]) {
     let tree = world.at(name);
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control).unwrap();
@@ -233,4 +243,78 @@ fn show_and_policy_take_the_root_of_the_index_and_errors_name_the_root_that_was_
     }
     assert_eq!(index().code, 0);
     assert_eq!(world.run(&with_root).code, 0);
+}
+
+/// A host of dpkg with a rule about what the packages have in `/usr/bin`.
+fn ruled() -> World {
+    let world = installed();
+    world.write_host("etc/motd", "declared", 0o644);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(&world, "  - {path: /usr/bin/, image: true, action: degrade}\n");
+    world
+}
+
+#[test]
+fn a_rule_watches_content_mode_and_capabilities_of_a_program_of_dpkg_and_blames_its_package() {
+    let world = ruled();
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    assert_eq!(check(&world), (0, Vec::new()));
+    let drift = |path: &str, kinds: &str| {
+        (1, vec![(path.to_owned(), "package first 1:2.0-1 (amd64)".to_owned(), kinds.to_owned())])
+    };
+    let tool = world.at("root/usr/bin/tool");
+    let mode = fs::metadata(&tool).unwrap().permissions();
+    fs::set_permissions(&tool, Permissions::from_mode(0o4755)).unwrap();
+    assert_eq!(check(&world), drift("/usr/bin/tool", "mode"));
+    fs::set_permissions(&tool, mode).unwrap();
+    // cap_net_raw+ep, in the form of the kernel.
+    let capability = b"\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+    world.set_capability("usr/bin/tool", capability);
+    assert_eq!(check(&world), drift("/usr/bin/tool", "xattr"));
+    world.remove_capability("usr/bin/tool");
+    assert_eq!(check(&world), (0, Vec::new()));
+    // The package's file is where another package diverts it to.
+    fs::write(world.at("root/usr/bin/shared.first"), "evil").unwrap();
+    assert_eq!(check(&world), drift("/usr/bin/shared.first", "content"));
+    let result = world.run(&["image", "verify", "--image", "packages", "ROOT", "STATE", "-o", "json"]);
+    let found = &result.json("image-verify")["differing"][0];
+    assert_eq!(found["differences"].as_array().unwrap().len(), 1, "one digest is compared: {found}");
+    assert_eq!(found["strength"], "md5 of a package");
+    let text = world.run(&["explain", "/usr/bin/tool", "HOST", "STATE", "LOG"]).out;
+    assert!(text.contains("md5:") && text.contains("when the index was made sha256:"), "{text}");
+}
+
+#[test]
+fn files_without_the_md5_of_their_package_are_named_when_the_index_is_made_and_found_by_a_comparison() {
+    let world = ruled();
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let index =
+        |more: &[&str]| world.run(&[&["image", "index", "--packages", "ROOT", "STATE"], more].concat());
+    let text = index(&[]);
+    for part in [
+        "indexed 1 package of dpkg",
+        "differs /usr/bin/tool (package first 1:2.0-1 (amd64)): it does not have the MD5 of its package",
+        "1 file of packages without the MD5",
+        "cannot watch 1",
+    ] {
+        assert!(text.code == 0 && text.out.contains(part), "{part}: {text:?}");
+    }
+    assert!(text.err.contains("/usr/bin/tool: it does not have the MD5"), "{}", text.err);
+    let report = index(&["-o", "json"]).json("image-index");
+    let unmatched = &report["unmatched"];
+    assert_eq!((&unmatched["count"], &unmatched["kept"]), (&1.into(), &0.into()), "{report:#}");
+    assert_eq!(unmatched["first"][0]["path"], "/usr/bin/tool");
+    assert_eq!(check(&world), (0, Vec::new()), "nothing watches it");
+    let (code, report) = verify(&world);
+    assert_eq!((code, differing(&report)), (1, BTreeSet::from(["/usr/bin/tool".to_owned()])));
+    // An index of the restored file has it watched, also after a later change.
+    world.write_host("usr/bin/tool", "/usr/bin/tool", 0o755);
+    assert!(index(&["-o", "json"]).json("image-index")["unmatched"].is_null());
+    world.write_host("usr/bin/tool", "evil", 0o755);
+    let report = index(&["-o", "json"]).json("image-index");
+    assert_eq!(
+        (&report["unmatched"]["kept"], &report["unmatched"]["first"][0]["kept"]),
+        (&1.into(), &true.into())
+    );
+    assert_eq!(check(&world).1[0].0, "/usr/bin/tool", "a new index ends no drift of a content");
 }

@@ -53,6 +53,9 @@ fn a_policy_has_the_digests_of_each_file_in_both_images_and_nothing_else() {
 #[test]
 fn a_policy_without_any_digest_is_refused_with_the_source_and_the_next_step() {
     let world = installed();
+    for file in ["usr/bin/tool", "usr/bin/shared.first", "usr/share/doc/a"] {
+        world.write_host(file, "of no package", 0o644);
+    }
     assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
     for format in ["keylime", "ima"] {
         let refused =
@@ -63,4 +66,18 @@ fn a_policy_without_any_digest_is_refused_with_the_source_and_the_next_step() {
         }
         assert!(!refused.err.contains("damaged"), "{refused:?}");
     }
+}
+
+#[test]
+fn a_policy_of_packages_of_dpkg_has_each_file_with_the_md5_of_its_package_and_names_what_is_left_out() {
+    let world = installed();
+    world.write_host("usr/share/doc/a", "of no package", 0o644);
+    assert_eq!(world.run(&["image", "index", "--packages", "ROOT", "STATE"]).code, 0);
+    let result = world.run(&["image", "policy", "--format", "ima", "--image", "packages", "ROOT", "STATE"]);
+    let mut lines: Vec<&str> = result.out.lines().collect();
+    lines.sort_by_key(|line| line.split_once(' ').unwrap().1);
+    let expected = [("shared.first", "shared"), ("tool", "tool")]
+        .map(|(name, content)| format!("sha256:{} /usr/bin/{name}", sum(&format!("/usr/bin/{content}"))));
+    assert_eq!((result.code, &lines[..]), (0, &expected.each_ref().map(String::as_str)[..]), "{result:?}");
+    assert!(result.err.contains("configuration files") && result.err.contains("files=2"), "{}", result.err);
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     difference::DifferenceKind,
     expectation::ImageLayer,
-    image::{ImageMeta, Known, KnownXattrs, MAGIC, differences},
+    image::{ImageMeta, Known, KnownXattrs, MAGIC, Strength, differences},
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::path::Path;
@@ -240,6 +240,21 @@ fn which_attributes_are_known_depends_on_the_source_and_the_entry() {
     ] {
         assert_eq!(meta(source, ostree).known_xattrs(entry), known, "{source} {ostree} {entry:?}");
     }
+}
+
+#[test]
+fn a_verdict_about_a_file_of_a_package_with_both_digests_rests_on_the_md5() {
+    let meta: ImageMeta = serde_json::from_value(serde_json::json!({
+        "source": "packages", "digest": "d", "indexes": [], "platform": "dpkg and rpm", "names": [], "layers": [], "entries": 0, "bytes": 0,
+        "ostree": false,
+    }))
+    .unwrap();
+    let of = |sha256: Option<[u8; 32]>, md5: Option<[u8; 16]>| {
+        meta.strength(&ImageEntry { sha256, md5, ..file().0 })
+    };
+    let (sha256, md5) = (Some([1; 32]), Some([2; 16]));
+    assert_eq!([of(sha256, md5), of(None, md5)], [Strength::PackageMd5; 2]);
+    assert_eq!([of(sha256, None), of(None, None)], [Strength::PackageSha256, Strength::PackageName]);
 }
 
 #[test]

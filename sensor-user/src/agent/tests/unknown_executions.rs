@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::event::CheckedRecord;
-use crate::image::{Images, index_baseline, take_baseline};
+use crate::image::{Images, index_baseline, index_packages, take_baseline};
+use md5::{Digest as _, Md5};
 use sensor_common::op::RECORD_IN_DIRECTORY;
 use sensor_common::record::ChangeRecord;
 use zerocopy::FromZeros as _;
@@ -86,6 +87,38 @@ async fn a_file_that_no_index_has_is_recorded_and_one_of_the_image_is_not() {
     let expected = ["/usr/bin/late", "/usr/bin/below/late", "/usr/bin/empty/late"].map(unknown);
     node.end(daemon).await;
     assert_eq!(recorded(&node), expected);
+}
+
+#[tokio::test]
+async fn on_a_host_of_dpkg_a_file_of_no_package_is_recorded_and_one_of_a_package_is_not() {
+    let node = Node::new(&json!({ "path": "/usr/bin/", "image": true, "action": "observe" }));
+    for (path, content) in [
+        (
+            "var/lib/dpkg/status",
+            "Package: a\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n".to_owned(),
+        ),
+        ("var/lib/dpkg/info/a.list", "/usr/bin/shipped\n/usr/bin/edited\n".to_owned()),
+        ("var/lib/dpkg/info/a.md5sums", {
+            let sum = hex::encode(Md5::digest("program"));
+            format!("{sum}  usr/bin/shipped\n{sum}  usr/bin/edited\n")
+        }),
+        ("usr/bin/shipped", "program".to_owned()),
+        ("usr/bin/edited", "another program".to_owned()),
+        ("usr/bin/late", "program".to_owned()),
+    ] {
+        let path = node.path("root").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let observer = Observer::new(&node.path("root")).unwrap();
+    index_packages(&observer, &Images::of(&node.path("state")), &mut |_, _| {}).unwrap();
+    let mut daemon = node.begin(None).await;
+    for name in ["late", "shipped", "edited"] {
+        executed(&node, &mut daemon, "/usr/bin", name);
+    }
+    node.end(daemon).await;
+    // The index has the name of the edited file, although nothing watches it.
+    assert_eq!(recorded(&node), [unknown("/usr/bin/late")]);
 }
 
 #[tokio::test]

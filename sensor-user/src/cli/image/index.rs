@@ -16,7 +16,9 @@ use crate::{
     observation::Observer,
 };
 use anyhow::Context as _;
-use sensor_model::image::{Choice, DamagedFiles, ImageLimits, ImageMeta, ImageSource, Platform, is_digest};
+use sensor_model::image::{
+    Choice, DamagedFiles, ImageLimits, ImageMeta, ImageSource, Platform, UnmatchedFiles, is_digest,
+};
 use serde::Serialize;
 use std::{
     io,
@@ -27,8 +29,8 @@ use std::{
 const SCHEMA: &str = "holdfast.image-index/v1";
 /// Most bytes of a baseline's file. A path takes about 250 bytes.
 const BASELINE_BYTES: u64 = 512 << 20;
-/// Most damaged files that the text shows. The JSON has up to a thousand.
-const SHOWN_DAMAGED: usize = 20;
+/// Most damaged files of a commit, or files without the MD5 of their package, that the text shows. The JSON has up to a thousand.
+const SHOWN_FILES: usize = 20;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -44,7 +46,7 @@ pub(super) struct Index {
     /// Index the directories of the system and configuration extensions that are merged on this host now.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform", "packages", "baseline"])]
     extensions: bool,
-    /// Index the packages of this host, by the databases of dpkg and rpm.
+    /// Index the packages of this host, by the databases of dpkg and rpm. It reads each file of dpkg's packages once.
     #[arg(long, conflicts_with_all = ["layout", "digest", "platform"])]
     packages: bool,
     /// Index a baseline: the file that `holdfast baseline` printed.
@@ -80,6 +82,9 @@ pub struct IndexedReport {
     /// Merged extensions that are not in the index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutExtension>,
+    /// Files of dpkg's packages that do not have the MD5 of dpkg's database, without configuration files; absent if each has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unmatched: Option<UnmatchedFiles>,
 }
 
 fn digest(text: &str) -> Result<String, &'static str> {
@@ -92,7 +97,7 @@ fn digest(text: &str) -> Result<String, &'static str> {
 
 impl Index {
     pub(super) fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let mut left_out = Vec::new();
+        let (mut left_out, mut unmatched) = (Vec::new(), None);
         let indexed = if let Some(layout) = &self.layout {
             self.layout(layout)
         } else if let Some(file) = &self.baseline {
@@ -109,7 +114,10 @@ impl Index {
                     indexed
                 })
             } else {
-                index_packages(&observer, &self.place.images())
+                self.packages(&observer).map(|(indexed, files)| {
+                    unmatched = Some(files).filter(|files| files.count > 0);
+                    indexed
+                })
             }
         };
         let Indexed { meta, path, size } = indexed.map_err(input)?;
@@ -119,6 +127,7 @@ impl Index {
             path: path.to_string_lossy().into_owned(),
             size,
             left_out,
+            unmatched,
         };
         if self.output.is_json() {
             screen.json(&report)?;
@@ -126,6 +135,15 @@ impl Index {
             text(&report, screen)?;
         }
         Ok(if report.image.damaged.is_some() { DRIFT } else { IN_SYNC })
+    }
+
+    fn packages(&self, observer: &Observer) -> Result<(Indexed, UnmatchedFiles), ImageError> {
+        let mut bar = Bar::new();
+        let indexed = index_packages(observer, &self.place.images(), &mut |done, files| {
+            bar.show(|| format!("{done} of {files} files of packages"));
+        });
+        bar.end();
+        indexed
     }
 
     fn commit(&self, observer: &Observer, wanted: &str) -> Result<Indexed, ImageError> {
@@ -175,6 +193,9 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     if meta.source == ImageSource::Packages {
         let packages = count(meta.layers.len(), "package");
         screen.line(&format!("{word} {packages} of {}: {paths}", clean(&meta.platform)))?;
+        if let Some(files) = &report.unmatched {
+            unmatched_files(files, screen)?;
+        }
         return screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size));
     }
     let blame = |number: usize| clean(&meta.blame(u16::try_from(number).unwrap_or(u16::MAX), 100));
@@ -202,9 +223,27 @@ fn text(report: &IndexedReport, screen: &mut Screen) -> io::Result<()> {
     screen.line(&format!("index file: {} ({} bytes)", clean(&report.path), report.size))
 }
 
+/// The files of dpkg's packages that do not have the MD5 of dpkg's database.
+fn unmatched_files(files: &UnmatchedFiles, screen: &mut Screen) -> io::Result<()> {
+    for file in files.first.iter().take(SHOWN_FILES) {
+        let word = screen.paint(Tone::Bad, "differs");
+        let (path, package, reason) = (clean(&file.path), clean(&file.package.text()), file.reason.as_str());
+        screen.line(&format!("{word} {path} (package {package}): {reason}"))?;
+    }
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let all = count(number(files.count), "file");
+    screen.line(&format!(
+        "{all} of packages without the MD5 of dpkg's database: rules can watch {} of them, by what the last index has, and cannot watch {}, of \
+         which only the MD5 is known; `holdfast image verify --image packages` compares all of them, and `apt-get install --reinstall PACKAGE` \
+         restores them",
+        number(files.kept),
+        number(files.unwatched())
+    ))
+}
+
 /// The files whose objects in the ostree repository are damaged.
 fn damaged_files(damaged: &DamagedFiles, screen: &mut Screen) -> io::Result<()> {
-    for file in damaged.first.iter().take(SHOWN_DAMAGED) {
+    for file in damaged.first.iter().take(SHOWN_FILES) {
         let word = screen.paint(Tone::Bad, "damaged");
         let (path, object, reason) = (clean(&file.path), &file.object, file.reason.as_str());
         screen.line(&format!("{word} {path}: its object {object}: {reason}"))?;

@@ -87,8 +87,9 @@ fn name(index: &ImageIndex) -> String {
 fn left_out(meta: &ImageMeta) -> &'static str {
     match meta.source {
         ImageSource::Packages => {
-            "The policy does not have some files of packages: their database has no SHA-256 of them (dpkg has MD5 alone), or their path is no text or \
-             has a control character; take the digests of a baseline, which `holdfast baseline` makes, by --and baseline."
+            "The policy does not have some files of packages: the index has no SHA-256 of them, because they are configuration files of dpkg's packages \
+             or did not have the package's MD5 when `holdfast image index --packages` read them, or their path is no text or has a control character; \
+             take the digests of a baseline, which `holdfast baseline` makes, by --and baseline."
         }
         _ => {
             "The policy does not have some files: the index does not have their SHA-256, as that of a damaged object of ostree, or their path is \
@@ -101,9 +102,13 @@ fn left_out(meta: &ImageMeta) -> &'static str {
 fn empty(indexes: &[ImageIndex]) -> anyhow::Error {
     let names: Vec<String> = indexes.iter().map(name).collect();
     let of_packages = indexes.iter().any(|index| index.meta().source == ImageSource::Packages);
-    let why = if of_packages { " (dpkg has none)" } else { "" };
+    let why = if of_packages {
+        " (that of an earlier version of Holdfast has none of dpkg's packages: run `holdfast image index --packages`)"
+    } else {
+        ""
+    };
     BadInput::because(format!(
-        "the policy would be empty: the index of {} has no SHA-256 of any file{why}; note what the host has now with `holdfast baseline /usr > \
+        "the policy would be empty: the index of {} has no SHA-256 of any file{why}; or note what the host has now with `holdfast baseline /usr > \
          baseline.json`, index that with `holdfast image index --baseline baseline.json`, and use --image baseline",
         names.join(", of ")
     ))
