@@ -1,6 +1,7 @@
 //! Rules about what the image has: a change of a program that no config declares is drift live, with its actor and the layer that put the
 //! program there; so is its execution.
 
+mod packaged;
 mod root_image;
 mod sealed;
 pub(super) mod sealed_usr;
@@ -60,7 +61,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     fs::write("/run/image-policy.yaml", POLICY)?;
     let configs = ["--standalone", "--config", "/run/image.yaml", "--policy", "/run/image-policy.yaml"];
     // The daemon finds a new index, and takes the result of a scan, with a beat of the canary.
-    let mut agent = RunningDaemon::start(&[&configs[..], &["--canary-every", "1"]].concat())?;
+    let arguments = [&configs[..], &["--canary-every", "1"]].concat();
+    let mut agent = RunningDaemon::start(&arguments)?;
     context.check("without_an_index_it_is_unknown", unknown(&mut agent));
     context.check("a_new_index_is_read_without_a_reload", indexed(&mut agent));
     for (name, command) in [
@@ -82,6 +84,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("a_scan_finds_what_nothing_watched", scanned(&mut agent));
     context.check("an_index_that_goes_away_closes_no_drift", unindexed(&mut agent));
     agent.stop()?;
+    context.check("a_program_of_a_package_of_dpkg", packaged::program(&arguments));
     context.check("a_sealed_file_is_read_once", sealed::file());
     context.check("a_file_of_a_sealed_root_is_read_once", sealed::root(&digest, PROGRAM));
     context.check("the_etc_of_a_root_image_is_found_below_the_present_one", root_image::root_image());
