@@ -27,7 +27,7 @@ pub struct HostDirectories {
     /// Closed directories that are links to other closed directories, with the paths of these. What is declared below such a link is
     /// declared below the other directory, and the link is no directory of its own.
     pub linked: BTreeMap<PathBuf, PathBuf>,
-    /// What packages put below closed directories.
+    /// What packages put below closed directories, and at the paths where nothing may be otherwise.
     pub packaged: Vec<PackagedPath>,
     /// A database of packages could not be read.
     pub packages_unread: bool,
@@ -39,7 +39,7 @@ pub struct HostDirectories {
 
 impl HostDirectories {
     /// A path below a link as it is on the disk.
-    fn on_disk<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
+    pub(crate) fn on_disk<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         let below = |(link, directory): (&PathBuf, &PathBuf)| {
             let below = path.strip_prefix(link).ok().filter(|below| !below.as_os_str().is_empty())?;
             Some(directory.join(below))
@@ -165,6 +165,22 @@ fn names(
             child = parent;
         }
     };
+    each_declared(declared, host, &mut declare);
+    for root in roots {
+        declare(&root.path, true);
+    }
+    for link in host.linked.keys() {
+        declare(link, false);
+    }
+    names
+}
+
+/// Calls `declare` with each path that a config or a package declares, and whether it is a directory.
+pub(crate) fn each_declared(
+    declared: &[Expectation],
+    host: &HostDirectories,
+    mut declare: impl FnMut(&Path, bool),
+) {
     for expectation in declared {
         let path = expectation.thing.path();
         match (&expectation.thing, &expectation.expected) {
@@ -186,13 +202,6 @@ fn names(
     for packaged in &host.packaged {
         declare(&packaged.path, packaged.is_directory);
     }
-    for root in roots {
-        declare(&root.path, true);
-    }
-    for link in host.linked.keys() {
-        declare(link, false);
-    }
-    names
 }
 
 #[cfg(test)]

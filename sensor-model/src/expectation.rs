@@ -6,15 +6,16 @@
 
 mod os;
 mod source;
+mod tree;
 
 pub use os::{KernelArgumentsExpectation, NotCarried, OsImageExpectation, OstreeObjectExpectation};
 pub use source::{ClosedBy, ExpectationSource, ImageLayer, Source, SourceKind};
+pub use tree::{HierarchyExpectation, SealedTree, TreeExpectation};
 
 use crate::{
     authorized_keys::SshKey,
     link_exceptions::{LinkException, LinkExceptions},
     name_patterns::NamePatterns,
-    strength::SealKind,
 };
 use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
@@ -342,35 +343,6 @@ pub struct AuthorizedKeysExpectation {
     pub keys: Vec<SshKey>,
 }
 
-/// A directory tree that the kernel proves, whose entries were compared with an index when they were read. As long as it is this tree, and nothing
-/// is mounted over it, they need no things of their own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct TreeExpectation {
-    /// What identifies the contents.
-    pub sealed: SealedTree,
-    /// How many entries of the index have no thing of their own.
-    pub entries: u32,
-}
-
-/// What identifies the contents of a tree that the kernel proves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct SealedTree {
-    /// How the kernel proves them.
-    pub by: SealKind,
-    /// A digest of everything that determines them.
-    #[serde(with = "hex::serde")]
-    #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
-    pub image: [u8; 32],
-}
-
-/// What may be mounted over a hierarchy of the OS: nothing, or the extensions that an index has.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct HierarchyExpectation {
-    /// Names of the extensions that are merged over it, sorted; empty if none is expected.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub extensions: Vec<String>,
-}
-
 /// The declared state of one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "state", rename_all = "kebab-case")]
@@ -389,6 +361,8 @@ pub enum Expected {
     ClosedDirectory(ClosedDirectoryExpectation),
     /// A user's own `authorized_keys`; the thing is a file.
     AuthorizedKeys(AuthorizedKeysExpectation),
+    /// Nothing, by a rule of a drift policy; the thing is a file.
+    Absent,
     /// A directory whose entries the kernel proves.
     Tree(TreeExpectation),
     /// A directory in which the image of the host expects entries that no index has, so nothing is known of them; the thing is a tree.
@@ -412,6 +386,7 @@ impl Expected {
             Self::Unit(_) => "unit",
             Self::ClosedDirectory(_) => "closed directory",
             Self::AuthorizedKeys(_) => "authorized keys",
+            Self::Absent => "path",
             Self::Tree(_) | Self::Unindexed => "tree",
             Self::Hierarchy(_) => "hierarchy",
             Self::KernelArguments(_) => "kernel arguments",
@@ -467,6 +442,7 @@ impl Expected {
             Self::Tree(tree) => {
                 vec![("sealed by", tree.sealed.by.as_str().to_owned()), ("entries", tree.entries.to_string())]
             }
+            Self::Absent => vec![("expected", "nothing at the path".to_owned())],
             Self::Unindexed => vec![("index", "none".to_owned())],
             Self::Hierarchy(declared) => vec![("extensions", list(&declared.extensions))],
             Self::KernelArguments(declared) => vec![("among others", declared.arguments.join(" "))],

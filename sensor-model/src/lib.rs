@@ -47,6 +47,7 @@
 //! | [`chain`] | the hash chain of the log's entries |
 //! | [`drift_policy`] | what to do about the drift of a path |
 //! | [`closed`] | the directories that a drift policy closes, and what may be in them |
+//! | [`absent`] | the paths where a drift policy expects nothing |
 //! | [`reconcile`] | why a running node cannot be brought from one config to another |
 //! | [`changes`] | what differs between two rendered configs |
 //! | [`registries`] | whether a change of `registries.conf` needs a drain |
@@ -64,6 +65,7 @@
 //! become verdicts and gaps.
 #![forbid(unsafe_code)]
 
+pub mod absent;
 pub mod action;
 pub mod adopt;
 pub mod audit;

@@ -50,8 +50,8 @@ pub struct DriftPolicySpec {
     /// component `taint` for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taint_drifted_nodes: bool,
-    /// The rules. A path may have one rule about declared things, one about undeclared names (`closed`), and one about what the image has
-    /// (`image`).
+    /// The rules. A path may have one rule about declared things or about an undeclared object (`absent`), one about undeclared names
+    /// (`closed`), and one about what the image has (`image`).
     #[schemars(length(min = 1, max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path", "closed", "image"]))]
     pub rules: Vec<PolicyRule>,
 }
@@ -114,6 +114,7 @@ impl From<NodeSelector> for LabelSelector {
 }
 
 /// What nodes do about drift of the paths that a pattern matches.
+#[expect(clippy::struct_excessive_bools, reason = "one for each key of a rule")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -125,6 +126,11 @@ impl From<NodeSelector> for LabelSelector {
     {
         "rule": "self.closed || !has(self.exceptLinks) || size(self.exceptLinks) == 0",
         "message": "only a rule with closed: true has exceptions"
+    },
+    {"rule": "!(self.absent && (self.closed || self.image))", "message": "a rule has one of absent, closed and image; write two rules"},
+    {
+        "rule": "!self.absent || !self.path.matches('/$|[*?{\\\\[]')",
+        "message": "a path with absent: true is one path, without / at its end and without wildcards"
     },
     {"rule": "!(self.image && self.closed)", "message": "a rule has either closed: true or image: true; write two rules"},
     {
@@ -154,6 +160,11 @@ pub struct PolicyRule {
     /// booted image declares is drift of kind `unexpected` with this action. Declared things have the action of another rule.
     #[serde(default)]
     pub closed: bool,
+    /// Nothing may be at the path `path`, unless a config, a package or the booted image declares it: an object that is there is drift of kind
+    /// `unexpected` with this action. A declared object has the action of another rule. `revert` moves an object to the quarantine of the node,
+    /// but no directory.
+    #[serde(default)]
+    pub absent: bool,
     /// What the booted image, the host's packages or its baseline have at the paths is expected there and watched, unless a config declares
     /// it. The action is about these things. The node needs an index (`holdfast image index`).
     #[serde(default)]

@@ -135,7 +135,13 @@ fn object(policy: &DriftPolicy, pods: &NodePods, ended: usize) -> Value {
             // Types with texts and numbers always have a JSON.
             let mut value = serde_json::to_value(rule).unwrap_or_default();
             // A sensor of an earlier version refuses these keys.
-            for (key, is_set) in [("closed", rule.closed), ("image", rule.image), ("scan", rule.scan)] {
+            let keys = [
+                ("closed", rule.closed),
+                ("absent", rule.absent),
+                ("image", rule.image),
+                ("scan", rule.scan),
+            ];
+            for (key, is_set) in keys {
                 if let (false, Some(fields)) = (is_set, value.as_object_mut()) {
                     fields.remove(key);
                 }

@@ -52,6 +52,30 @@ fn the_sensor_gets_the_policies_that_select_the_node_in_the_form_of_its_files() 
 }
 
 #[test]
+fn a_sensor_of_an_earlier_version_gets_the_key_absent_only_of_a_rule_that_has_it() {
+    let absent = json!({"path": "/etc/rc.local", "action": "revert", "absent": true});
+    let policies = [policy("all", &json!({"rules": [rule("/etc/a", "observe"), absent]}))];
+    let evaluated = evaluate(&policies, &NodeFacts::default(), &NodePods::default());
+    let handed = evaluated.handed.unwrap().policies;
+    assert_eq!(handed[0]["spec"]["rules"], json!([rule("/etc/a", "observe"), absent]));
+}
+
+#[test]
+fn policies_of_one_precedence_with_different_actions_where_nothing_may_be_are_a_conflict() {
+    let of = |name: &str, action: &str| {
+        policy(name, &json!({"rules": [{"path": "/etc/rc.local", "action": action, "absent": true}]}))
+    };
+    let found = states(&[of("one", "observe"), of("other", "revert")]);
+    assert!(found.iter().all(|(_, state, _)| *state == PolicyState::Conflict), "{found:?}");
+    // A directory at the path cannot be named, whatever the CRD lets pass.
+    let faulty =
+        policy("faulty", &json!({"rules": [{"path": "/etc/a/", "action": "observe", "absent": true}]}));
+    let found = states(&[faulty]);
+    assert_eq!(found[0].1, PolicyState::Refused);
+    assert!(found[0].2.contains("use closed: true"), "{found:?}");
+}
+
+#[test]
 fn a_conflict_is_shown_on_both_sides_and_hands_nothing_to_the_sensor() {
     let of = |name: &str, precedence: i64, action: &str| {
         policy(name, &json!({"precedence": precedence, "rules": [rule("/etc/a", action)]}))

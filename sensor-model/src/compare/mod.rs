@@ -66,7 +66,10 @@ fn all(
         }
         // A declared file in it is a thing of its own, and missing by itself.
         (
-            Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_) | Expected::Unindexed,
+            Expected::ClosedDirectory(_)
+            | Expected::AuthorizedKeys(_)
+            | Expected::Absent
+            | Expected::Unindexed,
             Observation::Missing,
         ) => Vec::new(),
         (Expected::File(file), Observation::Object(object)) => object::file(subject, file, object, ids),
@@ -82,6 +85,7 @@ fn all(
         (Expected::AuthorizedKeys(keys), Observation::Object(object)) => {
             keys::authorized(subject, &keys.keys, object)
         }
+        (Expected::Absent, Observation::Object(object)) => vec![object::unexpected(subject, object)],
         (Expected::ClosedDirectory(closed), Observation::Names { names, more, ssh_keys }) => {
             keys::closed_directory(subject, closed, (names, *more), ssh_keys)
         }

@@ -3,7 +3,12 @@
 //! In: an expectation and an observed object. Out: the differences of type, mode, content, owner, label and extended attributes, and the
 //! flags and mounts that no config can declare.
 
-use super::{go_mode::go_mode, ids::Ids, keys, subject::ComparedThing};
+use super::{
+    go_mode::go_mode,
+    ids::Ids,
+    keys,
+    subject::{ComparedThing, type_name},
+};
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{
@@ -126,6 +131,16 @@ pub(super) fn label(
     }
     let found = found.unwrap_or("none").to_owned();
     Some(subject.mismatch(DifferenceKind::Label, "label", expected.to_owned(), found))
+}
+
+/// An object where nothing may be.
+pub(super) fn unexpected(subject: &ComparedThing<'_>, object: &ObjectObservation) -> Difference {
+    Difference {
+        kind: DifferenceKind::Unexpected,
+        expected: "not present".to_owned(),
+        found: object.summary(),
+        text: format!("unexpected {} {}", type_name(object.file_type), quote_path(subject.path)),
+    }
 }
 
 /// A closed directory that is something else.

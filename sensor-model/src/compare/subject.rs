@@ -80,7 +80,7 @@ impl ComparedThing<'_> {
     }
 }
 
-fn type_name(file_type: FileType) -> &'static str {
+pub(super) fn type_name(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Regular => "regular file",
         FileType::Directory => "directory",

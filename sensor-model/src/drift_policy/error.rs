@@ -108,6 +108,15 @@ pub enum DriftPolicyFault {
         "{0:?} cannot be closed: name a directory, with / at the end, or a glob of directories without **"
     )]
     ClosedPath(String),
+    /// The path of a rule with `absent` names no single object.
+    #[error(
+        "{0:?} cannot have absent: true: name one path, without / at its end and without wildcards; use closed: true for what is in a \
+         directory"
+    )]
+    AbsentPath(String),
+    /// A rule with `absent` has another key about other things.
+    #[error("a rule has either absent: true or {0}: true; write two rules")]
+    AbsentWith(&'static str),
     /// A rule decides about one kind of things.
     #[error("a rule has either closed: true or image: true; write two rules")]
     ClosedImage,

@@ -14,20 +14,23 @@ impl DriftPolicy {
             let numbered = rules.iter().enumerate().filter(move |(_, (rule, _))| rule.kind() == kind);
             numbered.map(|(number, (rule, _))| (rule.path.as_str(), number))
         };
-        let closed = of_kind(RuleKind::Closed).map(|(path, number)| (path.to_owned(), number)).collect();
+        // No path has a rule of both kinds: one has `/` at its end or a wildcard, and the other does not.
+        let undeclared = of_kind(RuleKind::Closed).chain(of_kind(RuleKind::Absent));
+        let undeclared = undeclared.map(|(path, number)| (path.to_owned(), number)).collect();
         let declared = PathRules::of(of_kind(RuleKind::Declared));
         let image = PathRules::of(of_kind(RuleKind::Image));
-        Self { rules, declared, closed, image }
+        Self { rules, declared, undeclared, image }
     }
 }
 
 impl Rule {
     /// What it decides about. `parse` refuses a rule of two kinds.
     pub fn kind(&self) -> RuleKind {
-        match (self.closed, self.image) {
-            (true, _) => RuleKind::Closed,
-            (false, true) => RuleKind::Image,
-            (false, false) => RuleKind::Declared,
+        match self {
+            Self { closed: true, .. } => RuleKind::Closed,
+            Self { absent: true, .. } => RuleKind::Absent,
+            Self { image: true, .. } => RuleKind::Image,
+            _ => RuleKind::Declared,
         }
     }
 }

@@ -13,8 +13,9 @@
 //! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
 //! at the same precedence are refused.
 //!
-//! A rule with `closed` decides about undeclared names in a directory, and a rule with `image` about what the host's image has and no
-//! config declares. The other rules decide about declared things. A path may have one rule of each kind.
+//! A rule with `closed` decides about undeclared names in a directory, a rule with `absent` about an undeclared object at its path, and a rule
+//! with `image` about what the host's image has and no config declares. The other rules decide about declared things. A path may have one rule
+//! of each kind.
 
 mod contradictions;
 mod error;
@@ -105,6 +106,10 @@ pub struct Rule {
     /// it. Another rule decides about declared things.
     #[serde(default)]
     pub closed: bool,
+    /// Nothing may be at the path, unless something declares it. The action is for an object that is there. Another rule decides about
+    /// a declared thing.
+    #[serde(default)]
+    pub absent: bool,
     /// What the host's image, its packages or its baseline have at the paths is expected there and watched, unless a config declares it.
     /// The action is for these things.
     #[serde(default)]
@@ -187,8 +192,8 @@ pub struct DriftPolicy {
     rules: Vec<(Rule, String)>,
     /// Rules of declared things.
     declared: PathRules,
-    /// Rules of closed directories.
-    closed: BTreeMap<String, usize>,
+    /// Rules of closed directories, and of paths where nothing may be.
+    undeclared: BTreeMap<String, usize>,
     /// Rules of what the host's image has.
     image: PathRules,
 }
@@ -252,8 +257,8 @@ impl DriftPolicy {
         DriftDecision { action, allowed, secret: true, labels: LabelComparison::Compare, rule: None }
     }
 
-    /// The decision about a drift of a thing: by the rule that closes its directory, or that expects what the image has, if that is
-    /// what declares the thing. Else by its path.
+    /// The decision about a drift of a thing: by the rule that closes its directory, that expects nothing at its path, or that expects what
+    /// the image has, if that is what declares the thing. Else by its path.
     pub fn decide_about(
         &self,
         expectation: &Expectation,
@@ -262,7 +267,7 @@ impl DriftPolicy {
         let path = expectation.thing.path();
         let number = match &expectation.source {
             ExpectationSource::MachineConfig(_) => None,
-            ExpectationSource::ClosedBy(closed) => self.closed.get(&*closed.rule).copied(),
+            ExpectationSource::ClosedBy(closed) => self.undeclared.get(&*closed.rule).copied(),
             ExpectationSource::ImageLayer(_) => match self.image.rule_for(&path) {
                 // Rules about declared things do not apply to what only the image has.
                 None => {
@@ -291,7 +296,17 @@ impl DriftPolicy {
 
     /// The rules of closed directories, each with its file, by path. A rule with the action `ignore` closes no directory.
     pub fn closed(&self) -> impl Iterator<Item = (&Rule, &str)> {
-        let rules = self.closed.values().map(|number| &self.rules[*number]);
+        self.undeclared().filter(|(rule, _)| rule.closed)
+    }
+
+    /// The rules of paths where nothing may be, each with its file, by path. A rule with the action `ignore` is none of them.
+    pub fn absent(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        self.undeclared().filter(|(rule, _)| rule.absent)
+    }
+
+    /// The rules about what nothing declares, each with its file, by path, without those with the action `ignore`.
+    pub fn undeclared(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        let rules = self.undeclared.values().map(|number| &self.rules[*number]);
         rules
             .map(|(rule, origin)| (rule, origin.as_str()))
             .filter(|(rule, _)| rule.action != DriftAction::Ignore)

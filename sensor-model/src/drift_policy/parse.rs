@@ -32,6 +32,7 @@ const RULE_KEYS: &[&str] = &[
     "secret",
     "labels",
     "closed",
+    "absent",
     "image",
     "scan",
     "except",
@@ -157,6 +158,7 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
             return Err(RuleError::new(field("labels"), DriftPolicyFault::Labels(other.to_owned())));
         }
     };
+    let absent = absent(rule, path, at)?;
     let closed = closed(rule, path, at)?;
     let except = if closed { except(rule, at)? } else { NamePatterns::default() };
     let except_links = if closed { except_links(rule, at)? } else { LinkExceptions::default() };
@@ -183,12 +185,30 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
         secret,
         labels,
         closed,
+        absent,
         image,
         scan,
         except,
         except_links,
         reason,
     })
+}
+
+/// Whether nothing may be at the rule's path. A directory or a glob would be more than a person means, and what it names is not one object.
+fn absent(rule: &Map<String, Value>, path: &str, at: &str) -> Result<bool, RuleError> {
+    let absent = flag(rule, "absent", at)?;
+    if !absent {
+        return Ok(false);
+    }
+    for key in ["closed", "image"] {
+        if flag(rule, key, at)? {
+            return Err(RuleError::new(format!("{at}.absent"), DriftPolicyFault::AbsentWith(key)));
+        }
+    }
+    if Pattern::of(path) != Pattern::Exact {
+        return Err(RuleError::new(format!("{at}.path"), DriftPolicyFault::AbsentPath(path.to_owned())));
+    }
+    Ok(true)
 }
 
 /// Whether the rule closes directories. Only such a rule has exceptions.

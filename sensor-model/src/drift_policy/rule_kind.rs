@@ -7,6 +7,8 @@ pub enum RuleKind {
     Declared,
     /// Undeclared names in a directory.
     Closed,
+    /// An undeclared object at a path.
+    Absent,
     /// What the host's image has.
     Image,
 }

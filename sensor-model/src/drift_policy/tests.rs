@@ -1,3 +1,5 @@
+mod absent;
+
 use super::*;
 use crate::expectation::{DirectoryExpectation, Expected, ImageLayer, Owner, Source, Thing};
 

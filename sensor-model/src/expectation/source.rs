@@ -38,7 +38,7 @@ names! {
         Package = "package",
         /// A baseline of the host.
         Baseline = "baseline",
-        /// A drift policy, which closes the directory.
+        /// A drift policy, which closes the directory or expects nothing at the path.
         Policy = "policy",
     }
 }
@@ -53,16 +53,16 @@ pub enum ExpectationSource {
     MachineConfig(Source),
     /// A layer of the OS image, or a package. All things of one layer share it.
     ImageLayer(Arc<ImageLayer>),
-    /// A drift policy, which closes the directory.
+    /// A drift policy, which closes the directory or expects nothing at the path.
     ClosedBy(ClosedBy),
 }
 
-/// A rule that closes a directory.
+/// A rule that closes a directory, or that expects nothing at a path.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 pub struct ClosedBy {
-    /// The path of the rule: a directory or a glob.
+    /// The path of the rule: a directory or a glob; without `/` at its end and without wildcards, the path where nothing may be.
     pub rule: Arc<str>,
     /// The file of the drift policy, or kind and name of the object in the cluster.
     pub policy: Arc<str>,
@@ -126,7 +126,7 @@ impl ExpectationSource {
         }
     }
 
-    /// What a verdict rests on. `None` for a MachineConfig and a closed directory, which say themselves what should be there.
+    /// What a verdict rests on. `None` for a MachineConfig and a rule of a policy, which say themselves what should be there.
     pub fn strength(&self) -> Option<Strength> {
         match self {
             Self::ImageLayer(layer) => layer.strength,

@@ -338,6 +338,7 @@ fn object_matches(state: &PathState, object: &ObjectObservation) -> bool {
 mod tests {
     use super::*;
     use crate::apply::{Store, agent_view::AgentView};
+    use sensor_model::expectation::{ClosedBy, ExpectationSource};
     use sensor_model::journal::{Boot, FileState, LinkState, codec};
     use std::path::Path;
 
@@ -388,6 +389,28 @@ mod tests {
         assert!(!follow().is_abandoned(), "it waits for the reboot");
         std::fs::remove_file(state.path().join("apply/journal")).unwrap();
         assert!(!daemon.is_abandoned());
+    }
+
+    #[test]
+    fn what_an_apply_makes_where_nothing_may_be_belongs_to_it_and_another_content_does_not() {
+        let rule = ClosedBy {
+            rule: "/etc/a".into(),
+            policy: "a.yaml".into(),
+            packages_unread: false,
+            image_unindexed: false,
+        };
+        let absent = |path: &str| Expectation {
+            thing: Thing::file(path),
+            expected: Expected::Absent,
+            ssh_keys: false,
+            label: None,
+            source: ExpectationSource::ClosedBy(rule.clone()),
+        };
+        let states = [("/etc/a".into(), (PathState::Absent, file(1)))].into();
+        let apply = OpenApply { id: 1, states, units: Vec::new(), os: false };
+        assert!(apply.allows(&absent("/etc/a"), &seen(1, 0o644)));
+        assert!(!apply.allows(&absent("/etc/a"), &seen(2, 0o644)));
+        assert!(!apply.allows(&absent("/etc/b"), &seen(1, 0o644)));
     }
 
     #[test]

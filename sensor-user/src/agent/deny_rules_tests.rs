@@ -3,6 +3,8 @@
 use super::*;
 use crate::agent::rule_numbers::HOLDFAST_ONLY;
 use crate::observation::worker::tests::directory;
+use sensor_model::absent::absent_paths;
+use sensor_model::closed::HostDirectories;
 use sensor_model::drift_policy::DriftPolicyFile;
 
 fn policy(rules: &[(&str, &str)]) -> DriftPolicy {
@@ -211,4 +213,18 @@ fn with_too_many_earlier_numbers_only_holdfast_is_allowed_until_all_things_are_e
     assert_eq!(deny.in_transition(wanted.clone()), Allowances::from([(HOLDFAST, ALLOWED_ALL)]));
     deny.drop_earlier();
     assert_eq!(deny.in_transition(wanted.clone()), wanted);
+}
+
+#[test]
+fn a_rule_protects_the_path_where_nothing_may_be_and_is_another_one_than_that_of_a_declared_object_there() {
+    let actors = |user: &str| serde_json::json!({ "users": [user] });
+    let policy = policy_of(&[
+        serde_json::json!({ "path": "/a", "action": "deny", "absent": true, "allowedActors": actors("eve") }),
+        serde_json::json!({ "path": "/a", "action": "deny", "allowedActors": actors("bob") }),
+    ]);
+    let absent = absent_paths(&[], &policy, &HostDirectories::default());
+    let things = [absent[0].clone(), directory("/a")];
+    let deny = DenyRules::default().renewed(&policy, &things);
+    let [absent, declared] = [0, 1].map(|thing| deny.rule_of(ThingId(thing)).unwrap());
+    assert_ne!(absent, declared);
 }

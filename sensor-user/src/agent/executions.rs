@@ -44,7 +44,9 @@ pub(super) fn set_reported(registry: &mut WatchRegistry, desired: &Desired) {
         let path = one.thing.path();
         match &one.source {
             // Without a database of packages or the index of the booted image their files look undeclared.
-            ExpectationSource::ClosedBy(rule) if !rule.packages_unread && !rule.image_unindexed => {
+            ExpectationSource::ClosedBy(rule)
+                if one.expected != Expected::Absent && !rule.packages_unread && !rule.image_unindexed =>
+            {
                 directories.insert(path.to_path_buf());
             }
             ExpectationSource::ImageLayer(_) if is_indexed && one.thing.is_object() => {
@@ -97,7 +99,10 @@ impl Name {
         expectation: impl Fn(ThingId) -> &'a Expectation,
     ) -> Self {
         let all: Vec<(ThingId, &Expectation)> = things.iter().map(|one| (*one, expectation(*one))).collect();
-        let at = |one: &&(ThingId, &Expectation)| one.1.thing.is_object() && *one.1.thing.path() == *path;
+        // Where nothing may be, nothing declares an executed file.
+        let at = |one: &&(ThingId, &Expectation)| {
+            one.1.thing.is_object() && one.1.expected != Expected::Absent && *one.1.thing.path() == *path
+        };
         let own: Vec<ThingId> = all.iter().filter(at).map(|(thing, _)| *thing).collect();
         if !own.is_empty() {
             return Self::Of(own);

@@ -136,7 +136,7 @@ pub(super) fn still_declared(
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
     if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
-        // A policy closes it, and nothing of a config is written there.
+        // A rule of the policy is about what nothing declares, and nothing of a config is written there.
         return Ok(config);
     }
     let declared = expectations(&config)?;

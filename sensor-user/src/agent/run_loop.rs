@@ -187,7 +187,7 @@ impl Agent {
     fn follow_image_indexing(&mut self) {
         let now = self.verdicts.now();
         let policy = &self.verdicts.desired.policy;
-        let is_wanted = || policy.expects_image() || policy.closed().next().is_some();
+        let is_wanted = || policy.expects_image() || policy.undeclared().next().is_some();
         // The first verification has the disk for itself.
         let is_due = self.image_indexing.is_due(now) && !self.verifications.is_verifying() && is_wanted();
         let starts = is_due && self.verifications.verifier.observer.boots_images();

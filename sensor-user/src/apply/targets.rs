@@ -194,6 +194,7 @@ impl TargetFinder<'_> {
             Expected::Unit(_)
             | Expected::ClosedDirectory(_)
             | Expected::AuthorizedKeys(_)
+            | Expected::Absent
             | Expected::Tree(_)
             | Expected::Unindexed
             | Expected::OstreeObject(_)

@@ -18,6 +18,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use sensor_model::{
+    expectation::Expected,
     image::{ImageSource, packages_text},
     observation::Observation,
     verdict::VerdictKind,
@@ -161,8 +162,11 @@ fn thing(explained: &ExplainedThing, screen: &mut Screen) -> io::Result<()> {
     };
     let path = clean(&explained.thing.path().to_string_lossy());
     screen.line(&format!("{} {path}: {word}", explained.expected.noun()))?;
-    let source = format!("{} ({})", explained.source.name(), explained.source.origin());
-    let mut rows = vec![(None, vec!["declared by".to_owned(), clean(&source)])];
+    let (word, source) = match explained.expected {
+        Expected::Absent => ("must not exist by", format!("the drift policy {}", explained.source.origin())),
+        _ => ("declared by", format!("{} ({})", explained.source.name(), explained.source.origin())),
+    };
+    let mut rows = vec![(None, vec![word.to_owned(), clean(&source)])];
     let details = describe::expected(&explained.expected).into_iter();
     rows.extend(details.map(|(word, value)| (None, vec![word.to_owned(), value])));
     if let Some(label) = &explained.label {

@@ -9,6 +9,7 @@ use super::{
     source::StateSource,
 };
 use sensor_model::{
+    absent::absent_paths,
     closed::closed_directories,
     compare::Ids,
     config_digest::config_digest_with,
@@ -103,9 +104,12 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let directories = host.directories_version(&policy, &inputs.state);
     compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
     let built_from = host.built_from(&inputs.state);
-    let closed = closed_directories(&expectations, &policy, &host.directories(&policy, &inputs.state));
+    let host_directories = host.directories(&policy, &inputs.state);
+    let closed = closed_directories(&expectations, &policy, &host_directories);
+    let mut absent = absent_paths(&expectations, &policy, &host_directories);
     let mut of_image = host.image_things(&policy, &inputs.state);
     Overruled::by(expectations.iter()).remove_from(&mut of_image);
+    remove_expected(&mut absent, &of_image);
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
     expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
@@ -116,6 +120,7 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
         }
     });
     expectations.extend(closed);
+    expectations.extend(absent);
     expectations.extend(of_image);
     expectations.sort_by(|one, other| one.thing.cmp(&other.thing));
     expectations.retain(|expectation| {
@@ -153,6 +158,14 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
             nothing,
         },
     })
+}
+
+/// Removes the expectations of nothing at paths where the image expects something. A baseline has what packages and the booted image do not.
+fn remove_expected(absent: &mut Vec<Expectation>, of_image: &[Expectation]) {
+    let paths: HashSet<Arc<Path>> = absent.iter().map(|one| one.thing.path()).collect();
+    let objects = of_image.iter().filter(|one| one.thing.is_object()).map(|one| one.thing.path());
+    let expected: HashSet<Arc<Path>> = objects.filter(|path| paths.contains(path)).collect();
+    absent.retain(|one| !expected.contains(&one.thing.path()));
 }
 
 /// Adds to the expectation of the OS image what the booted image lacks of the config, if it was built from it. An image is built from one

@@ -11,7 +11,7 @@ use super::{
     hierarchies,
     images::Images,
     index::ImageIndex,
-    pristine,
+    pristine::{self, Undeclared},
     scan_files::ScanFiles,
     sealed_trees::SealedTrees,
 };
@@ -44,20 +44,20 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy, state: &Path) -
     ImagesVersion { indexes, findings, seals }
 }
 
-/// Adds what the booted image puts below closed directories. Without an index, or with an old one, these are the names in the deployment's own
-/// copy of `/etc`, and the image's other files look undeclared.
+/// Adds what the booted image puts below closed directories and at paths where nothing may be. Without an index, or with an old one, these are
+/// the names in the deployment's own copy of `/etc`, and the image's other files look undeclared.
 pub(crate) fn add_names_below(
     observer: &Observer,
     state: &Path,
-    roots: &BTreeSet<PathBuf>,
+    undeclared: &Undeclared,
     found: &mut HostDirectories,
 ) {
-    if roots.is_empty() {
+    if undeclared.roots.is_empty() && undeclared.absent.is_empty() {
         return;
     }
     let mut add = |path: &[u8], entry: ImageEntry| {
         let path = Path::new(OsStr::from_bytes(path));
-        if path.ancestors().skip(1).any(|above| roots.contains(above)) {
+        if undeclared.concerns(path) {
             let is_directory = entry.file_type == FileType::Directory;
             found.packaged.push(PackagedPath { path: path.to_owned(), is_directory });
         }
@@ -80,7 +80,7 @@ pub(crate) fn add_names_below(
         ),
     }
     found.image_unindexed = true;
-    if let Some(names) = pristine::names_below(observer, roots) {
+    if let Some(names) = pristine::names_of(observer, undeclared) {
         found.packaged.extend(names);
         found.shipped_etc_known = true;
     }

@@ -63,6 +63,7 @@ pub(crate) use live::{add_names_below, decides, expected, expected_at, expected_
 pub use merged_extensions::ExtensionFault;
 pub use ostree::{BOOTED, delete_old_commits, index_ostree, renew_ostree};
 pub use packages::index_packages;
+pub(crate) use pristine::Undeclared;
 pub use scan::{Scan, ScanEnd, ScanError};
 pub(crate) use scan_files::{ScanFiles, TreeFiles};
 pub use scan_spending::pauses_in_a_file;

@@ -124,7 +124,8 @@ pub async fn adopt(
         let mut expectations: Vec<Option<Expectation>> = host
             .things_at(path)?
             .into_iter()
-            .filter(|expectation| *expectation.thing.path() == **path)
+            // Where nothing may be, the path is undeclared.
+            .filter(|one| *one.thing.path() == **path && one.expected != Expected::Absent)
             .map(Some)
             .collect();
         if expectations.is_empty() {

@@ -3,7 +3,7 @@
 use super::{expect, version};
 use crate::{
     desired::{DirectoriesVersion, HostFacts, LabelVersion},
-    image,
+    image::{self, Undeclared},
     observation::Observer,
     packages,
 };
@@ -12,7 +12,10 @@ use sensor_model::{
     drift_policy::DriftPolicy,
     expectation::{Expectation, NotCarried, Thing},
 };
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 impl HostFacts for Observer {
     fn user_id(&self, name: &str) -> Option<u32> {
@@ -35,7 +38,8 @@ impl HostFacts for Observer {
         let mut found = packages::directories(self, policy);
         let named = policy.closed().filter_map(|(rule, _)| rule.directory()).map(Path::to_owned);
         let roots = named.chain(found.matching.values().flatten().cloned()).collect();
-        image::add_names_below(self, state, &roots, &mut found);
+        let absent = policy.absent().map(|(rule, _)| PathBuf::from(&rule.path)).collect();
+        image::add_names_below(self, state, &Undeclared { roots, absent }, &mut found);
         found
     }
 

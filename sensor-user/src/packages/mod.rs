@@ -1,8 +1,8 @@
-//! The packages of a host, and facts about the directories that a drift policy closes.
+//! The packages of a host, and facts about the directories that a drift policy closes and the paths where it expects nothing.
 //!
 //! In: the policy; the databases of dpkg and rpm. Out: the directories that its globs name, those that are links to others, and the paths of
-//! packages below all closed directories; or what each package has at its paths. A database that
-//! cannot be read is logged, and its packages then declare nothing in closed directories. A path in a directory that is a link into `/usr` (`/lib` and others,
+//! packages below all closed directories and where nothing may be otherwise; or what each package has at its paths. A database that
+//! cannot be read is logged, and its packages then declare nothing there. A path in a directory that is a link into `/usr` (`/lib` and others,
 //! since the merged `/usr`), or in `/usr/sbin` if that is one, is given as it is on the disk.
 
 mod collector;
@@ -29,7 +29,7 @@ use sensor_model::{
     drift_policy::DriftPolicy,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -38,7 +38,7 @@ pub(crate) use contents::contents;
 pub(crate) use unread::Unread;
 use version::identity;
 
-/// The directories that a policy closes, and what packages put below them.
+/// The directories that a policy closes, and what packages put below them, or at a path where nothing may be otherwise.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
     let mut found = HostDirectories::default();
     let mut roots: BTreeSet<PathBuf> = BTreeSet::new();
@@ -51,12 +51,22 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
             found.matching.insert(rule.path.clone(), matching);
         }
     }
-    if roots.is_empty() {
+    if roots.is_empty() && policy.absent().next().is_none() {
         return found;
     }
     found.linked = linked::directories(observer, &roots);
     let merged = MergedDirectories::of(observer);
-    let is_wanted = |path: &Path| merged.on_disk(path).ancestors().skip(1).any(|above| roots.contains(above));
+    // The paths of the rules, by their places on the disk.
+    let mut absent: BTreeMap<PathBuf, Vec<&Path>> = BTreeMap::new();
+    for (rule, _) in policy.absent() {
+        let path = Path::new(&rule.path);
+        absent.entry(merged.on_disk(path)).or_default().push(path);
+    }
+    let is_wanted = |path: &Path| {
+        let path = merged.on_disk(path);
+        let is_below = || path.ancestors().skip(1).any(|above| roots.contains(above));
+        path.ancestors().any(|above| absent.contains_key(above)) || is_below()
+    };
     let mut paths = BTreeSet::new();
     for read in
         [dpkg::packaged(observer, &is_wanted, &mut paths), rpm::packaged(observer, &is_wanted, &mut paths)]
@@ -65,12 +75,15 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
             found.packages_unread = true;
             tracing::warn!(
                 %error,
-                "Cannot read a database of packages; Holdfast takes files of packages in closed directories for undeclared ones, and moves \
-                 nothing to the quarantine."
+                "Cannot read a database of packages; Holdfast takes files of packages in closed directories, and where nothing may be, for \
+                 undeclared ones, and moves nothing to the quarantine."
             );
         }
     }
-    let paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| merged.on_disk(&path)).collect();
+    let mut paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| merged.on_disk(&path)).collect();
+    let places = paths.iter().flat_map(|path| path.ancestors()).filter_map(|above| absent.get(above));
+    let owned: Vec<PathBuf> = places.flatten().map(|path| path.to_path_buf()).collect();
+    paths.extend(owned);
     let above: BTreeSet<PathBuf> =
         paths.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
     let is_directory =
@@ -94,7 +107,7 @@ pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesV
             version.matching.insert(rule.path.clone(), matching);
         }
     }
-    let reads_packages = policy.expects_image() || policy.closed().next().is_some();
+    let reads_packages = policy.expects_image() || policy.undeclared().next().is_some();
     version.linked = linked::directories(observer, &roots);
     searched.extend(version.linked.keys().filter_map(|link| link.parent().map(Path::to_owned)));
     version.searched =

@@ -369,3 +369,28 @@ fn a_change_of_packages_and_a_new_directory_that_matches_are_another_version() {
     fs::write(root.path().join("etc/cron.allow"), "").unwrap();
     assert_eq!(version(&observer, &policy), known, "a file is no directory");
 }
+
+#[test]
+fn a_package_declares_a_path_where_nothing_may_be_if_it_has_the_path_or_one_below_it() {
+    let rules = policy(
+        "
+    - {path: /etc/rc.local, absent: true, action: observe}
+    - {path: /etc/rc.d, absent: true, action: observe}
+    - {path: /etc/ld.so.preload, absent: true, action: observe}
+    - {path: /lib/merged, absent: true, action: observe}
+",
+    );
+    let list = "/etc/rc.local\n/etc/rc.d/rc.local\n/etc/ld.so.conf\n/usr/lib/merged\n";
+    let (root, observer) = host(&["usr/lib"], &[("systemd", list)]);
+    symlink("usr/lib", root.path().join("lib")).unwrap();
+    let found = directories(&observer, &rules).packaged;
+    let paths: Vec<&Path> = found.iter().map(|packaged| &*packaged.path).collect();
+    let expected = ["/etc/rc.d", "/etc/rc.d/rc.local", "/etc/rc.local", "/lib/merged", "/usr/lib/merged"];
+    assert_eq!(paths, expected.map(Path::new));
+    let known = version(&observer, &rules);
+    fs::write(root.path().join("var/lib/dpkg/info/other.list"), "/etc/ld.so.preload\n").unwrap();
+    fs::write(root.path().join("var/lib/dpkg/status"), "Package: other\n").unwrap();
+    assert_ne!(version(&observer, &rules), known, "another package changes what is declared");
+    let found = directories(&observer, &rules).packaged;
+    assert!(found.contains(&packaged("/etc/ld.so.preload", false)), "{found:?}");
+}

@@ -1,6 +1,6 @@
-//! Undeclared names in a directory that a drift policy closes: they are moved to the quarantine.
+//! Undeclared names in a directory that a drift policy closes, and objects at paths where it expects nothing: they are moved to the quarantine.
 //!
-//! In: the expectation of the directory, and who may have made the names. Out: one item for each name that was moved, and why the
+//! In: the expectation of the directory or the path, and who may have made the names. Out: one item for each name that was moved, and why the
 //! others were not. A limited number in one call, because the loop of the daemon waits for it.
 
 use super::{
@@ -13,7 +13,7 @@ use crate::{
     quarantine::{Cause, Manifest, OwnFiles, Quarantine, QuarantineError},
     sys::{self, CallError, temporary},
 };
-use nix::errno::Errno;
+use nix::{errno::Errno, libc};
 use sensor_model::expectation::ClosedDirectoryExpectation;
 use std::{
     ffi::OsString,
@@ -55,6 +55,26 @@ pub(super) struct Moved {
 }
 
 impl RepairContext<'_> {
+    /// Moves the object at a path where nothing may be to the quarantine. A directory stays: who forgets the `/` at the end of a closed
+    /// directory's path must not lose the directory.
+    pub(super) fn move_unexpected(&self, path: &Path, how: Move<'_>) -> Result<Moved, RepairError> {
+        let mut moved = Moved::default();
+        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(moved) };
+        let Some(stat) = place.stat()? else { return Ok(moved) };
+        if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            return Err(RepairError::refused(path, RepairRefusal::UnexpectedDirectory));
+        }
+        let taken = how
+            .quarantine
+            .begin_moves(self.observer)
+            .and_then(|mut session| session.take(&place, how.own, how.cause));
+        match taken {
+            Ok(item) => moved.items.extend(item),
+            Err(error) => moved.errors.push(error),
+        }
+        Ok(moved)
+    }
+
     /// Moves the undeclared names of a closed directory to the quarantine.
     pub(super) fn move_undeclared(
         &self,

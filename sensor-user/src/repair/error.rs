@@ -60,6 +60,12 @@ pub enum RepairRefusal {
     /// A directory of the path is another object.
     #[error("it or one of its parents is not a directory; move it away first")]
     NotADirectory,
+    /// A directory is where a rule of a drift policy expects nothing.
+    #[error(
+        "a directory is there, and a rule with `absent: true` moves no directory to the quarantine: remove it by hand, or declare it; if \
+         the rule is about what is in the directory, end its path with / and use `closed: true`"
+    )]
+    UnexpectedDirectory,
     /// A directory of the path is a link that leads nowhere.
     #[error("it is a link to a missing target; remove it first")]
     DanglingLink,

@@ -76,10 +76,10 @@ impl Restorer {
         (observed.observation, differences)
     }
 
-    /// Moves what nothing declares in a directory that a policy closes to the quarantine. Gives the differences before.
+    /// Moves what nothing declares to the quarantine, in a directory that a policy closes, or at a path where it expects nothing.
     ///
     /// # Errors
-    /// The directory cannot be read, or is none.
+    /// The closed directory cannot be read, or is none. A directory is at the path where nothing may be.
     fn move_undeclared(
         &self,
         rendered: &Rendered,
@@ -88,11 +88,12 @@ impl Restorer {
         how: closed::Move<'_>,
     ) -> Result<closed::Moved, RepairError> {
         let path = expectation.thing.path();
-        let Expected::ClosedDirectory(expected) = &expectation.expected else {
-            return Err(RepairError::refused(&path, RepairRefusal::NotADirectory));
-        };
         let host = RepairContext { observer: &self.observer, rendered, ids, pristine: None };
-        host.move_undeclared(&path, expected, how)
+        match &expectation.expected {
+            Expected::ClosedDirectory(expected) => host.move_undeclared(&path, expected, how),
+            Expected::Absent => host.move_unexpected(&path, how),
+            _ => Err(RepairError::refused(&path, RepairRefusal::NotADirectory)),
+        }
     }
 
     /// Restores a thing, and observes it again.
@@ -130,6 +131,11 @@ impl Restorer {
             Expected::ClosedDirectory(_) if matches!(expectation.source, ExpectationSource::ClosedBy(_)) => {
                 let what_does = "nothing declares what is in it: declare it (`holdfast adopt` prints how), or move it away; under a rule \
                                  with `action: revert` the daemon moves it to the quarantine";
+                return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
+            }
+            Expected::Absent => {
+                let what_does = "nothing declares what is there: declare it (`holdfast adopt` prints how), or remove it; under a rule with \
+                                 `action: revert` the daemon moves it to the quarantine, unless it is a directory";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,
@@ -219,7 +225,8 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::Link(_) => 2,
         Expected::Unit(_) => 3,
         Expected::ClosedDirectory(_) => 4,
-        Expected::Tree(_)
+        Expected::Absent
+        | Expected::Tree(_)
         | Expected::Unindexed
         | Expected::OstreeObject(_)
         | Expected::Hierarchy(_)

@@ -1,7 +1,7 @@
 //! Repairs by the daemon, under a `revert` policy.
 //!
 //! In: a drifted thing, and the config. Out: an implementation of [`WriteBack`] for the daemon's loop: it restores what a config
-//! declares, and moves what nothing declares in a directory that a policy closes to the quarantine.
+//! declares, and moves what nothing declares, in a directory that a policy closes or where it expects nothing, to the quarantine.
 
 use super::{Restored, Restorer, closed};
 use crate::{

@@ -229,6 +229,72 @@ spec:
     assert!(check().out.contains("/etc/closed/late.conf"), "{}", check().golden());
 }
 
+/// A policy that expects nothing at a path.
+fn expect_nothing(world: &World, action: &str) {
+    let policy = format!(
+        "
+apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {{name: absent}}
+spec:
+  rules:
+  - {{path: /etc/ld.so.preload, absent: true, action: {action}, reason: the loader takes it into each program}}
+"
+    );
+    world.write("policy/absent.yaml", &policy);
+}
+
+#[test]
+fn check_explain_and_repair_name_the_policy_that_expects_nothing_at_a_path_and_keep_what_is_there() {
+    let world = World::in_sync();
+    expect_nothing(&world, "degrade");
+    assert_eq!(world.run(&["check", "CONFIG"]).code, 0, "nothing is there");
+    let explain = || world.run(&["explain", "/etc/ld.so.preload", "-o", "json", "CONFIG"]).json("explain");
+    assert_eq!(explain()["verdict"], "compliant");
+    world.write("root/etc/ld.so.preload", "/tmp/evil.so\n");
+    world.mode("/etc/ld.so.preload", 0o644);
+    let check = world.run(&["check", "CONFIG"]);
+    let text = "unexpected regular file \"/etc/ld.so.preload\"";
+    assert!(check.code == 1 && check.out.contains(text), "{}", check.golden());
+    let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
+    assert_eq!(report["drifted"][0]["differences"][0]["kind"], "unexpected");
+    let explained = world.run(&["explain", "/etc/ld.so.preload", "CONFIG"]);
+    for part in ["must not exist by", "absent.yaml", "nothing at the path", text, "the loader takes it"] {
+        assert!(explained.out.contains(part), "{part}: {}", explained.golden());
+    }
+    let report = explain();
+    assert_eq!(
+        (&report["verdict"], &report["things"][0]["expected"]["state"]),
+        (&"drifted".into(), &"absent".into())
+    );
+    for paths in [&["/etc/ld.so.preload"][..], &["--all"]] {
+        let repaired = world.run(&[&["repair", "--yes", "CONFIG"], paths].concat());
+        assert!(repaired.code != 0 && world.host("/etc/ld.so.preload").exists(), "{}", repaired.golden());
+        assert!(
+            format!("{}{}", repaired.out, repaired.err).contains("holdfast adopt"),
+            "{}",
+            repaired.golden()
+        );
+    }
+}
+
+#[test]
+fn adopt_of_an_unexpected_file_prints_a_manifest_that_declares_it_so_that_it_is_no_drift() {
+    let world = World::in_sync();
+    expect_nothing(&world, "degrade");
+    world.write("root/etc/ld.so.preload", "/usr/lib/tool.so\n");
+    world.mode("/etc/ld.so.preload", 0o644);
+    let result = world.run(&["adopt", "/etc/ld.so.preload", "--name", "99-late", "CONFIG"]);
+    assert_eq!((result.code, result.err.as_str()), (0, ""), "{}", result.golden());
+    world.write("config/late.yaml", &result.out);
+    let check = world.run(&["check", "CONFIG"]);
+    assert_eq!(check.code, 0, "{}", check.golden());
+    // The declared content is compared from now on.
+    world.write("root/etc/ld.so.preload", "/tmp/evil.so\n");
+    let check = world.run(&["check", "CONFIG"]);
+    assert!(check.out.contains("content mismatch"), "{}", check.golden());
+}
+
 fn status(world: &World, boot: &str, pid: u32) {
     world.write("proc/sys/kernel/random/boot_id", "boot-1\n");
     world.write("proc/7/comm", "holdfast\n");

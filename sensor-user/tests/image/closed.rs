@@ -20,6 +20,8 @@ spec:
     ignition: {version: 3.4.0}
 ";
 const WANTS: &str = "etc/systemd/system/multi-user.target.wants";
+/// Files of the package systemd of RHEL, at paths where the shipped rules expect nothing otherwise.
+const RC_LOCAL: &str = "/etc/rc.d/rc.local\n/etc/rc.local\n";
 
 /// What the recipe of the guests' disks adds (`xtask/src/vm/images.rs`), and a file of the program that installs the Debians. The recipe also
 /// masks units and generators, by links to `/dev/null`.
@@ -55,14 +57,16 @@ fn undeclared(world: &World, root: &Path) -> (BTreeSet<String>, u64) {
     assert_eq!((&report["unreadable"], &report["not_checked"]), (&nothing, &nothing), "{result:?}");
     let all = report["drifted"].as_array().unwrap().iter();
     let differences = all.flat_map(|thing| thing["differences"].as_array().unwrap());
+    // The text has the path, also where a rule expects nothing at a path.
     let name = |difference: &serde_json::Value| {
         assert_eq!(difference["kind"], "unexpected", "{difference}");
-        difference["found"].as_str().unwrap().to_owned()
+        let text = difference["text"].as_str().unwrap();
+        text.split('"').nth(1).unwrap().to_owned()
     };
     (differences.map(name).collect(), report["checked"].as_u64().unwrap())
 }
 
-/// A host as RHEL makes it: `/etc/init.d` is a link, a package owns the directory of the links of enabled units, and the first boot enabled a
+/// A host as RHEL makes it: `/etc/init.d` and `/etc/rc.local` are links, a package owns the directory of the links of enabled units, and the first boot enabled a
 /// unit. A config has one more.
 fn red_hat() -> World {
     let world = World::new();
@@ -78,6 +82,8 @@ fn red_hat() -> World {
         symlink(target, path).unwrap();
     };
     link("rc.d/init.d", "etc/init.d");
+    world.write_host("etc/rc.d/rc.local", "#!/bin/sh\n", 0o644);
+    link("rc.d/rc.local", "etc/rc.local");
     link("/usr/lib/systemd/system/sshd.service", &format!("{WANTS}/sshd.service"));
     link("/etc/systemd/system/on.service", &format!("{WANTS}/on.service"));
     let units = format!(
@@ -92,6 +98,7 @@ fn only_new_files_are_reported(world: &World) {
     let root = world.at("root");
     assert_eq!(undeclared(world, &root).0, BTreeSet::new());
     let new = [
+        "/etc/ld.so.preload",
         "/etc/rc.d/init.d/new",
         "/etc/systemd/system/new.service",
         "/usr/lib/systemd/system/new.service",
@@ -106,8 +113,9 @@ fn only_new_files_are_reported(world: &World) {
 #[test]
 fn of_a_host_of_rhel_with_an_enabled_unit_the_shipped_rules_report_new_files_alone() {
     let world = red_hat();
-    let list =
-        format!("/{WANTS}\n/etc/init.d\n/etc/rc.d/init.d/functions\n/usr/lib/systemd/system/sshd.service\n");
+    let list = format!(
+        "/{WANTS}\n/etc/init.d\n/etc/rc.d/init.d/functions\n/usr/lib/systemd/system/sshd.service\n{RC_LOCAL}"
+    );
     world.write_host("var/lib/dpkg/info/systemd.list", &list, 0o644);
     only_new_files_are_reported(&world);
 }
@@ -117,7 +125,7 @@ fn of_a_host_of_rhel_with_an_enabled_unit_the_shipped_rules_report_new_files_alo
 fn names_that_packages_of_rpm_only_own_are_declared_by_them() {
     let world = red_hat();
     let files = format!(
-        "%ghost %dir /{WANTS}\n/etc/init.d\n/etc/rc.d/init.d/functions\n/usr/lib/systemd/system/sshd.service\n"
+        "%ghost %dir /{WANTS}\n/etc/init.d\n/etc/rc.d/init.d/functions\n/usr/lib/systemd/system/sshd.service\n{RC_LOCAL}"
     );
     install(&world, &files);
     only_new_files_are_reported(&world);

@@ -1,4 +1,8 @@
-//! Directories that a drift policy closes: each undeclared name is drift, live, with its actor, or is moved to the quarantine.
+//! Directories that a drift policy closes: each undeclared name is drift, live, with its actor, or is moved to the quarantine. So is an object
+//! at a path where it expects nothing.
+
+mod absent;
+mod results;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+
+use results::{item_of, quarantine, recovered};
 
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::{Context, run, shell, status, wait};
@@ -34,6 +40,12 @@ spec:
   - {path: /etc/later/, closed: true, action: degrade}
   - {path: '/etc/moved.*', closed: true, action: revert}
   - {path: '/run/moved.*', closed: true, action: revert}
+  - {path: /etc/single, absent: true, action: degrade}
+  - {path: /etc/single.early, absent: true, action: degrade}
+  - {path: /etc/missing/single, absent: true, action: degrade}
+  - {path: /etc/single.refused, absent: true, action: deny}
+  - {path: /etc/single.moved, absent: true, action: revert}
+  - {path: /etc/single.directory, absent: true, action: revert}
 ";
 
 const CLOSED: &str = "/etc/closed";
@@ -55,7 +67,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell(
         "mkdir -p /etc/closed/sub /etc/glob.one /etc/refused && echo content > /etc/closed/declared.conf && \
          echo content > /etc/closed/sub/declared.conf && chmod 644 /etc/closed/declared.conf /etc/closed/sub/declared.conf && \
-         touch /etc/closed/README /etc/closed/early",
+         touch /etc/closed/README /etc/closed/early /etc/single.early",
     )?;
     // The state directory is on the file system of `/etc`, and `/run` is another one. The daemon moves objects of one directory a few
     // times a minute, so each check has a directory of its own.
@@ -117,6 +129,10 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         );
     }
     context.check("a_loop_is_bounded", loop_is_bounded(&mut agent));
+    context.check("where_nothing_may_be", absent::single(&mut agent));
+    context.check("where_nothing_may_be_is_refused", absent::refused(&mut agent));
+    context.check("where_nothing_may_be_is_moved", absent::moved(&mut agent));
+    context.check("where_nothing_may_be_a_directory_stays", absent::directory_stays(&mut agent));
     agent.stop()?;
     Ok(())
 }
@@ -128,20 +144,6 @@ fn drift(agent: &mut RunningDaemon, before: usize, directory: &str) -> Result<Va
     ensure!(record["thing"] == "closed-directory", "{record}");
     ensure!(record["differences"][0]["kind"] == "unexpected", "{record}");
     Ok(record)
-}
-
-fn recovered(agent: &mut RunningDaemon, directory: &str) -> Result<()> {
-    // The record is written before the status is, so a status without the drift may still be the one of before it.
-    wait::until("the record of the recovery", LIMIT, || {
-        let records = agent.records()?;
-        let last = records.iter().rev().find(|record| record["path"] == directory);
-        Ok(last.filter(|last| last["kind"] == "recovered").map(drop))
-    })?;
-    status::wait_until("no drift", LIMIT, |status| {
-        let drifted = status["drifted"].as_array();
-        drifted.is_some_and(|all| all.iter().all(|thing| thing["path"] != directory))
-    })?;
-    Ok(())
 }
 
 fn early(agent: &mut RunningDaemon) -> Result<String> {
@@ -238,23 +240,6 @@ fn begins_to_match(agent: &mut RunningDaemon) -> Result<String> {
     shell("rm -r /etc/glob.two")?;
     recovered(agent, "/etc/glob.two")?;
     Ok(record["operation"].to_string())
-}
-
-fn quarantine(arguments: &str) -> Result<Value> {
-    let printed = shell(&format!("{HOLDFAST} quarantine {arguments} -o json 2>/dev/null"))?;
-    serde_json::from_str(&printed).with_context(|| printed.clone())
-}
-
-/// The item of a path.
-fn item_of(path: &str) -> Result<Value> {
-    let items = quarantine("list")?;
-    let items = items["items"].as_array().context("no items")?;
-    items
-        .iter()
-        .rev()
-        .find(|item| item["path"] == path)
-        .cloned()
-        .with_context(|| format!("no item of {path}"))
 }
 
 /// Waits until the daemon has moved an object.

@@ -54,6 +54,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     shell("systemctl enable --quiet fstrim.timer")?;
     shell("umask 022 && mkdir -p /etc/alices /etc/holdfast/policies && echo content > /etc/alices/file")?;
     fs::write("/etc/holdfast/policies/alices.yaml", POLICY)?;
+    fs::write("/etc/holdfast/policies/closed.yaml", shipped_single_files()?)?;
     let node = Node::start(&[("99-worker-trim", CONFIG)])?;
     node.wait_for_verdict("compliant")?;
 
@@ -64,6 +65,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("unit_linked_away", linked_away(&node));
     context.check("drop_in_added", drop_in(&node));
     context.check("ssh_key_added", ssh_key(&node));
+    context.check("file_where_nothing_may_be", single_file(&node));
     context.check("service", service(&node));
     context.check("a_group_that_a_user_made", delegated(&node));
     context.check("container", container(&node));
@@ -208,6 +210,28 @@ fn ssh_key(node: &Node) -> Result<String> {
     })?;
     let who = by_alice(&record)?;
     recovery(node, KEYS, || as_alice(&format!("sudo rm {KEYS}")))?;
+    Ok(who)
+}
+
+/// The shipped rules about single files. Those about directories would report what this host has and nothing declares.
+fn shipped_single_files() -> Result<String> {
+    let (head, rules) = include_str!("../../../policies/drift/closed.yaml")
+        .split_once("  rules:\n")
+        .context("closed.yaml has no rules")?;
+    let (_, rules) = rules.split_once("    # Single files.\n").context("closed.yaml has no single files")?;
+    ensure!(!rules.contains("closed: true"), "rules about directories are among the single files");
+    Ok(format!("{head}  rules:\n{rules}"))
+}
+
+/// The shipped rules only observe. An empty `/etc/ld.so.preload` changes no program.
+fn single_file(node: &Node) -> Result<String> {
+    let mut who = String::new();
+    for path in ["/etc/ld.so.preload", "/etc/rc.local", "/etc/ssh/sshrc"] {
+        let record = drift(node, path, "unexpected", || as_alice(&format!("sudo touch {path}")))?;
+        who = by_alice(&record)?;
+        ensure!(record["source"] == path && record["detail"]["source_kind"] == "policy", "{record}");
+        recovery(node, path, || as_alice(&format!("sudo rm {path}")))?;
+    }
     Ok(who)
 }
 

@@ -37,6 +37,11 @@ fn faults_are_refused(cluster: &Cluster) {
     let actors =
         |actors: Value| json!({ "rules": [{ "path": "/etc/a", "action": "deny", "allowedActors": actors }] });
     let closed = |path: &str, except: Value| json!({ "rules": [{ "path": path, "action": "deny", "closed": true, "except": except }] });
+    let absent = |mut rule: Value| {
+        rule["absent"] = true.into();
+        rule["action"] = "observe".into();
+        json!({ "rules": [rule] })
+    };
     for (spec, reason) in [
         (closed("/etc/a", json!([])), "a closed path is a directory"),
         (closed("/", json!([])), "a closed path is a directory"),
@@ -65,6 +70,14 @@ fn faults_are_refused(cluster: &Cluster) {
         (
             json!({ "rules": [{ "path": "/usr/", "action": "deny", "image": true, "scan": true }] }),
             "a rule with scan: true cannot deny",
+        ),
+        (absent(json!({ "path": "/etc/a/" })), "a path with absent: true is one path"),
+        (absent(json!({ "path": "/etc/*" })), "a path with absent: true is one path"),
+        (absent(json!({ "path": "/etc/a/", "closed": true })), "a rule has one of absent, closed and image"),
+        (absent(json!({ "path": "/etc/a", "image": true })), "a rule has one of absent, closed and image"),
+        (
+            absent(json!({ "path": "/etc/a", "except": ["b"] })),
+            "only a rule with closed: true has exceptions",
         ),
         // Kubernetes 1.33 has the type of the value in its place.
         (json!({ "rules": [rule("etc/a", "deny")] }), "spec.rules[0].path: Invalid value"),

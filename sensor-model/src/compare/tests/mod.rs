@@ -1,3 +1,4 @@
+mod absent;
 mod keys;
 mod os;
 mod properties;
@@ -121,6 +122,7 @@ fn without_label(expectation: &Expectation) -> Observation {
             Observation::Object(Box::new(object))
         }
         Expected::Tree(tree) => Observation::Tree { sealed: Some(tree.sealed), over: Vec::new() },
+        Expected::Absent => Observation::Missing,
         Expected::Unindexed => Observation::Unreadable { error: "not verified here".to_owned() },
         Expected::Hierarchy(_) => Observation::Hierarchy { covers: Vec::new() },
         Expected::KernelArguments(declared) => {

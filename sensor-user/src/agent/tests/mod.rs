@@ -1,5 +1,6 @@
 //! Tests of the loop without kernel programs: the tests report changes and set the time; the files are real.
 
+mod absent;
 mod applies;
 mod closed;
 mod cluster_policies;

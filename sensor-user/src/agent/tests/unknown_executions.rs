@@ -9,7 +9,7 @@ use sensor_common::record::ChangeRecord;
 use zerocopy::FromZeros as _;
 
 /// A process executes a file in a directory, and the file has no entry in the kernel's map.
-fn executed(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
+pub(super) fn executed(node: &Node, daemon: &mut Daemon, directory: &str, name: &str) {
     ran(node, daemon, Operation::Exec, directory, name);
 }
 
