@@ -1,7 +1,8 @@
 //! Paths where a drift policy expects nothing.
 //!
 //! In: the expectations of a config, the policy, and the host's directories and packages. Out: an expectation for each path that a rule with
-//! `absent` names and that nothing declares. A directory above a declared path is declared, too.
+//! `absent` names and that nothing declares. A directory above a declared path is declared, too. Two paths that lead to one place by links
+//! are one path here.
 
 use crate::{
     closed::{HostDirectories, each_declared},
@@ -14,26 +15,30 @@ use std::{
 };
 
 /// The expectations of the paths where nothing may be, sorted by thing. `declared` are all expectations of the config, also those that the policy
-/// ignores.
+/// ignores. `places` are those of declared objects with the name of a path where nothing may be otherwise.
 pub fn absent_paths(
     declared: &[Expectation],
+    places: &[PathBuf],
     policy: &DriftPolicy,
     host: &HostDirectories,
 ) -> Vec<Expectation> {
-    // By the place on the disk, to which two paths may lead.
+    let place =
+        |path: &Path| host.places.get(path).cloned().unwrap_or_else(|| host.on_disk(path).into_owned());
     let mut undeclared: BTreeMap<PathBuf, Vec<(&Rule, &str)>> = BTreeMap::new();
     for (rule, origin) in policy.absent() {
-        let place = host.on_disk(Path::new(&rule.path)).into_owned();
-        undeclared.entry(place).or_default().push((rule, origin));
+        undeclared.entry(place(Path::new(&rule.path))).or_default().push((rule, origin));
     }
     if undeclared.is_empty() {
         return Vec::new();
     }
     let mut declare = |path: &Path| {
         for above in host.on_disk(path).ancestors() {
-            undeclared.remove(above);
+            undeclared.remove(host.places.get(above).map_or(above, PathBuf::as_path));
         }
     };
+    for path in places {
+        declare(path);
+    }
     each_declared(declared, host, |path, _| declare(path));
     // A directory that a rule closes may exist.
     policy.closed().filter_map(|(rule, _)| rule.directory()).for_each(&mut declare);
@@ -98,7 +103,7 @@ mod tests {
 
     /// The paths where nothing may be.
     fn paths(declared: &[Expectation], rules: &str, host: &HostDirectories) -> Vec<String> {
-        let found = absent_paths(declared, &policy(rules), host);
+        let found = absent_paths(declared, &[], &policy(rules), host);
         assert!(found.is_sorted_by(|one, other| one.thing < other.thing));
         assert!(found.iter().all(|one| one.expected == Expected::Absent));
         found.iter().map(|one| one.thing.path().display().to_string()).collect()
@@ -107,7 +112,7 @@ mod tests {
     #[test]
     fn each_rule_with_absent_expects_nothing_at_its_path_with_its_own_action() {
         let policy = policy(RULES);
-        let found = absent_paths(&[], &policy, &HostDirectories::default());
+        let found = absent_paths(&[], &[], &policy, &HostDirectories::default());
         let actions: Vec<_> = found
             .iter()
             .map(|one| (one.source.name(), policy.decide_about(one, None).action.as_str()))
@@ -158,6 +163,21 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_a_link_leads_to_a_declared_place_may_exist() {
+        let rules = "    - {path: /lib/a, absent: true, action: revert}\n";
+        let places = [("/lib/a".into(), "/usr/lib/a".into())].into();
+        let host = HostDirectories { places, ..HostDirectories::default() };
+        assert_eq!(paths(&[directory("/usr/lib/b")], rules, &host), ["/lib/a"]);
+        assert_eq!(paths(&[directory("/usr/lib/a")], rules, &host), Vec::<String>::new());
+        let host = HostDirectories { packaged: packaged(&["/usr/lib/a"]).packaged, ..host };
+        assert_eq!(paths(&[], rules, &host), Vec::<String>::new());
+        // The link may be on the way of the declared path, too.
+        let rules = policy("    - {path: /etc/rc.d/init.d/a, absent: true, action: revert}\n");
+        let found = |places: &[PathBuf]| absent_paths(&[], places, &rules, &HostDirectories::default()).len();
+        assert_eq!((found(&[]), found(&["/etc/rc.d/init.d/a".into()])), (1, 0));
+    }
+
+    #[test]
     fn a_rule_with_ignore_at_a_higher_precedence_takes_the_path_out() {
         let file = |name: &str, precedence: i64, action: &str| {
             let text = serde_json::json!({
@@ -168,7 +188,7 @@ mod tests {
         };
         let files = [file("low", 0, "revert"), file("high", 1, "ignore")];
         let policy = DriftPolicy::merge(&files).unwrap();
-        assert_eq!(absent_paths(&[], &policy, &HostDirectories::default()), []);
+        assert_eq!(absent_paths(&[], &[], &policy, &HostDirectories::default()), []);
     }
 
     #[test]
@@ -180,7 +200,7 @@ mod tests {
         let uncertain = |shipped_etc_known| {
             let host =
                 HostDirectories { image_unindexed: true, shipped_etc_known, ..HostDirectories::default() };
-            let found = absent_paths(&[], &policy(rules), &host).into_iter();
+            let found = absent_paths(&[], &[], &policy(rules), &host).into_iter();
             let uncertain = found.filter(|one| one.source.is_uncertain());
             uncertain.map(|one| one.thing.path().to_path_buf()).collect::<Vec<PathBuf>>()
         };
@@ -194,7 +214,7 @@ mod tests {
         let file = DriftPolicyFile::parse("closed.yaml", text.as_bytes()).unwrap();
         let policy = DriftPolicy::merge(&[file]).unwrap();
         let found = |host: &HostDirectories| -> Vec<PathBuf> {
-            let found = absent_paths(&[], &policy, host);
+            let found = absent_paths(&[], &[], &policy, host);
             found.iter().map(|one| one.thing.path().to_path_buf()).collect()
         };
         let on_debian = found(&HostDirectories::default());

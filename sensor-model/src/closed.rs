@@ -27,6 +27,8 @@ pub struct HostDirectories {
     /// Closed directories that are links to other closed directories, with the paths of these. What is declared below such a link is
     /// declared below the other directory, and the link is no directory of its own.
     pub linked: BTreeMap<PathBuf, PathBuf>,
+    /// The paths where nothing may be, each with its place: without links on the way to it.
+    pub places: BTreeMap<PathBuf, PathBuf>,
     /// What packages put below closed directories, and at the paths where nothing may be otherwise.
     pub packaged: Vec<PackagedPath>,
     /// A database of packages could not be read.

@@ -198,6 +198,7 @@ pub struct DesiredConfig {
 
 /// The plan of a config that was handed in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact")]
 pub struct PlannedConfig {
     /// Always [`PLANNED_CONFIG_SCHEMA`].
     pub schema: String,
@@ -217,6 +218,9 @@ pub struct PlannedConfig {
     /// Changes of the plan that an answer to `GET` has no room for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub changes_left_out: u64,
+    /// A list of the plan ends early, because an answer to `GET` has no room for all of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_shortened: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]

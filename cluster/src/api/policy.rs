@@ -119,7 +119,7 @@ impl From<NodeSelector> for LabelSelector {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {
-        "rule": "!self.closed || (self.path != '/' && !self.path.contains('**') && (self.path.endsWith('/') || self.path.matches('[*?{\\\\[]')))",
+        "rule": "!self.closed || (self.path != '/' && !self.path.contains('**') && (self.path.endsWith('/') || self.path.matches('[*?{\\\\\\\\[]')))",
         "message": "a closed path is a directory, with / at the end, or a glob of directories without **"
     },
     {"rule": "self.closed || !has(self.except) || size(self.except) == 0", "message": "only a rule with closed: true has exceptions"},
@@ -129,7 +129,7 @@ impl From<NodeSelector> for LabelSelector {
     },
     {"rule": "!(self.absent && (self.closed || self.image))", "message": "a rule has one of absent, closed and image; write two rules"},
     {
-        "rule": "!self.absent || !self.path.matches('/$|[*?{\\\\[]')",
+        "rule": "!self.absent || !self.path.matches('/$|[*?{\\\\\\\\[]')",
         "message": "a path with absent: true is one path, without / at its end and without wildcards"
     },
     {"rule": "!(self.image && self.closed)", "message": "a rule has either closed: true or image: true; write two rules"},
@@ -147,7 +147,7 @@ pub struct PolicyRule {
         extend("x-kubernetes-validations" = [
             {"rule": "self.startsWith('/')", "message": "must be an absolute path"},
             {"rule": "!self.contains('//') && !self.matches('/[.]{1,2}(/|$)')", "message": "must not contain an empty part, . or .."},
-            {"rule": "!(self.endsWith('/') && self.matches('[*?{\\\\[]'))", "message": "a glob matches names: end it with ** for everything below a directory"}
+            {"rule": "!(self.endsWith('/') && self.matches('[*?{\\\\\\\\[]'))", "message": "a glob matches names: end it with ** for everything below a directory"}
         ])
     )]
     pub path: String,

@@ -23,7 +23,7 @@ use serde_json::json;
 pub(super) struct Diff {
     /// The node.
     node: String,
-    /// Do not ask the node: show what its DriftReport says.
+    /// Do not ask the node, and send it no token: show what its DriftReport says.
     #[arg(long)]
     report: bool,
 }

@@ -69,6 +69,7 @@ fn planned() -> PlannedConfig {
         reboots: false,
         has_nothing_to_do: false,
         changes_left_out: 7,
+        is_shortened: false,
     }
 }
 
@@ -121,7 +122,6 @@ async fn a_plan_is_shown_while_it_is_not_done_and_the_cluster_wants_it() {
         (Done, "0", &published(), true, "it has not begun"),
         (Rebooting, "1", &none, true, "it goes on after a reboot"),
         (Failed, "1", &none, true, "it has failed: restart crio.service"),
-        (Done, "1", &published(), false, "applies nothing at present; it has the MachineConfig a"),
         // The cluster has changed its mind.
         (Done, "0", &none, false, "applies nothing at present"),
     ] {
@@ -129,6 +129,12 @@ async fn a_plan_is_shown_while_it_is_not_done_and_the_cluster_wants_it() {
         assert_eq!(code == 1, is_shown, "{phase:?} {id}: {shown}");
         assert!(shown.contains(text), "{phase:?} {id}: {shown}");
     }
+    let applied = ApplyProgress { current: Some("b".to_owned()), ..progress(Done, "1") };
+    let (code, shown) = ran("x plan n1", node(&planned(), &applied), &published()).await;
+    assert!(code == 0 && shown.contains("applies nothing at present; it has the MachineConfig b"), "{shown}");
+    // A rollback on the node: the same config waits again.
+    let (code, shown) = ran("x plan n1", node(&planned(), &progress(Done, "1")), &published()).await;
+    assert!(code == 1 && shown.contains("it has not begun"), "{shown}");
     let nothing = PlannedConfig { has_nothing_to_do: true, ..planned() };
     let (code, shown) = ran("x plan n1", node(&nothing, &progress(Idle, "0")), &published()).await;
     assert_eq!(code, 0, "{shown}");
@@ -139,9 +145,31 @@ async fn a_config_that_a_running_node_cannot_take_is_shown_with_the_reasons() {
     let mut impossible = planned();
     impossible.plan.reconcilable = false;
     impossible.plan.steps.clear();
+    impossible.plan.reasons =
+        serde_json::from_value(json!(["ignition passwd.users changed\u{1b}[2J"])).unwrap();
     let (code, shown) =
         ran("x plan n1", node(&impossible, &progress(ApplyPhase::Idle, "0")), &published()).await;
-    assert_eq!((code, shown.as_str()), (1, "node n1 cannot take the MachineConfig b while it runs:\n"));
+    let expected =
+        "node n1 cannot take the MachineConfig b while it runs:\n  ignition passwd.users changed\\u{1b}[2J\n";
+    assert_eq!((code, shown.as_str()), (1, expected));
+}
+
+#[tokio::test]
+async fn an_order_without_a_kept_plan_is_no_node_that_applies_nothing() {
+    let of = |phase| {
+        let ordered = ApplyProgress { config: Some("b".to_owned()), ..progress(phase, "1") };
+        Node(vec![(APPLY, Ok(json!(ordered))), (CONFIG, Err(SocketErrorReason::NotPlanned))])
+    };
+    for (phase, text) in [
+        (ApplyPhase::Running, "it is being applied: restart crio.service"),
+        (ApplyPhase::Rebooting, "it goes on after a reboot"),
+        (ApplyPhase::Failed, "it has failed: restart crio.service"),
+    ] {
+        let (code, shown) = ran("x plan n1", of(phase), &published()).await;
+        assert_eq!((code, shown), (1, format!("node n1 gets b, of which it keeps no plan\n{text}\n")));
+    }
+    let (code, shown) = ran("x plan n1", of(ApplyPhase::Done), &published()).await;
+    assert!(code == 0 && shown.contains("applies nothing"), "{code}: {shown}");
 }
 
 #[tokio::test]

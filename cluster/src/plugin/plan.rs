@@ -28,7 +28,7 @@ const REASONS: usize = 3;
 pub(super) struct PlanOfNode {
     /// The node.
     node: String,
-    /// Do not ask the node: show what its DriftReport says.
+    /// Do not ask the node, and send it no token: show what its DriftReport says.
     #[arg(long)]
     report: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct PlanOfNode {
 /// What a node is about to apply.
 #[derive(Debug)]
 pub(super) struct NodePlan {
-    /// How far it is. `None`: the node applies nothing, because its sensor does not run in the mode `manage`.
+    /// How far the newest order is. `None`: the node applies nothing, because its sensor does not run in the mode `manage`.
     progress: Option<ApplyProgress>,
     /// The plan, if it is not applied yet.
     planned: Option<PlannedConfig>,
@@ -61,13 +61,32 @@ impl NodePlan {
             answer => Some(parsed(node, CONFIG, &answer.map_err(refused)?)?),
         };
         let is_open = |planned: &PlannedConfig| {
-            if progress.id.as_ref() == Some(&planned.id) {
-                return progress.phase != ApplyPhase::Done;
+            let is_ordered = progress.id.as_ref() == Some(&planned.id);
+            if is_ordered && progress.phase != ApplyPhase::Done {
+                return true;
+            }
+            // After a rollback on the node the same config waits again.
+            if is_ordered && progress.current.as_ref() == Some(&planned.config) {
+                return false;
             }
             let is_published = report.plan.as_ref().is_some_and(|plan| plan.config == planned.config);
             !planned.has_nothing_to_do && (is_published || !planned.plan.reconcilable)
         };
         Ok(Self { planned: planned.filter(is_open), progress: Some(progress) })
+    }
+}
+
+impl NodePlan {
+    /// The progress of an order that is not over well, of whose config the node keeps no plan: an earlier version made it, or it is too long.
+    fn unplanned(&self) -> Option<&ApplyProgress> {
+        let is_open =
+            |phase| matches!(phase, ApplyPhase::Running | ApplyPhase::Rebooting | ApplyPhase::Failed);
+        self.progress.as_ref().filter(|progress| self.planned.is_none() && is_open(progress.phase))
+    }
+
+    /// Whether the node is about to change, or failed to.
+    fn is_open(&self) -> bool {
+        self.planned.is_some() || self.unplanned().is_some()
     }
 }
 
@@ -118,7 +137,7 @@ impl PlanOfNode {
         if !screen.object(&answer)? {
             plan_of_node(&self.node, &found, screen)?;
         }
-        Ok(if planned.is_some() { DIFFERS } else { IN_SYNC })
+        Ok(if found.is_open() { DIFFERS } else { IN_SYNC })
     }
 }
 
@@ -149,6 +168,11 @@ fn plan_of_node(node: &str, found: &NodePlan, screen: &mut Screen<'_>) -> Result
             "node {node}: Holdfast applies nothing at present: its sensor is not in the mode manage"
         ));
     };
+    if let Some(progress) = found.unplanned() {
+        let config = progress.config.as_deref().unwrap_or("a MachineConfig");
+        screen.line(&format!("node {node} gets {config}, of which it keeps no plan"))?;
+        return screen.line(&phase(progress));
+    }
     let Some(planned) = &found.planned else {
         let has = progress.current.as_ref().map(|config| format!("; it has the MachineConfig {config}"));
         let text = format!("node {node}: Holdfast applies nothing at present{}", has.unwrap_or_default());
@@ -190,10 +214,15 @@ fn steps(plan: &Plan, screen: &mut Screen<'_>) -> Result<(), PluginError> {
 
 /// How far the apply is.
 fn state(planned: &PlannedConfig, progress: &ApplyProgress) -> String {
-    let line = progress.message.as_ref().map(|line| format!(": {line}")).unwrap_or_default();
-    if progress.id.as_ref() != Some(&planned.id) {
+    if progress.id.as_ref() != Some(&planned.id) || progress.phase == ApplyPhase::Done {
         return "it has not begun".to_owned();
     }
+    phase(progress)
+}
+
+/// How far the newest order is.
+fn phase(progress: &ApplyProgress) -> String {
+    let line = progress.message.as_ref().map(|line| format!(": {line}")).unwrap_or_default();
     match progress.phase {
         ApplyPhase::Idle | ApplyPhase::Running => format!("it is being applied{line}"),
         ApplyPhase::Rebooting => "it goes on after a reboot".to_owned(),
@@ -222,6 +251,7 @@ fn changes(planned: &PlannedConfig, screen: &mut Screen<'_>) -> Result<(), Plugi
         screen.table(["CHANGE", "KIND", "NAME", "ACTION", "DECLARED BY"], &rows)?;
     }
     match planned.changes_left_out {
+        0 if planned.is_shortened => screen.line("the answer has no room for all reasons and paths"),
         0 => Ok(()),
         more => screen.line(&format!("and {more} more changes that the answer has no room for")),
     }

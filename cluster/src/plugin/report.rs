@@ -23,16 +23,16 @@ pub(super) async fn status_of(access: &Access, node: &str) -> Result<DriftReport
     report.status.ok_or_else(missing)
 }
 
-/// Gives the answer of a node. Notes what shows the node's last report, if there is no answer.
+/// Gives the answer of a node. If there is none, notes what needs neither the node nor a token for it.
 pub(super) fn asked<T>(
     answer: Result<T, PluginError>,
     command: &str,
     node: &str,
     screen: &mut Screen<'_>,
 ) -> Result<T, PluginError> {
-    if answer.is_err() {
+    if answer.as_ref().is_err_and(|error| !matches!(error, PluginError::Output(_) | PluginError::Format(_))) {
         screen.note(&format!(
-            "note: node {node} gives no answer; `kubectl holdfast {command} {node} --report` shows what it reported last"
+            "note: `kubectl holdfast {command} {node} --report` shows what the node reported last, and does not ask the node"
         ))?;
     }
     answer

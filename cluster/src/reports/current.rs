@@ -6,7 +6,8 @@ use super::config::add_config;
 use super::finding::SensorState;
 use super::os_image::add_os_image;
 use super::status::{drift, gap, name_pods, names_in, newest_first, status_of, sum};
-use crate::api::DriftReportStatus;
+use super::update::mark_update;
+use crate::api::{DriftReportStatus, DriftState};
 use sensor_model::status::NodeStatus;
 
 /// What a node says of itself now, with what its report says about OS image, config and log, and with the names in the report. It has each drift
@@ -32,6 +33,10 @@ pub fn current(report: &DriftReportStatus, status: &NodeStatus) -> DriftReportSt
         ..own
     };
     name_pods(&mut now, &names_in(report));
+    // The reporter knows whether an update is under way.
+    if report.state == DriftState::Updating {
+        mark_update(&mut now);
+    }
     if let Some(opinions) = &os_image {
         add_os_image(&mut now, &answers, opinions);
     }

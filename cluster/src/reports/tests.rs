@@ -229,6 +229,24 @@ fn a_hundred_thousand_drifts_are_a_small_report_with_their_number() {
 }
 
 #[test]
+fn what_a_node_says_now_is_an_update_only_while_the_report_says_so() {
+    let by = Actor { pod_uid: Some("u-1".to_owned()), ..vi() };
+    let now = status(VerdictKind::Drifted, vec![thing("/etc/a", "2026-01-01T00:00:00Z", Some(by))]);
+    let mut report = status_of(&now, None);
+    let pod = PodName {
+        namespace: "openshift-machine-config-operator".to_owned(),
+        name: "machine-config-daemon-x".to_owned(),
+    };
+    name_pods(&mut report, &PodNames { pods: [("u-1".to_owned(), pod)].into(), ..PodNames::default() });
+    assert_eq!(current(&report, &now).state, DriftState::Drifted);
+    report.state = DriftState::Updating;
+    let of_update = current(&report, &now);
+    assert_eq!(of_update.state, DriftState::Updating);
+    let another = status(VerdictKind::Drifted, vec![thing("/etc/a", "2026-01-01T00:00:00Z", Some(vi()))]);
+    assert_eq!(current(&report, &another).state, DriftState::Drifted);
+}
+
+#[test]
 fn an_actor_in_words() {
     let words = |actor: Actor| super::by(Some(&super::actor::changed_by(&actor)));
     assert_eq!(words(vi()), "root login alice via vi");

@@ -63,7 +63,7 @@ impl Pages {
         // An unknown path is not worth a question to the API server, and tells nothing about the node.
         let access = match head.uri.path() {
             METRICS => Access::Metrics,
-            // With `GET` the sensor gives the newest plan and its progress. Orders come from the reporter alone.
+            // With `GET` the sensor gives the newest plan and its progress. No caller hands in a config or orders an apply.
             STATUS | RECORDS | LOG | CONFIG | APPLY => Access::Log,
             _ => {
                 let text =

@@ -21,7 +21,7 @@ names! {
         /// A process wrote into it each time that it was read.
         Changing = "it changed while it was read",
         /// It is larger than any file of a package.
-        Large = "it is larger than 64 GiB, and was not read",
+        Large = "it is larger than 4 GiB, and was not read",
         /// It cannot be opened or read.
         Unreadable = "it cannot be read",
     }

@@ -171,6 +171,7 @@ fn plan(asked: &Asked, state: &watch::Sender<State>) -> Result<String> {
         reboots: false,
         has_nothing_to_do: false,
         changes_left_out: 0,
+        is_shortened: false,
     };
     let body = serde_json::to_string(&planned)?;
     state.send_modify(|state| state.planned = Some(planned));

@@ -222,7 +222,7 @@ fn a_rule_protects_the_path_where_nothing_may_be_and_is_another_one_than_that_of
         serde_json::json!({ "path": "/a", "action": "deny", "absent": true, "allowedActors": actors("eve") }),
         serde_json::json!({ "path": "/a", "action": "deny", "allowedActors": actors("bob") }),
     ]);
-    let absent = absent_paths(&[], &policy, &HostDirectories::default());
+    let absent = absent_paths(&[], &[], &policy, &HostDirectories::default());
     let things = [absent[0].clone(), directory("/a")];
     let deny = DenyRules::default().renewed(&policy, &things);
     let [absent, declared] = [0, 1].map(|thing| deny.rule_of(ThingId(thing)).unwrap());

@@ -6,7 +6,7 @@
 
 use super::write_back::WriteBackError;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
-use sensor_model::expectation::{Expectation, ExpectationSource};
+use sensor_model::expectation::{Expectation, ExpectationSource, Expected};
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::merge::Rendered;
 use sensor_model::protocol::ThingId;
@@ -135,9 +135,13 @@ pub(super) fn still_declared(
     source: &StateSource,
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
+    let path = expectation.thing.path();
     if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
-        // A rule of the policy is about what nothing declares, and nothing of a config is written there.
-        return Ok(config);
+        // A rule of the policy is about what nothing declares. A config that came since may declare the object at the path.
+        let declares = |one: &Expectation| one.thing.is_object() && one.thing.path() == path;
+        let is_declared =
+            expectation.expected == Expected::Absent && expectations(&config)?.iter().any(declares);
+        return if is_declared { Err(RevertError::Changed) } else { Ok(config) };
     }
     let declared = expectations(&config)?;
     // The label comes from the SELinux policy, not from the config.

@@ -30,6 +30,9 @@ pub trait HostFacts {
     /// The version of the SELinux policy now.
     fn label_version(&self) -> LabelVersion;
 
+    /// A path without links on the way to its last name, as far as that exists.
+    fn place(&self, path: &Path) -> PathBuf;
+
     /// The directories that a policy closes, and what packages and the booted image put below them. `state`: the state directory, with the
     /// indexes of images.
     fn directories(&self, policy: &DriftPolicy, state: &Path) -> HostDirectories;

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsStr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -106,10 +106,10 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let built_from = host.built_from(&inputs.state);
     let host_directories = host.directories(&policy, &inputs.state);
     let closed = closed_directories(&expectations, &policy, &host_directories);
-    let mut absent = absent_paths(&expectations, &policy, &host_directories);
     let mut of_image = host.image_things(&policy, &inputs.state);
     Overruled::by(expectations.iter()).remove_from(&mut of_image);
-    remove_expected(&mut absent, &of_image);
+    let places = declared_places(expectations.iter().chain(&of_image), &policy, host);
+    let absent = absent_paths(&expectations, &places, &policy, &host_directories);
     let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
     expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
@@ -160,12 +160,22 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     })
 }
 
-/// Removes the expectations of nothing at paths where the image expects something. A baseline has what packages and the booted image do not.
-fn remove_expected(absent: &mut Vec<Expectation>, of_image: &[Expectation]) {
-    let paths: HashSet<Arc<Path>> = absent.iter().map(|one| one.thing.path()).collect();
-    let objects = of_image.iter().filter(|one| one.thing.is_object()).map(|one| one.thing.path());
-    let expected: HashSet<Arc<Path>> = objects.filter(|path| paths.contains(path)).collect();
-    absent.retain(|one| !expected.contains(&one.thing.path()));
+/// The places of declared objects that have the name of a path where nothing may be otherwise. Links may lead from one of the two paths to the other.
+fn declared_places<'a>(
+    declared: impl Iterator<Item = &'a Expectation>,
+    policy: &DriftPolicy,
+    host: &dyn HostFacts,
+) -> Vec<PathBuf> {
+    let names: HashSet<&OsStr> =
+        policy.absent().filter_map(|(rule, _)| Path::new(&rule.path).file_name()).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let paths = declared.filter(|one| one.thing.is_object()).map(|one| one.thing.path());
+    paths
+        .filter(|path| path.file_name().is_some_and(|name| names.contains(name)))
+        .map(|path| host.place(&path))
+        .collect()
 }
 
 /// Adds to the expectation of the OS image what the booted image lacks of the config, if it was built from it. An image is built from one

@@ -4,7 +4,7 @@
 
 use super::{error::DesiredError, facts::HostFacts, load::DesiredWithConfig};
 use sensor_model::{
-    expectation::{Expectation, ExpectationSource, Thing},
+    expectation::{Expectation, ExpectationSource, Expected, Thing},
     expectations::expectations,
     merge::Rendered,
     waiting::note,
@@ -41,8 +41,9 @@ pub fn things_at(
         let within = matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
         *thing.path() == *path || within
     });
-    // The expectation of a declared name is more precise than that of its closed directory.
-    if all.iter().any(|expectation| *expectation.thing.path() == *path) {
+    // The expectation of a declared name is more precise than that of its closed directory. Where nothing may be, both report an object.
+    let is_declared = |one: &Expectation| *one.thing.path() == *path && one.expected != Expected::Absent;
+    if all.iter().any(is_declared) {
         all.retain(|expectation| *expectation.thing.path() == *path);
     }
     host.label(&mut all, &whole.desired.policy);
@@ -60,15 +61,18 @@ pub fn declared_things(
 ) -> Result<Vec<Expectation>, DesiredError> {
     let mut things = Vec::new();
     for path in paths {
-        let found = things_at(whole, path, host)?;
-        if found.is_empty() {
-            return Err(DesiredError::NotDeclared(path.clone()));
+        let (own, above): (Vec<Expectation>, Vec<Expectation>) =
+            things_at(whole, path, host)?.into_iter().partition(|one| *one.thing.path() == **path);
+        if own.is_empty() {
+            return Err(match above.first() {
+                None => DesiredError::NotDeclared(path.clone()),
+                Some(closed) => DesiredError::OnlyItsDirectory {
+                    path: path.clone(),
+                    directory: closed.thing.path().to_path_buf(),
+                },
+            });
         }
-        if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
-            let directory = closed.thing.path().to_path_buf();
-            return Err(DesiredError::OnlyItsDirectory { path: path.clone(), directory });
-        }
-        things.extend(found);
+        things.extend(own);
     }
     Ok(things)
 }

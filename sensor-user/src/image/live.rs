@@ -9,7 +9,7 @@ use super::{
     chosen::{applying, booted, choose_indexes},
     error::ImageError,
     hierarchies,
-    images::Images,
+    images::{BASELINE, Images},
     index::ImageIndex,
     pristine::{self, Undeclared},
     scan_files::ScanFiles,
@@ -55,6 +55,22 @@ pub(crate) fn add_names_below(
     if undeclared.roots.is_empty() && undeclared.absent.is_empty() {
         return;
     }
+    let images = Images::of(state);
+    // A baseline is what an admin accepted at its paths, whatever the rules about the image watch of it.
+    match images.named(BASELINE) {
+        Ok(Some(baseline)) => {
+            for path in &undeclared.absent {
+                if let Ok(Some(entry)) = baseline.find(path.as_os_str().as_bytes()) {
+                    let is_directory = entry.file_type == FileType::Directory;
+                    found.packaged.push(PackagedPath { path: path.clone(), is_directory });
+                }
+            }
+        }
+        Ok(None) => {}
+        Err(error) => {
+            tracing::warn!(%error, "Cannot read the index of the baseline: it declares no path where nothing may be otherwise.");
+        }
+    }
     let mut add = |path: &[u8], entry: ImageEntry| {
         let path = Path::new(OsStr::from_bytes(path));
         if undeclared.concerns(path) {
@@ -63,20 +79,20 @@ pub(crate) fn add_names_below(
         }
         Ok::<(), ImageError>(())
     };
-    let read = booted(&Images::of(state), observer).and_then(|chosen| {
+    let read = booted(&images, observer).and_then(|chosen| {
         chosen.indexes.iter().try_for_each(|index| index.each(&mut add))?;
         Ok(chosen)
     });
     match read {
         Ok(chosen) if chosen.is_whole(observer) || !observer.boots_images() => return,
         Ok(_) => tracing::warn!(
-            "The booted image has no index, or an old one, so an undeclared name in a closed directory may be the image's: Holdfast moves none to \
-             the quarantine."
+            "The booted image has no index, or an old one, so an undeclared name in a closed directory, or where nothing may be, may be the \
+             image's: Holdfast moves none to the quarantine."
         ),
         Err(error) => tracing::warn!(
             %error,
-            "Cannot read the index of the booted image, so an undeclared name in a closed directory may be the image's: Holdfast moves none to the \
-             quarantine."
+            "Cannot read the index of the booted image, so an undeclared name in a closed directory, or where nothing may be, may be the image's: \
+             Holdfast moves none to the quarantine."
         ),
     }
     found.image_unindexed = true;
@@ -287,8 +303,8 @@ fn is_changed_by_host(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool
 }
 
 /// Whether an index that has this entry decides about the path, so that weaker indexes do not. An entry that says too little to be watched does
-/// not: the name in a package's list would otherwise keep the baseline's digest and mode from being compared. Nor does the configuration file of a package,
-/// because a baseline says what it was made to be on this host.
+/// not: the name in a package's list would otherwise keep the baseline's digest and mode from being compared. Nor does the configuration file
+/// of a package, because a baseline says what it was made to be on this host.
 pub(crate) fn decides(path: &Path, entry: &ImageEntry, meta: &ImageMeta) -> bool {
     let is_left_to_host = meta.source != ImageSource::Packages && is_changed_by_host(path, entry, meta);
     is_left_to_host || can_be_watched(path, entry, meta)

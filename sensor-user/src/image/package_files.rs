@@ -33,7 +33,7 @@ use std::{
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 4;
 /// The largest file that is read. A service can own a file of a package, and give it any length.
-const LARGEST: u64 = 64 << 30;
+const LARGEST: u64 = 4 << 30;
 /// Room for the attribute of capabilities, of which the kernel takes 24 bytes.
 const CAPABILITIES: usize = 256;
 

@@ -50,7 +50,7 @@ pub struct DifferingThing {
     /// What the verdict rests on, if the source is a layer, a package, an extension or a baseline; absent for other sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strength: Option<Strength>,
-    /// Undeclared names in a closed directory, which may be those of the booted image, because that has no index.
+    /// Undeclared names in a closed directory, or where nothing may be, which may be those of the booted image, because that has no index.
     #[serde(skip)]
     pub may_be_of_image: bool,
 }

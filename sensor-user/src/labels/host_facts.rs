@@ -34,11 +34,15 @@ impl HostFacts for Observer {
         version(self)
     }
 
+    fn place(&self, path: &Path) -> PathBuf {
+        self.root().place(path)
+    }
+
     fn directories(&self, policy: &DriftPolicy, state: &Path) -> HostDirectories {
         let mut found = packages::directories(self, policy);
         let named = policy.closed().filter_map(|(rule, _)| rule.directory()).map(Path::to_owned);
         let roots = named.chain(found.matching.values().flatten().cloned()).collect();
-        let absent = policy.absent().map(|(rule, _)| PathBuf::from(&rule.path)).collect();
+        let absent = found.places.iter().flat_map(|(path, place)| [path.clone(), place.clone()]).collect();
         image::add_names_below(self, state, &Undeclared { roots, absent }, &mut found);
         found
     }

@@ -229,6 +229,12 @@ impl Root {
         Walk { directories: trail.directories, missing: trail.missing, end }
     }
 
+    /// The path without links on the way to its last name, as far as that exists.
+    pub(crate) fn place(&self, path: &Path) -> PathBuf {
+        let real = |above: &Path| Some(self.walk(above).end.ok()?.1.join(path.strip_prefix(above).ok()?));
+        path.ancestors().skip(1).find_map(real).unwrap_or_else(|| path.to_owned())
+    }
+
     /// The objects from the root down to the one at the end of `path`. It follows links, the last one only with `follow_last`.
     fn levels(&self, path: &Path, follow_last: bool, trail: &mut Trail) -> Result<Vec<Level>, Errno> {
         let root = self.directory.try_clone().map_err(|_| Errno::EMFILE)?;

@@ -26,10 +26,11 @@ use crate::{
 use merged::MergedDirectories;
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
-    drift_policy::DriftPolicy,
+    drift_policy::{DriftPolicy, Rule},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
@@ -56,16 +57,11 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
     }
     found.linked = linked::directories(observer, &roots);
     let merged = MergedDirectories::of(observer);
-    // The paths of the rules, by their places on the disk.
-    let mut absent: BTreeMap<PathBuf, Vec<&Path>> = BTreeMap::new();
-    for (rule, _) in policy.absent() {
-        let path = Path::new(&rule.path);
-        absent.entry(merged.on_disk(path)).or_default().push(path);
-    }
+    let absent = AbsentPlaces::of(observer, policy);
     let is_wanted = |path: &Path| {
         let path = merged.on_disk(path);
         let is_below = || path.ancestors().skip(1).any(|above| roots.contains(above));
-        path.ancestors().any(|above| absent.contains_key(above)) || is_below()
+        absent.at_or_above(&path).next().is_some() || is_below()
     };
     let mut paths = BTreeSet::new();
     for read in
@@ -81,8 +77,7 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
         }
     }
     let mut paths: BTreeSet<PathBuf> = paths.into_iter().map(|path| merged.on_disk(&path)).collect();
-    let places = paths.iter().flat_map(|path| path.ancestors()).filter_map(|above| absent.get(above));
-    let owned: Vec<PathBuf> = places.flatten().map(|path| path.to_path_buf()).collect();
+    let owned: Vec<PathBuf> = paths.iter().flat_map(|path| absent.at_or_above(path)).cloned().collect();
     paths.extend(owned);
     let above: BTreeSet<PathBuf> =
         paths.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
@@ -90,7 +85,35 @@ pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDire
         |path: &Path| above.contains(path) || observer.root().open_at(path, sys::DIRECTORY).is_ok();
     found.packaged =
         paths.into_iter().map(|path| PackagedPath { is_directory: is_directory(&path), path }).collect();
+    found.places = absent.places;
     found
+}
+
+/// The paths where a policy expects nothing, with their places.
+struct AbsentPlaces<'a> {
+    observer: &'a Observer,
+    /// By the path of the rule.
+    places: BTreeMap<PathBuf, PathBuf>,
+    names: HashSet<OsString>,
+}
+
+impl<'a> AbsentPlaces<'a> {
+    fn of(observer: &'a Observer, policy: &DriftPolicy) -> Self {
+        let path = |rule: &Rule| PathBuf::from(&rule.path);
+        let places = policy.absent().map(|(rule, _)| (path(rule), observer.root().place(&path(rule))));
+        let places: BTreeMap<PathBuf, PathBuf> = places.collect();
+        let names = places.keys().filter_map(|path| path.file_name().map(OsStr::to_owned)).collect();
+        Self { observer, places, names }
+    }
+
+    /// The paths of rules for the place of a package's path, and for a directory above it.
+    fn at_or_above(&self, packaged: &Path) -> impl Iterator<Item = &PathBuf> {
+        // Links are followed only for the few names that rules have.
+        let is_named = packaged.file_name().is_some_and(|name| self.names.contains(name));
+        let place = is_named.then(|| self.observer.root().place(packaged));
+        let packaged = place.unwrap_or_else(|| packaged.to_owned());
+        self.places.iter().filter(move |(_, place)| packaged.starts_with(place)).map(|(path, _)| path)
+    }
 }
 
 /// The versions of the facts of [`directories`]: another version means other facts. It reads no list of a package.

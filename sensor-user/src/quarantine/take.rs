@@ -9,7 +9,7 @@ use super::{
     items::{Locked, OBJECT, OpenItem, Quarantine},
     limits::{COPIES, MOST_ITEMS, WHOLE_BYTES},
     manifest::{Cause, Manifest, TemporaryDirectory},
-    survey::{Contents, Survey},
+    survey::{Contents, Entry, Survey},
 };
 use crate::{
     disk::Place,
@@ -55,6 +55,8 @@ pub struct Moves<'a> {
     /// Items, and bytes of their objects.
     items: usize,
     bytes: u64,
+    /// Directories stay.
+    only_others: bool,
 }
 
 impl Quarantine {
@@ -67,11 +69,17 @@ impl Quarantine {
         locked.recover(observer);
         let (items, broken) = self.items()?;
         let bytes = items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.size));
-        Ok(Moves { locked, items: items.len() + broken.len(), bytes })
+        Ok(Moves { locked, items: items.len() + broken.len(), bytes, only_others: false })
     }
 }
 
 impl Moves<'_> {
+    /// Moves no directory from now on.
+    pub(crate) fn without_directories(mut self) -> Self {
+        self.only_others = true;
+        self
+    }
+
     /// Moves the object of a name to the quarantine. `None` if the name is gone.
     ///
     /// # Errors
@@ -101,6 +109,9 @@ impl Moves<'_> {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             survey => survey?,
         };
+        if self.only_others && survey.entries.get(Path::new("")).is_some_and(Entry::is_directory) {
+            return Err(QuarantineError::refused(&place.path, QuarantineRefusal::Replaced));
+        }
         if own.hold(&survey) {
             return Err(QuarantineError::refused(&place.path, QuarantineRefusal::OwnFiles));
         }

@@ -55,8 +55,8 @@ pub(super) struct Moved {
 }
 
 impl RepairContext<'_> {
-    /// Moves the object at a path where nothing may be to the quarantine. A directory stays: who forgets the `/` at the end of a closed
-    /// directory's path must not lose the directory.
+    /// Moves the object at a path where nothing may be to the quarantine. A directory stays, because a forgotten `/` at the end of a closed
+    /// directory's path makes such a rule.
     pub(super) fn move_unexpected(&self, path: &Path, how: Move<'_>) -> Result<Moved, RepairError> {
         let mut moved = Moved::default();
         let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(moved) };
@@ -67,7 +67,7 @@ impl RepairContext<'_> {
         let taken = how
             .quarantine
             .begin_moves(self.observer)
-            .and_then(|mut session| session.take(&place, how.own, how.cause));
+            .and_then(|session| session.without_directories().take(&place, how.own, how.cause));
         match taken {
             Ok(item) => moved.items.extend(item),
             Err(error) => moved.errors.push(error),

@@ -245,6 +245,28 @@ spec:
 }
 
 #[test]
+fn explain_names_both_the_closed_directory_and_the_rule_of_a_path_in_it() {
+    let world = World::in_sync();
+    let policy = "
+apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: both}
+spec:
+  rules:
+  - {path: /etc/closed/, closed: true, action: degrade}
+  - {path: /etc/closed/x, absent: true, action: observe}
+";
+    world.write("policy/both.yaml", policy);
+    world.write("root/etc/closed/x", "");
+    let explained = world.run(&["explain", "/etc/closed/x", "CONFIG"]);
+    for text in ["must not exist by", "closed directory /etc/closed: drifted"] {
+        assert!(explained.out.contains(text), "no {text}: {}", explained.golden());
+    }
+    let repaired = world.run(&["repair", "/etc/closed/x", "--yes", "CONFIG"]);
+    assert!(repaired.code == 1 && world.host("/etc/closed/x").exists(), "{}", repaired.golden());
+}
+
+#[test]
 fn check_explain_and_repair_name_the_policy_that_expects_nothing_at_a_path_and_keep_what_is_there() {
     let world = World::in_sync();
     expect_nothing(&world, "degrade");

@@ -66,8 +66,8 @@ fn undeclared(world: &World, root: &Path) -> (BTreeSet<String>, u64) {
     (differences.map(name).collect(), report["checked"].as_u64().unwrap())
 }
 
-/// A host as RHEL makes it: `/etc/init.d` and `/etc/rc.local` are links, a package owns the directory of the links of enabled units, and the first boot enabled a
-/// unit. A config has one more.
+/// A host as RHEL makes it: `/etc/init.d` and `/etc/rc.local` are links, a package owns the directory of the links of enabled units, and the
+/// first boot enabled a unit. A config has one more.
 fn red_hat() -> World {
     let world = World::new();
     let unit = "[Install]\nWantedBy=multi-user.target\n";

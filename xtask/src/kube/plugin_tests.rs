@@ -150,7 +150,7 @@ fn kubectl_holdfast_shows_nodes_to_those_who_have_the_right_and_names_the_role_t
         let said = "no pod of Holdfast with a running reporter";
         assert!(silent.code == 3 && silent.err.contains(said), "{command:?}: {}", silent.err);
         assert_eq!(
-            silent.err.contains("--report` shows what it reported last"),
+            silent.err.contains("--report` shows what the node reported last"),
             command[0] != "who",
             "{}",
             silent.err

@@ -67,12 +67,12 @@ fn a_reader_that_drops_the_key_expects_nothing_of_the_path_and_closes_no_directo
         found.iter().map(|one| one.thing.path().to_path_buf()).collect::<Vec<_>>()
     };
     let before = closed(&policy);
-    assert!(!absent_paths(&[], &merged(&policy), &HostDirectories::default()).is_empty());
+    assert!(!absent_paths(&[], &[], &merged(&policy), &HostDirectories::default()).is_empty());
     for rule in policy["spec"]["rules"].as_array_mut().unwrap() {
         rule.as_object_mut().unwrap().remove("absent");
     }
     assert_eq!(closed(&policy), before);
-    assert_eq!(absent_paths(&[], &merged(&policy), &HostDirectories::default()), []);
+    assert_eq!(absent_paths(&[], &[], &merged(&policy), &HostDirectories::default()), []);
 }
 
 #[test]
@@ -85,7 +85,9 @@ fn a_rule_about_an_undeclared_object_does_not_decide_about_a_declared_one_at_the
     );
     let path = Path::new("/etc/rc.local");
     assert_eq!(policy.decide(path, None).action, DriftAction::Deny);
-    let [absent] = &absent_paths(&[], &policy, &HostDirectories::default())[..] else { panic!("{policy:?}") };
+    let [absent] = &absent_paths(&[], &[], &policy, &HostDirectories::default())[..] else {
+        panic!("{policy:?}")
+    };
     let a = PolicyActor { unit: Some("a.service"), ..PolicyActor::default() };
     for (actor, allowed) in [(None, false), (Some(&a), true)] {
         let decision = policy.decide_about(absent, actor);

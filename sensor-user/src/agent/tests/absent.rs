@@ -206,6 +206,19 @@ async fn a_path_that_a_config_declares_is_as_the_config_says_and_not_absent() {
 }
 
 #[tokio::test]
+async fn a_declared_file_to_which_a_link_leads_is_not_moved_although_a_rule_names_it_otherwise() {
+    // The config declares a file in `/etc`.
+    let link = FILE.replace("/etc/", "/alias/");
+    let node = node_with(&link, "revert");
+    std::os::unix::fs::symlink("etc", place(&node, "/alias")).unwrap();
+    let mut daemon = node.begin(None).await;
+    node.changed(&mut daemon, &file(), Some(alice())).await;
+    assert!(!is_drifted(&node, &link) && items(&node).is_empty());
+    assert!(place(&node, FILE).exists());
+    node.end(daemon).await;
+}
+
+#[tokio::test]
 async fn an_object_that_the_image_may_have_is_unknown_without_an_index_and_drift_once_a_process_changed_it() {
     let node = node("observe");
     fs::create_dir_all(node.path("root/run")).unwrap();

@@ -184,10 +184,18 @@ impl OrderDirectory {
         self.rename("new", "planned")
     }
 
-    /// The answer about the newest config with a plan, whether it is applied or not. `None` if there is none, or an earlier version made it.
+    /// The newest config with a plan, whether it is applied or not.
+    pub(super) fn newest_with_plan(&self) -> Option<OrderName> {
+        self.planned().or_else(|| self.ordered())
+    }
+
+    /// The answer about it. `None` if there is none, or none is kept.
     pub(super) fn answer(&self) -> Option<PlannedConfig> {
-        let newest = self.planned().map_or("ordered", |_| "planned");
-        self.read(&format!("{newest}/{ANSWER}"))
+        let newest = self.newest_with_plan()?;
+        // An order that begins meanwhile moves it.
+        let mut kept =
+            ["planned", "ordered"].iter().filter_map(|name| self.read(&format!("{name}/{ANSWER}")));
+        kept.find(|answer: &PlannedConfig| answer.id == newest.id)
     }
 
     /// The newest config with a plan. One whose plan is not noted has to be planned anew.

@@ -307,6 +307,7 @@ impl ConfigOrders for NodeOrders {
                     has_nothing_to_do: plan.has_nothing_to_do() && !is_open,
                     plan: *plan,
                     changes_left_out: 0,
+                    is_shortened: false,
                 };
                 self.directory.accept_new(&published, &kept_answer(&planned)).map_err(kept)?;
                 Ok(planned)
@@ -322,7 +323,14 @@ impl ConfigOrders for NodeOrders {
 
     fn newest_plan(&self) -> Result<PlannedConfig, SocketError> {
         self.directory.answer().ok_or_else(|| {
-            let error = "no config has a plan: the cluster has handed none in".to_owned();
+            let newest = self.directory.newest_with_plan();
+            let error = newest.map_or_else(
+                || "no config has a plan: the cluster has handed none in".to_owned(),
+                |name| {
+                    let config = name.config;
+                    format!("the plan for {config} is not kept: an earlier version of Holdfast made it, or it is too long")
+                },
+            );
             refusal(SocketErrorReason::NotPlanned, error)
         })
     }

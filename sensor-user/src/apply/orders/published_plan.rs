@@ -99,28 +99,34 @@ impl PublishedPlan {
 /// The answer about a plan, in the form in which the state directory keeps it. Of a plan that is too long the lists end early. Empty if that is not
 /// enough: then no answer is kept.
 pub(super) fn kept_answer(planned: &PlannedConfig) -> Vec<u8> {
-    let mut kept = planned.clone();
+    // Structures of texts and numbers always have a JSON.
+    let whole = serde_json::to_vec(planned).unwrap_or_default();
+    if whole.len() <= KEPT_PLAN_BYTES {
+        return whole;
+    }
+    drop(whole);
+    let mut kept = PlannedConfig { is_shortened: true, ..planned.clone() };
     let plan = &planned.plan;
-    let lengths = [plan.changes.len(), plan.overwritten.len(), plan.removed_by_force.len()];
+    let lengths =
+        [plan.changes.len(), plan.overwritten.len(), plan.removed_by_force.len(), plan.reasons.len()];
     let mut most = lengths.into_iter().max().unwrap_or_default();
-    loop {
-        // Structures of texts and numbers always have a JSON.
-        let text = serde_json::to_vec(&kept).unwrap_or_default();
-        if text.len() <= KEPT_PLAN_BYTES {
-            return text;
-        }
-        if most == 0 {
-            return Vec::new();
-        }
+    while most > 0 {
         most /= 2;
         shorten(&mut kept.plan, most);
         let left_out = planned.plan.changes.len() - kept.plan.changes.len();
         kept.changes_left_out = u64::try_from(left_out).unwrap_or(u64::MAX);
+        let text = serde_json::to_vec(&kept).unwrap_or_default();
+        if text.len() <= KEPT_PLAN_BYTES {
+            return text;
+        }
     }
+    Vec::new()
 }
 
-/// Shortens the lists of a plan that may have an element for each change. A step keeps one of its reasons.
+/// Shortens the lists of a plan that may have an element for each change. A step keeps one of the names that need it.
 fn shorten(plan: &mut Plan, most: usize) {
+    plan.reasons.truncate(most.max(1));
+    plan.overridden.truncate(most);
     plan.changes.truncate(most);
     plan.overwritten.truncate(most);
     plan.removed_by_force.truncate(most);
@@ -212,6 +218,8 @@ fn has_config(manifests: &Path, config: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sensor_model::node_disruption::DisruptionPolicy;
+    use sensor_model::plan::PlannedChange;
 
     const DRAINS: NodeDisturbance = NodeDisturbance { drains: true, reboots: false };
     const NONE: NodeDisturbance = NodeDisturbance { drains: false, reboots: false };
@@ -243,30 +251,43 @@ mod tests {
 
     #[test]
     fn a_kept_answer_has_room_for_a_long_plan_only_in_part_and_says_so() {
+        let nothing = sensor_model::plan::plan(None, None, &DisruptionPolicy::default()).unwrap();
         let mut planned = PlannedConfig {
             schema: String::new(),
             id: String::new(),
             config: "long".to_owned(),
-            plan: sensor_model::plan::plan(
-                None,
-                None,
-                &sensor_model::node_disruption::DisruptionPolicy::default(),
-            )
-            .unwrap(),
+            plan: nothing,
             drains: false,
             reboots: true,
             has_nothing_to_do: false,
             changes_left_out: 0,
+            is_shortened: false,
         };
         let parsed = |planned: &PlannedConfig| -> PlannedConfig {
-            serde_json::from_slice(&kept_answer(planned)).unwrap()
+            let kept = kept_answer(planned);
+            assert!(kept.len() <= KEPT_PLAN_BYTES);
+            serde_json::from_slice(&kept).unwrap()
         };
         assert_eq!(parsed(&planned), planned);
-        planned.plan.overwritten =
-            (0..1000).map(|number| format!("/{number}{}", "x".repeat(2000)).into()).collect();
+        let long = |number: usize| format!("/{number}{}", "x".repeat(2000));
+        let of_paths = PlannedConfig {
+            plan: Plan {
+                overwritten: (0..1000).map(|number| long(number).into()).collect(),
+                ..planned.plan.clone()
+            },
+            ..planned.clone()
+        };
+        let kept = parsed(&of_paths);
+        assert_eq!((kept.plan.overwritten.len(), kept.changes_left_out, kept.is_shortened), (500, 0, true));
+        let change = |number: usize| -> PlannedChange {
+            serde_json::from_value(serde_json::json!({
+                "kind": "file", "name": long(number), "operation": "change", "action": "reboot", "policy": "p", "source": "s",
+            }))
+            .unwrap()
+        };
+        planned.plan.changes = (0..1000).map(change).collect();
         let kept = parsed(&planned);
-        assert!(kept_answer(&planned).len() <= KEPT_PLAN_BYTES);
-        assert_eq!((kept.plan.overwritten.len(), kept.changes_left_out, kept.reboots), (500, 0, true));
+        assert_eq!((kept.plan.changes.len(), kept.changes_left_out, kept.reboots), (250, 750, true));
         planned.config = "x".repeat(KEPT_PLAN_BYTES);
         assert!(kept_answer(&planned).is_empty());
     }

@@ -228,6 +228,15 @@ fn a_file_larger_than_any_of_a_package_is_not_read() {
     assert_eq!(listed(&host.index().1), [("/usr/bin/tool", UnmatchedReason::Large, false)]);
 }
 
+/// Sets its flag when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// How often a file is read that another thread changes all the time.
 const TRIES: usize = 20;
 
@@ -240,6 +249,8 @@ fn a_file_that_changes_each_time_that_it_is_read_gives_no_entry() {
     assert!(read(&observer, tool).is_ok());
     let is_done = AtomicBool::new(false);
     let found = thread::scope(|scope| {
+        // Also if a reading panics: the scope waits for its thread.
+        let end = Ends(&is_done);
         scope.spawn(|| {
             let file = fs::OpenOptions::new().write(true).open(host.at("/usr/bin/tool")).unwrap();
             while !is_done.load(Ordering::Relaxed) {
@@ -249,7 +260,7 @@ fn a_file_that_changes_each_time_that_it_is_read_gives_no_entry() {
         });
         // On a busy machine the writer may have no time during one of the readings.
         let found = (0..TRIES).map(|_| read(&observer, tool)).find(Result::is_err);
-        is_done.store(true, Ordering::Relaxed);
+        drop(end);
         found
     });
     assert_eq!(found, Some(Err(UnmatchedReason::Changing)));

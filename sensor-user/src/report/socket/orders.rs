@@ -31,7 +31,7 @@ const UNUSED_BYTES: usize = 4 * CONFIG_BYTES;
 /// Longest time until a peer has sent a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
 
-/// Most requests that are worked on at once. A peer that closes its connection ends neither the thread of its request nor the memory of
+/// Most orders, and most questions, that are worked on at once. A peer that closes its connection ends neither the thread of its request nor the memory of
 /// its body, so without a limit one peer could fill the node's memory.
 const WORKING: usize = 4;
 
@@ -56,13 +56,27 @@ pub struct ReporterOrders {
     pub configs: Option<Arc<dyn ConfigOrders>>,
 }
 
-/// The requests that are worked on.
+/// The requests that are worked on. Questions have places of their own: while a config is planned they wait for it, and must not keep other
+/// requests of the reporter from their places.
 #[derive(Debug, Clone)]
-pub(super) struct Working(Arc<Semaphore>);
+pub(super) struct Working {
+    orders: Arc<Semaphore>,
+    questions: Arc<Semaphore>,
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// It hands something in, or orders an apply.
+    Order,
+    /// It asks for the plan or the progress.
+    Question,
+}
 
 impl Default for Working {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(WORKING)))
+        let places = || Arc::new(Semaphore::new(WORKING));
+        Self { orders: places(), questions: places() }
     }
 }
 
@@ -70,10 +84,15 @@ impl Working {
     /// Works in another thread, once there is a place. A request that waits for one ends with its connection.
     async fn work<T: Serialize + Send + 'static>(
         &self,
+        kind: Work,
         status: StatusCode,
         work: impl FnOnce() -> Result<T, SocketError> + Send + 'static,
     ) -> Answer {
-        let place = Arc::clone(&self.0).acquire_owned().await;
+        let places = match kind {
+            Work::Order => &self.orders,
+            Work::Question => &self.questions,
+        };
+        let place = Arc::clone(places).acquire_owned().await;
         let done = spawn_blocking(move || {
             let done = work();
             drop(place);
@@ -166,15 +185,17 @@ async fn answer_to(
     };
     match (request.uri.path(), &request.method) {
         (CONFIG, &Method::PUT) => match read(content, CONFIG_BYTES).await {
-            Ok(config) => working.work(StatusCode::OK, move || orders.plan(&config)).await,
+            Ok(config) => working.work(Work::Order, StatusCode::OK, move || orders.plan(&config)).await,
             Err(refusal) => refusal,
         },
         (CONFIG, &(Method::GET | Method::HEAD)) => {
-            working.work(StatusCode::OK, move || orders.newest_plan()).await
+            working.work(Work::Question, StatusCode::OK, move || orders.newest_plan()).await
         }
         (APPLY, &Method::POST) => match read(content, ORDER_BYTES).await {
             Ok(order) => match serde_json::from_slice::<ApplyOrder>(&order) {
-                Ok(order) => working.work(StatusCode::ACCEPTED, move || orders.begin(&order)).await,
+                Ok(order) => {
+                    working.work(Work::Order, StatusCode::ACCEPTED, move || orders.begin(&order)).await
+                }
                 Err(_) => refused(SocketErrorReason::InvalidRequest, "the body has no field `id`".to_owned()),
             },
             Err(refusal) => refusal,
@@ -199,7 +220,7 @@ async fn policies(
         return only("PUT");
     }
     match read(content, POLICIES_BYTES).await {
-        Ok(policies) => working.work(StatusCode::OK, move || orders.take(&policies)).await,
+        Ok(policies) => working.work(Work::Order, StatusCode::OK, move || orders.take(&policies)).await,
         Err(refusal) => refusal,
     }
 }
@@ -233,7 +254,7 @@ async fn progress(
     let known = request.headers.get(IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).unwrap_or_default();
     loop {
         let asked = Arc::clone(&orders);
-        let answer = working.work(StatusCode::OK, move || Ok(asked.progress())).await;
+        let answer = working.work(Work::Question, StatusCode::OK, move || Ok(asked.progress())).await;
         if answer.status() != StatusCode::OK {
             return answer;
         }

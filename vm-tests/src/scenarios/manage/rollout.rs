@@ -38,7 +38,8 @@ pub(super) enum End {
     Stop,
 }
 
-/// The apply works through the end of the old sensor. Then its process is to end, and the config is applied all the same. Gives what `look` sees then.
+/// The apply works through the end of the old sensor. Then its process is to end, and the config is applied all the same. Gives what `look`
+/// sees then.
 pub(super) fn survives(
     manifest: &str,
     end: End,

@@ -42,6 +42,7 @@ impl ConfigOrders for Played {
             reboots: false,
             has_nothing_to_do: true,
             changes_left_out: 0,
+            is_shortened: false,
         })
     }
 
