@@ -301,6 +301,17 @@ pub fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
     Ok(answer?)
 }
 
+/// Prints what the last of these words may become, for kubectl.
+///
+/// # Errors
+/// The answer cannot be written.
+pub fn complete_plugin(words: &[String]) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let lines = runtime.block_on(plugin::complete(words));
+    std::io::stdout().lock().write_all(lines.as_bytes()).map_err(PluginError::Output)?;
+    Ok(plugin::IN_SYNC)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,9 @@
-//! The `holdfast-cluster` command, which is `kubectl holdfast` under the name `kubectl-holdfast`.
+//! The `holdfast-cluster` command, which is `kubectl holdfast` under the name `kubectl-holdfast`, and its completion under the name
+//! `kubectl_complete-holdfast`.
 
 use clap::Parser as _;
-use holdfast_cluster::cli::{Cli, Command, run, run_plugin};
-use holdfast_cluster::plugin::{FAILED, PROGRAM, Plugin, PluginError};
+use holdfast_cluster::cli::{Cli, Command, complete_plugin, run, run_plugin};
+use holdfast_cluster::plugin::{COMPLETER, FAILED, PROGRAM, Plugin, PluginError};
 use holdfast_cluster::text::fit;
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -19,6 +20,9 @@ fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
     if Path::new(&program).file_stem().is_some_and(|name| name == PROGRAM) {
         return answered(run_plugin(Plugin::parse()));
+    }
+    if Path::new(&program).file_stem().is_some_and(|name| name == COMPLETER) {
+        return answered(complete_plugin(&std::env::args().skip(1).collect::<Vec<String>>()));
     }
     let cli = Cli::parse();
     if matches!(cli.command, Command::Kubectl(_) | Command::Image(_)) {

@@ -5,6 +5,7 @@
 //! `--report` read the node's DriftReport alone. All texts of nodes are untrusted: tables show their hidden characters as escapes.
 
 mod access;
+mod complete;
 mod diff;
 mod error;
 mod exit;
@@ -26,6 +27,7 @@ mod tests;
 mod tunnel;
 
 pub use access::AccessOptions;
+pub use complete::{COMPLETER, complete};
 pub use error::PluginError;
 pub use exit::{DIFFERS, FAILED, IN_SYNC};
 pub use output::{OutputFormat, Screen};

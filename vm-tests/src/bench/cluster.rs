@@ -16,7 +16,7 @@ use super::files;
 use super::files::BenchFile;
 use super::latency;
 use super::operations::ALL;
-use super::stage::{FILES, SETTLE, one, operations, prepare, writers};
+use super::stage::{FILES, SETTLE, detach, one, operations, prepare, writers};
 use super::usage::{self, Busy, nanoseconds};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::kube::condition;
@@ -66,15 +66,16 @@ fn run(context: &mut Context) -> Result<()> {
     let nodes = Watch::start("the Node", "/api/v1/nodes")?;
     let mut reporter = RunningReporter::start(POD, &[])?;
     nodes.until(LIMIT, |node| drift_is(node, "False"))?;
+    sensor.stop()?;
+    detach()?;
+    let sensor = verified(context, "both", &container)?;
     costs(context, "both", &sensor)?;
     steady(context, &reporter)?;
     latency(context, &nodes)?;
     drifts(context, &nodes, &reporter)?;
     one(context, "sensor memory at end", json!({ "resident_kib": usage::memory(sensor.pid(), "VmRSS")? }));
-    sensor.stop()?;
-    let again = verified(context, "both", &container)?;
     reporter.check()?;
-    again.stop().map(drop)
+    sensor.stop().map(drop)
 }
 
 /// Starts the sensor, and notes the CPU time of its first verification.

@@ -17,10 +17,9 @@ pub mod sealed;
 mod stage;
 mod usage;
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::guest::agent::RunningDaemon;
@@ -28,7 +27,7 @@ use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 use changes::{QUIET, TURN_FILES};
 use files::BenchFile;
-use stage::{FILES, SETTLE, changes, one, operations, prepare, writers};
+use stage::{FILES, SETTLE, changes, detach, one, operations, prepare, writers};
 use usage::{Busy, nanoseconds};
 
 /// The scenario. No test runs it.
@@ -40,8 +39,6 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::USUAL
 };
 
-/// The folder of the daemon's pins.
-const PINS: &str = "/sys/fs/bpf/holdfast";
 /// How long the work of an idle guest is measured.
 const IDLE: Duration = Duration::from_mins(1);
 /// Changes without a pause, to measure losses.
@@ -54,11 +51,7 @@ fn run(context: &mut Context) -> Result<()> {
     wait::pause(SETTLE);
     base(context, "base-1")?;
     ours(context)?;
-    // Pinned programs run until their pins are removed, and the kernel detaches them some time later.
-    fs::remove_dir_all(PINS).context("cannot remove the pins")?;
-    wait::until("the kernel programs to go", Duration::from_mins(5), || {
-        Ok((usage::programs()? == 0).then_some(()))
-    })?;
+    detach()?;
     wait::pause(SETTLE);
     base(context, "base-2")?;
     peers::run(context)

@@ -21,6 +21,8 @@ use crate::guest::{Context, wait};
 pub(super) const FILES: usize = 10_000;
 /// The folder of unmanaged files, on the same file system as the managed ones.
 pub(super) const UNMANAGED: &str = "/bench-unmanaged";
+/// The folder of the daemon's pins.
+const PINS: &str = "/sys/fs/bpf/holdfast";
 /// The folder of the daemon's log.
 pub(super) const LOG: &str = "/var/log/holdfast";
 
@@ -37,6 +39,15 @@ pub(super) fn prepare() -> Result<()> {
     // The log has its own file system: a watch on it costs the kernel work for all files of its file system.
     fs::create_dir_all(LOG)?;
     Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
+}
+
+/// Removes the kernel programs of a daemon that has ended.
+pub(super) fn detach() -> Result<()> {
+    // Pinned programs run until their pins are removed, and the kernel detaches them some time later.
+    fs::remove_dir_all(PINS).context("cannot remove the pins")?;
+    wait::until("the kernel programs to go", Duration::from_mins(5), || {
+        Ok((usage::programs()? == 0).then_some(()))
+    })
 }
 
 /// Measures operations on unmanaged files.

@@ -1,4 +1,4 @@
-//! The actors that a deny rule allows: units, logins and executables, and forged ones.
+//! The actors that a deny rule allows: units, pods, logins and executables, and forged ones.
 //!
 //! In: the state that the scenario `deny` left. Out: an error if a forged actor passed, or an allowed one did not.
 
@@ -10,16 +10,22 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::deny_node::{FILE, POLICY, refused};
 use crate::guest::agent::RunningDaemon;
+use crate::guest::pod::group;
 use crate::guest::{shell, status, wait};
 
-/// The kernel identifies allowed units and users. The programs report a unit's control group when it is created. Meanwhile no canary
+/// The uid of an allowed pod.
+const POD: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
+
+/// The kernel identifies allowed units, pods and users. The programs report a unit's control group when it is created. Meanwhile no canary
 /// event arrives that would make the daemon look for it.
 pub(super) fn by_group_and_login() -> Result<String> {
     const SLICE: &str = "/sys/fs/cgroup/system.slice";
     const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
     let policy = POLICY.replacen(
         "exes: [/run/allowed/busybox]",
-        "units: [allowed.service]\n      users: [keeper]\n      exes: [/srv/first/busybox]",
+        &format!(
+            "units: [allowed.service]\n      pods: [{POD}]\n      users: [keeper]\n      exes: [/srv/first/busybox]"
+        ),
         1,
     );
     fs::write("/run/policy.yaml", policy)?;
@@ -41,6 +47,14 @@ pub(super) fn by_group_and_login() -> Result<String> {
         let changed = shell(&format!("echo $$ > {SLICE}/allowed.service/cgroup.procs && chmod 644 {FILE}"));
         Ok(changed.is_ok().then_some(()))
     })?;
+    let by_pod = |pod: &str| {
+        let group = group(pod, "editor");
+        format!("mkdir -p {group} && echo $$ > {group}/cgroup.procs && chmod 644 {FILE}")
+    };
+    wait::until("the pod to be allowed", Duration::from_secs(30), || {
+        Ok(shell(&by_pod(POD)).is_ok().then_some(()))
+    })?;
+    refused(&mut agent, &by_pod(&POD.replace('0', "1")), "set-attributes")?;
     // The last two have the allowed unit's name below a group that may belong to any user.
     for other in ["system.slice/other.service", "system.slice/other.service/allowed.service", MADE_BY_USER] {
         let group = format!("/sys/fs/cgroup/{other}");

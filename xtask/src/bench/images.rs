@@ -222,7 +222,7 @@ fn section(measured: &Measured) -> String {
         "{IMAGES}\nWritten by `cargo xtask bench --images --write-docs`. The image is that of two of the guests' disks, in one layer\n\
          with gzip. MiB are uncompressed. umoci unpacks the same image to a disk in the same run. The figures of a look-up are the\n\
          cheapest of 8 passes over all paths, with the index file in the page cache. AIDE, dpkg and rpm compare the same trees in the\n\
-         same run. dpkg makes only the MD5 of each file, and Holdfast also its SHA-256. rpm makes the SHA-256. The files with fs-verity are in a virtual machine of\n\
+         same run. dpkg makes the MD5 of each file, and Holdfast its SHA-256, which the index has. rpm makes the SHA-256. The files with fs-verity are in a virtual machine of\n\
          kernel 6.12, which counts instructions; a scan has read each of them once before.\n\n\
          | | measured | at most |\n|---|--:|--:|\n"
     );

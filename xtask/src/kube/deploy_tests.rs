@@ -2,7 +2,7 @@
 
 use super::KubeAssets;
 use super::assets::tested;
-use super::control_plane::{ControlPlane, Wanted};
+use super::control_plane::{ClientPlace, ControlPlane, Wanted};
 use super::installed::NAMESPACE;
 use crate::cache::Cache;
 use crate::dist;
@@ -160,9 +160,16 @@ fn the_component_purge_deletes_the_state_but_not_the_log_in_both_runs_of_the_las
 #[test]
 #[ignore = "needs the programs of `cargo xtask kube-assets`"]
 fn policies_from_files_guard_nodes_although_the_api_has_no_policy() {
+    for policies in ["policies", "policies-manage"] {
+        guards_from_files(policies);
+    }
+}
+
+/// An API server takes the policies of this folder from files. They refuse a token without a node, and that of another node.
+fn guards_from_files(policies: &str) {
     let folder = tempfile::tempdir().unwrap();
     let config = fs::read_to_string(deploy("admission/static/admission-configuration.yaml")).unwrap();
-    let policies = deploy("admission/static/policies-manage");
+    let policies = deploy("admission/static").join(policies);
     let installed = "/etc/kubernetes/admission/holdfast";
     assert_eq!(config.matches(installed).count(), 1, "{config}");
     let file = folder.path().join("admission.yaml");
@@ -170,6 +177,7 @@ fn policies_from_files_guard_nodes_although_the_api_has_no_policy() {
     let flag = format!("--admission-control-config-file={}", file.display());
     let cluster = Cluster::start("static-policies", &[&flag]);
     cluster.node("n1");
+    cluster.node("n2");
     for name in ["namespace", "rbac"] {
         let file = deploy(&format!("kustomize/base/{name}.yaml"));
         cluster.kubectl(&format!("apply -f {}", file.display())).unwrap();
@@ -185,6 +193,26 @@ fn policies_from_files_guard_nodes_although_the_api_has_no_policy() {
     let error = format!("{error:#}");
     assert!(error.contains("'holdfast-reporter-node.static.k8s.io'"), "{error}");
     assert!(error.contains("denied request: the reporter's token names no node"), "{error}");
+    let mut pod = reporter("holdfast-x", Some("n1"));
+    pod["spec"]["serviceAccountName"] = json!("holdfast-reporter");
+    cluster.with("create", &pod).unwrap();
+    let bound = "--bound-object-kind Pod --bound-object-name holdfast-x";
+    let token = cluster.kubectl(&format!("create token holdfast-reporter --namespace {NAMESPACE} {bound}"));
+    let config = cluster.plane.config_with("n1", token.unwrap().trim(), ClientPlace::Host).unwrap();
+    let kubeconfig = folder.path().join("n1.kubeconfig");
+    fs::write(&kubeconfig, config).unwrap();
+    let by_reporter = |node: &str| {
+        let mut object = status.clone();
+        object["metadata"]["name"] = json!(node);
+        let file = folder.path().join("status.json");
+        fs::write(&file, object.to_string()).unwrap();
+        output(
+            cluster.plane.kubectl().env("KUBECONFIG", &kubeconfig).args(apply.split(' ')).arg("-f").arg(file),
+        )
+    };
+    by_reporter("n1").unwrap();
+    let error = format!("{:#}", by_reporter("n2").unwrap_err());
+    assert!(error.contains("the reporter of n1 may not change the Node n2"), "{error}");
     // Everybody else is none of the policy's business.
     cluster.with(&apply, &status).unwrap();
     let policies = cluster.get("validatingadmissionpolicies").unwrap();

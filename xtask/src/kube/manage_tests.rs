@@ -72,12 +72,13 @@ impl Managed {
 
     /// With the token of a reporter.
     fn apply_as(&self, config: &Path, node: &str, annotations: &Value, spec: &Value) -> Result<String> {
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": { "name": node, "annotations": annotations },
-            "spec": spec,
-        });
+        let metadata = json!({ "name": node, "annotations": annotations });
+        self.apply_node_as(config, &metadata, spec)
+    }
+
+    /// The same with these metadata.
+    fn apply_node_as(&self, config: &Path, metadata: &Value, spec: &Value) -> Result<String> {
+        let object = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec });
         let file = self.cluster.file("annotations.json", &object.to_string());
         let mut arguments = vec!["apply", "--server-side", "--force-conflicts"];
         arguments.extend(["--field-manager=holdfast-reporter", "-f", file.to_str().context("no text")?]);
@@ -253,7 +254,26 @@ fn only_the_own_annotations(node: &Managed) {
         )
         .unwrap();
     }
-    let cordon = json!({ "unschedulable": true });
-    refused(node.apply_as(&other, "n2", &ours, &cordon), "a reporter changes no cordon or other field")
-        .unwrap();
+    let drifted = json!({ "key": "holdfast.dev/drifted", "effect": "NoSchedule" });
+    for (spec, reason) in [
+        (json!({ "unschedulable": true }), "a reporter changes no cordon or other field"),
+        (json!({ "providerID": "x" }), "a reporter changes no cordon or other field"),
+        // Only the component `taint` gives this right.
+        (json!({ "taints": [drifted] }), "a reporter changes no taint of a Node"),
+    ] {
+        refused(node.apply_as(&other, "n2", &ours, &spec), reason)
+            .unwrap_or_else(|error| panic!("{spec}: {error:#}"));
+    }
+    let owner = json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "x" }]);
+    for (field, value, reason) in [
+        ("labels", json!({ "example.com/x": "y" }), "a reporter changes no label of a Node"),
+        ("finalizers", json!(["example.com/x"]), "a reporter changes neither finalizers nor owners"),
+        ("ownerReferences", owner, "a reporter changes neither finalizers nor owners"),
+    ] {
+        let metadata = json!({ "name": "n2", field: value });
+        refused(node.apply_node_as(&other, &metadata, &no_spec), reason)
+            .unwrap_or_else(|error| panic!("{field}: {error:#}"));
+    }
+    assert!(node.apply_as(&other, "n9", &ours, &no_spec).is_err(), "a reporter creates no Node");
+    assert!(node.cluster.get(&["node", "n9"]).is_err());
 }

@@ -1,7 +1,7 @@
 //! `kubectl holdfast` with the API server, found by `kubectl` as a plugin.
 //!
-//! The report of a node and the Lease of its reporter are written as a reporter writes them. No node runs a pod: the scenario
-//! `daemonset-people` shows the commands that ask one.
+//! The report of a node and the Lease of its reporter are written as a reporter writes them. No node runs a pod: the scenarios
+//! `daemonset` and `daemonset-people` show the commands that ask one.
 
 use super::control_plane::ClientPlace;
 use super::installed::NAMESPACE;
@@ -39,6 +39,20 @@ fn plugin(cluster: &Cluster, folder: &Path, config: &Path, arguments: &[&str]) -
         out: String::from_utf8(ran.stdout).unwrap(),
         err: String::from_utf8(ran.stderr).unwrap(),
     }
+}
+
+/// kubectl asks the plugin what may follow: commands, and nodes that have a report.
+fn completes(cluster: &Cluster, folder: &Path, config: &Path) {
+    fs::hard_link(folder.join("kubectl-holdfast"), folder.join("kubectl_complete-holdfast")).unwrap();
+    let paths = std::env::var("PATH").unwrap();
+    let asked = |words: &[&str]| {
+        let mut kubectl = cluster.plane.kubectl();
+        kubectl.env("PATH", format!("{}:{paths}", folder.display())).env("KUBECONFIG", config);
+        output(kubectl.args(["__complete", "holdfast"]).args(words)).unwrap()
+    };
+    let commands = asked(&["di"]);
+    assert!(commands.starts_with("diff\tShow every thing") && commands.contains(":4"), "{commands}");
+    assert!(asked(&["diff", ""]).starts_with("n1\n"), "{}", asked(&["diff", ""]));
 }
 
 /// Makes a service account, and gives the config with its token.
@@ -160,6 +174,7 @@ fn kubectl_holdfast_shows_nodes_to_those_who_have_the_right_and_names_the_role_t
     assert!(usage.code == 2 && usage.out.is_empty(), "{}", usage.err);
     let script = plugin(&cluster, folder.path(), &reader, &["completion", "bash"]);
     assert!(script.code == 0 && script.out.contains("kubectl-holdfast"), "{}", script.err);
+    completes(&cluster, folder.path(), &reader);
     fs::remove_file(folder.path().join("kubectl-holdfast")).unwrap();
     cluster.plane.check().unwrap();
 }

@@ -14,6 +14,7 @@ use super::reads::{self, Reads};
 use super::rights_tests::{
     no_other_right, no_other_right_of_other_accounts, only_events_of_the_own_name, only_the_own_reads,
 };
+use super::steady_tests::a_report_at_its_limits_is_accepted;
 use crate::cache::Cache;
 use crate::dist;
 use crate::run::output;
@@ -299,6 +300,7 @@ fn a_drift_is_in_the_api_until_it_recovers_and_is_reported_once_after_the_api_se
     assert_eq!(cluster.requests(&["resource=\"driftreports\"", status, "verb=\"APPLY\""]), 1);
     assert_eq!(cluster.requests(&["resource=\"nodes\"", status, "verb=\"APPLY\""]), 1);
 
+    a_report_at_its_limits_is_accepted(&cluster, &mut sensor, &reporter);
     only_the_own_node(&cluster, &config);
     only_the_own_reads(&cluster, &config);
     no_other_right(&cluster, &config, &[]);

@@ -1,5 +1,6 @@
 //! What a reporter asks an API server for while nothing changes, in real time. Only a full run has ten minutes for it.
 
+use super::process::LoggedProcess;
 use super::reporter_tests::{Cluster, LIMIT, PlayedSensor};
 use crate::vm::AuditLog;
 use anyhow::{Context as _, Result, ensure};
@@ -63,4 +64,36 @@ fn a_watch_that_ended_by_its_age_begins_again_without_a_read_and_a_minute_has_fe
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let all = u32::try_from(since.values().sum::<u64>()).unwrap();
     assert!(f64::from(all) < 2.0 * minutes, "{since:?} in {minutes:.1} minutes");
+}
+
+/// More things with long paths differ than a report lists.
+pub(super) fn a_report_at_its_limits_is_accepted(
+    cluster: &Cluster,
+    sensor: &mut PlayedSensor,
+    reporter: &LoggedProcess,
+) {
+    const DRIFTS: usize = 150;
+    let path = |number: usize| format!("/etc/{number}{}", "x".repeat(1000));
+    (0..DRIFTS).for_each(|number| sensor.turn(&format!("drift {} dave", path(number))));
+    let is_whole = || {
+        let (report, _) = cluster.state("n1", "Drifted", "True")?;
+        let listed = report["drifts"].as_array().context("no list")?.len();
+        let more = report["more"].as_u64().context("no count")?;
+        // One more was there before.
+        ensure!(
+            report["count"] == DRIFTS + 1 && listed as u64 + more == DRIFTS as u64 + 1,
+            "{listed} and {more}"
+        );
+        ensure!(listed > 50 && listed <= 100, "{listed} are listed");
+        Ok(())
+    };
+    reporter.until(LIMIT, is_whole).unwrap();
+    (0..DRIFTS).for_each(|number| sensor.turn(&format!("recover {}", path(number))));
+    reporter
+        .until(LIMIT, || {
+            let (report, _) = cluster.state("n1", "Drifted", "True")?;
+            ensure!(report["count"] == 1, "{}", report["count"]);
+            Ok(())
+        })
+        .unwrap();
 }
