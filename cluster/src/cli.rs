@@ -301,13 +301,17 @@ pub fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
     Ok(answer?)
 }
 
-/// Prints what the last of these words may become, for kubectl.
+/// Prints what the last of these words may become, for kubectl. A program that gets a token, or a name server, may take longer than a shell
+/// should wait: the process then ends without an answer about nodes.
 ///
 /// # Errors
 /// The answer cannot be written.
-pub fn complete_plugin(words: &[String]) -> anyhow::Result<u8> {
+pub fn complete_plugin(words: Vec<String>) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let lines = runtime.block_on(plugin::complete(words));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(runtime.block_on(plugin::complete(&words))));
+    let lines =
+        receiver.recv_timeout(plugin::COMPLETION_TIME).unwrap_or_else(|_| format!("{}\n", plugin::NO_FILES));
     std::io::stdout().lock().write_all(lines.as_bytes()).map_err(PluginError::Output)?;
     Ok(plugin::IN_SYNC)
 }

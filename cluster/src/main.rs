@@ -22,7 +22,8 @@ fn main() -> ExitCode {
         return answered(run_plugin(Plugin::parse()));
     }
     if Path::new(&program).file_stem().is_some_and(|name| name == COMPLETER) {
-        return answered(complete_plugin(&std::env::args().skip(1).collect::<Vec<String>>()));
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        return answered(complete_plugin(words.skip(1).collect()));
     }
     let cli = Cli::parse();
     if matches!(cli.command, Command::Kubectl(_) | Command::Image(_)) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// The expectations of the paths where nothing may be, sorted by thing. `declared` are all expectations of the config, also those that the policy
-/// ignores. `places` are those of declared objects with the name of a path where nothing may be otherwise.
+/// ignores. `places` are those of declared objects with the name of a path in a rule with `absent`.
 pub fn absent_paths(
     declared: &[Expectation],
     places: &[PathBuf],
@@ -36,7 +36,7 @@ pub fn absent_paths(
             undeclared.remove(host.places.get(above).map_or(above, PathBuf::as_path));
         }
     };
-    for path in places {
+    for path in places.iter().chain(&host.accepted) {
         declare(path);
     }
     each_declared(declared, host, |path, _| declare(path));
@@ -59,6 +59,13 @@ pub fn absent_paths(
     let mut found: Vec<Expectation> = undeclared.into_values().flatten().map(expectation).collect();
     found.sort_by(|one, other| one.thing.cmp(&other.thing));
     found
+}
+
+/// Whether one of these expectations declares a path, or something below it.
+pub fn declares(declared: &[Expectation], path: &Path) -> bool {
+    let mut is_declared = false;
+    each_declared(declared, &HostDirectories::default(), |one, _| is_declared |= one.starts_with(path));
+    is_declared
 }
 
 #[cfg(test)]
@@ -145,7 +152,16 @@ mod tests {
     - {path: /etc/systemd/system/b.service, absent: true, action: observe}
     - {path: /etc/systemd/system/multi-user.target.wants/a.service, absent: true, action: observe}
 ";
-        assert_eq!(paths(&[unit], rules, &HostDirectories::default()), ["/etc/systemd/system/b.service"]);
+        let units = [unit];
+        assert_eq!(paths(&units, rules, &HostDirectories::default()), ["/etc/systemd/system/b.service"]);
+        for (path, is_declared) in [
+            ("/etc/systemd/system/a.service", true),
+            ("/etc/systemd/system/multi-user.target.wants/a.service", true),
+            ("/etc/systemd/system", true),
+            ("/etc/systemd/system/b.service", false),
+        ] {
+            assert_eq!(declares(&units, Path::new(path)), is_declared, "{path}");
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct HostDirectories {
     pub linked: BTreeMap<PathBuf, PathBuf>,
     /// The paths where nothing may be, each with its place: without links on the way to it.
     pub places: BTreeMap<PathBuf, PathBuf>,
+    /// The paths where nothing may be that a baseline has.
+    pub accepted: Vec<PathBuf>,
     /// What packages put below closed directories, and at the paths where nothing may be otherwise.
     pub packaged: Vec<PackagedPath>,
     /// A database of packages could not be read.

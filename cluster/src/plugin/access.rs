@@ -12,7 +12,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::client::ConfigExt as _;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{ExecInteractiveMode, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use std::path::PathBuf;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
@@ -37,6 +37,22 @@ pub struct AccessOptions {
     service_account: Option<String>,
 }
 
+impl AccessOptions {
+    /// The config that they name.
+    async fn config(&self) -> Result<Config, PluginError> {
+        let chosen = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let wrong = |error| PluginError::Config(Box::new(error));
+        match (&self.kubeconfig, &self.context) {
+            (Some(file), _) => {
+                let read = Kubeconfig::read_from(file).map_err(wrong)?;
+                Config::from_custom_kubeconfig(read, &chosen).await.map_err(wrong)
+            }
+            (None, Some(_)) => Config::from_kubeconfig(&chosen).await.map_err(wrong),
+            (None, None) => Config::infer().await.map_err(|error| PluginError::NoConfig(Box::new(error))),
+        }
+    }
+}
+
 /// A client of the API server, and who asks.
 pub(super) struct Access {
     /// The client.
@@ -50,16 +66,20 @@ pub(super) struct Access {
 impl Access {
     /// Reads the config. Nothing is asked yet.
     pub(super) async fn new(options: AccessOptions) -> Result<Self, PluginError> {
-        let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-        let wrong = |error| PluginError::Config(Box::new(error));
-        let config = match (&options.kubeconfig, &options.context) {
-            (Some(file), _) => {
-                let read = Kubeconfig::read_from(file).map_err(wrong)?;
-                Config::from_custom_kubeconfig(read, &chosen).await.map_err(wrong)?
-            }
-            (None, Some(_)) => Config::from_kubeconfig(&chosen).await.map_err(wrong)?,
-            (None, None) => Config::infer().await.map_err(|error| PluginError::NoConfig(Box::new(error)))?,
-        };
+        let config = options.config().await?;
+        Self::of(options, config)
+    }
+
+    /// The same, where a program that gets a token may ask the user nothing.
+    pub(super) async fn without_questions(options: AccessOptions) -> Result<Self, PluginError> {
+        let mut config = options.config().await?;
+        if let Some(program) = &mut config.auth_info.exec {
+            program.interactive_mode = Some(ExecInteractiveMode::Never);
+        }
+        Self::of(options, config)
+    }
+
+    fn of(options: AccessOptions, config: Config) -> Result<Self, PluginError> {
         let client =
             Client::try_from(config.clone()).map_err(|error| PluginError::Client(Box::new(error)))?;
         Ok(Self { client, namespace: options.namespace, config, service_account: options.service_account })

@@ -11,18 +11,19 @@ use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser as _};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// The name under which kubectl asks for completions.
 pub const COMPLETER: &str = "kubectl_complete-holdfast";
 /// Longest time until the API server has named the nodes. A shell waits for it.
-const TIMEOUT: Duration = Duration::from_secs(3);
+pub const COMPLETION_TIME: Duration = Duration::from_secs(3);
 /// The last line where files may follow (`ShellCompDirectiveDefault` of the library of kubectl).
 const FILES: &str = ":0";
-/// The last line where no file may follow (`ShellCompDirectiveNoFileComp`).
-const NO_FILES: &str = ":4";
+/// The last line where no file may follow (`ShellCompDirectiveNoFileComp`). Alone it is the answer of a completion that found nothing in time.
+pub const NO_FILES: &str = ":4";
 /// The argument that is the name of a node.
 const NODE: &str = "node";
+/// The argument that is a file of this machine. A path of `who` is one of the node.
+const KUBECONFIG: &str = "kubeconfig";
 
 /// What the last word may become.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,8 +32,8 @@ enum Candidates {
     Words(Vec<(String, String)>),
     /// The name of a node.
     Nodes,
-    /// A value that only the user knows.
-    Unknown,
+    /// A file of this machine.
+    Files,
 }
 
 /// The lines for kubectl.
@@ -41,7 +42,7 @@ pub async fn complete(words: &[String]) -> String {
     let found = match candidates(before, last) {
         Candidates::Words(words) => words,
         Candidates::Nodes => nodes(before).await.into_iter().map(|node| (node, String::new())).collect(),
-        Candidates::Unknown => return format!("{FILES}\n"),
+        Candidates::Files => return format!("{FILES}\n"),
     };
     let mut lines = String::new();
     for (word, about) in found.into_iter().filter(|(word, _)| word.starts_with(last)) {
@@ -69,7 +70,7 @@ fn candidates(before: &[String], last: &str) -> Candidates {
             }
         } else if let Some(command) = scope.find_subcommand(word) {
             scope = command;
-        } else {
+        } else if !word.starts_with('-') {
             values += 1;
         }
     }
@@ -109,8 +110,8 @@ fn of_value(argument: &Arg) -> Candidates {
     let values = argument.get_possible_values();
     if argument.get_id() == NODE {
         Candidates::Nodes
-    } else if values.is_empty() {
-        Candidates::Unknown
+    } else if argument.get_id() == KUBECONFIG {
+        Candidates::Files
     } else {
         let about = |value: &clap::builder::PossibleValue| line(value.get_help().map(ToString::to_string));
         Candidates::Words(values.iter().map(|one| (one.get_name().to_owned(), about(one))).collect())
@@ -122,15 +123,14 @@ fn line(about: Option<String>) -> String {
     about.unwrap_or_default().replace(['\t', '\n'], " ")
 }
 
-/// The nodes with a report, for the user of these words. None if they cannot be had in time: a shell shows no error.
+/// The nodes with a report, for the user of these words. None if they cannot be had: a shell shows no error.
 async fn nodes(before: &[String]) -> Vec<String> {
-    let Some(access) = access(before) else { return Vec::new() };
     let listed = async {
-        let access = Access::new(access).await.ok()?;
+        let access = Access::without_questions(access(before)?).await.ok()?;
         let reports: Api<DriftReport> = Api::all(access.client.clone());
         reports.list_metadata(&ListParams::default()).await.ok()
     };
-    let reports = timeout(TIMEOUT, listed).await.ok().flatten();
+    let reports = listed.await;
     reports.map(|list| list.items.iter().map(ResourceExt::name_any).collect()).unwrap_or_default()
 }
 
@@ -161,7 +161,7 @@ mod tests {
         match candidates(before, last) {
             Candidates::Words(words) => words.into_iter().map(|(word, _)| word).collect(),
             Candidates::Nodes => vec!["NODES".to_owned()],
-            Candidates::Unknown => vec!["UNKNOWN".to_owned()],
+            Candidates::Files => vec!["FILES".to_owned()],
         }
     }
 
@@ -175,13 +175,15 @@ mod tests {
             ("diff ", "NODES"),
             ("-n other diff ", "NODES"),
             ("diff -o yaml n", "NODES"),
-            ("who n1 ", "UNKNOWN"),
-            ("--kubeconfig ", "UNKNOWN"),
+            ("who -ojson ", "NODES"),
+            ("--kubeconfig ", "FILES"),
         ] {
             assert_eq!(names(line), [wanted], "{line}");
         }
         assert_eq!(names("status "), Vec::<String>::new());
-        assert_eq!(names("diff n1 "), Vec::<String>::new());
+        for line in ["diff n1 ", "who n1 ", "--context ", "log n1 --lines "] {
+            assert_eq!(names(line), Vec::<String>::new(), "{line}");
+        }
         assert!(names("status -o ").contains(&"yaml".to_owned()));
         assert!(names("completion ").contains(&"bash".to_owned()));
         let options = names("diff n1 --");
@@ -195,7 +197,8 @@ mod tests {
         let lines = complete(&words("di")).await;
         assert_eq!(lines.lines().count(), 2, "{lines}");
         assert!(lines.starts_with("diff\tShow every thing") && lines.ends_with("\n:4\n"), "{lines}");
-        assert_eq!(complete(&words("who n1 /e")).await, ":0\n");
+        assert_eq!(complete(&words("who n1 /e")).await, ":4\n");
+        assert_eq!(complete(&words("--kubeconfig k")).await, ":0\n");
         assert!(complete(&[]).await.contains("status\t"));
     }
 

@@ -27,7 +27,7 @@ mod tests;
 mod tunnel;
 
 pub use access::AccessOptions;
-pub use complete::{COMPLETER, complete};
+pub use complete::{COMPLETER, COMPLETION_TIME, NO_FILES, complete};
 pub use error::PluginError;
 pub use exit::{DIFFERS, FAILED, IN_SYNC};
 pub use output::{OutputFormat, Screen};

@@ -105,6 +105,10 @@ change   file   /etc/y   restart   99-worker
 and 7 more changes that the answer has no room for
 ";
     assert_eq!((code, shown.as_str()), (1, expected));
+    let shortened = PlannedConfig { changes_left_out: 0, is_shortened: true, ..planned() };
+    let (_, shown) =
+        ran("x plan n1", node(&shortened, &progress(ApplyPhase::Running, "1")), &published()).await;
+    assert!(shown.ends_with("no room for all reasons and paths\n"), "{shown}");
     let (_, shown) =
         ran("x plan n1 -o json", node(&planned(), &progress(ApplyPhase::Failed, "1")), &published()).await;
     let answer: Value = serde_json::from_str(&shown).unwrap();
@@ -122,7 +126,8 @@ async fn a_plan_is_shown_while_it_is_not_done_and_the_cluster_wants_it() {
         (Done, "0", &published(), true, "it has not begun"),
         (Rebooting, "1", &none, true, "it goes on after a reboot"),
         (Failed, "1", &none, true, "it has failed: restart crio.service"),
-        // The cluster has changed its mind.
+        // The cluster has changed its mind, also after an order that failed.
+        (Failed, "0", &none, false, "applies nothing at present"),
         (Done, "0", &none, false, "applies nothing at present"),
     ] {
         let (code, shown) = ran("x plan n1", node(&planned(), &progress(phase, id)), report).await;
@@ -166,7 +171,10 @@ async fn an_order_without_a_kept_plan_is_no_node_that_applies_nothing() {
         (ApplyPhase::Failed, "it has failed: restart crio.service"),
     ] {
         let (code, shown) = ran("x plan n1", of(phase), &published()).await;
-        assert_eq!((code, shown), (1, format!("node n1 gets b, of which it keeps no plan\n{text}\n")));
+        assert_eq!(
+            (code, shown),
+            (1, format!("node n1 gets the MachineConfig b; it keeps no plan of it\n{text}\n"))
+        );
     }
     let (code, shown) = ran("x plan n1", of(ApplyPhase::Done), &published()).await;
     assert!(code == 0 && shown.contains("applies nothing"), "{code}: {shown}");

@@ -40,6 +40,8 @@ pub(super) struct NodePlan {
     progress: Option<ApplyProgress>,
     /// The plan, if it is not applied yet.
     planned: Option<PlannedConfig>,
+    /// The node keeps no plan of the newest config.
+    keeps_none: bool,
 }
 
 impl NodePlan {
@@ -52,7 +54,7 @@ impl NodePlan {
         let refused = |error| PluginError::Refused { node: node.to_owned(), error };
         let progress: ApplyProgress = match pages.get(APPLY, Duration::ZERO).await? {
             Err(error) if error.reason == SocketErrorReason::NotManaged => {
-                return Ok(Self { progress: None, planned: None });
+                return Ok(Self { progress: None, planned: None, keeps_none: false });
             }
             answer => parsed(node, APPLY, &answer.map_err(refused)?)?,
         };
@@ -72,7 +74,8 @@ impl NodePlan {
             let is_published = report.plan.as_ref().is_some_and(|plan| plan.config == planned.config);
             !planned.has_nothing_to_do && (is_published || !planned.plan.reconcilable)
         };
-        Ok(Self { planned: planned.filter(is_open), progress: Some(progress) })
+        let keeps_none = planned.is_none();
+        Ok(Self { planned: planned.filter(is_open), progress: Some(progress), keeps_none })
     }
 }
 
@@ -81,7 +84,7 @@ impl NodePlan {
     fn unplanned(&self) -> Option<&ApplyProgress> {
         let is_open =
             |phase| matches!(phase, ApplyPhase::Running | ApplyPhase::Rebooting | ApplyPhase::Failed);
-        self.progress.as_ref().filter(|progress| self.planned.is_none() && is_open(progress.phase))
+        self.progress.as_ref().filter(|progress| self.keeps_none && is_open(progress.phase))
     }
 
     /// Whether the node is about to change, or failed to.
@@ -169,8 +172,8 @@ fn plan_of_node(node: &str, found: &NodePlan, screen: &mut Screen<'_>) -> Result
         ));
     };
     if let Some(progress) = found.unplanned() {
-        let config = progress.config.as_deref().unwrap_or("a MachineConfig");
-        screen.line(&format!("node {node} gets {config}, of which it keeps no plan"))?;
+        let config = progress.config.as_deref().unwrap_or_default();
+        screen.line(&format!("node {node} gets the MachineConfig {config}; it keeps no plan of it"))?;
         return screen.line(&phase(progress));
     }
     let Some(planned) = &found.planned else {

@@ -6,6 +6,7 @@
 
 use super::write_back::WriteBackError;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
+use sensor_model::absent::declares;
 use sensor_model::expectation::{Expectation, ExpectationSource, Expected};
 use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::merge::Rendered;
@@ -135,15 +136,13 @@ pub(super) fn still_declared(
     source: &StateSource,
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
-    let path = expectation.thing.path();
+    let declared = expectations(&config)?;
     if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
         // A rule of the policy is about what nothing declares. A config that came since may declare the object at the path.
-        let declares = |one: &Expectation| one.thing.is_object() && one.thing.path() == path;
         let is_declared =
-            expectation.expected == Expected::Absent && expectations(&config)?.iter().any(declares);
+            expectation.expected == Expected::Absent && declares(&declared, &expectation.thing.path());
         return if is_declared { Err(RevertError::Changed) } else { Ok(config) };
     }
-    let declared = expectations(&config)?;
     // The label comes from the SELinux policy, not from the config.
     let unlabelled = Expectation { label: None, ..expectation.clone() };
     if declared.contains(&unlabelled) { Ok(config) } else { Err(RevertError::Changed) }

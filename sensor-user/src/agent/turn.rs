@@ -119,7 +119,8 @@ impl Agent {
         }
     }
 
-    /// Without an index of the booted image, an undeclared name in a closed directory, or where nothing may be, may be the image's: it is unknown. An open drift shows
+    /// Without an index of the booted image, an undeclared name in a closed directory, or where nothing may be, may be the image's: it is
+    /// unknown. An open drift shows
     /// that it is not, and so does the record of a change. The caller has read the records of all changes that the verification observed.
     fn leave_open_what_the_image_may_have(&self, thing: ThingId, verified: &mut VerifiedThing) {
         let is_uncertain = self.verdicts.expectation(thing).source.is_uncertain();

@@ -160,7 +160,8 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     })
 }
 
-/// The places of declared objects that have the name of a path where nothing may be otherwise. Links may lead from one of the two paths to the other.
+/// The places of declared objects, and of directories above them, that have the name of a path in a rule with `absent`. Links may lead from one
+/// of the two paths to the other.
 fn declared_places<'a>(
     declared: impl Iterator<Item = &'a Expectation>,
     policy: &DriftPolicy,
@@ -171,11 +172,14 @@ fn declared_places<'a>(
     if names.is_empty() {
         return Vec::new();
     }
-    let paths = declared.filter(|one| one.thing.is_object()).map(|one| one.thing.path());
-    paths
-        .filter(|path| path.file_name().is_some_and(|name| names.contains(name)))
-        .map(|path| host.place(&path))
-        .collect()
+    let mut places = Vec::new();
+    for one in declared.filter(|one| one.thing.is_object()) {
+        let path = one.thing.path();
+        let of_rules =
+            path.ancestors().filter(|above| above.file_name().is_some_and(|name| names.contains(name)));
+        places.extend(of_rules.map(|above| host.place(above)));
+    }
+    places
 }
 
 /// Adds to the expectation of the OS image what the booted image lacks of the config, if it was built from it. An image is built from one

@@ -57,18 +57,25 @@ pub(crate) fn add_names_below(
     }
     let images = Images::of(state);
     // A baseline is what an admin accepted at its paths, whatever the rules about the image watch of it.
-    match images.named(BASELINE) {
-        Ok(Some(baseline)) => {
-            for path in &undeclared.absent {
-                if let Ok(Some(entry)) = baseline.find(path.as_os_str().as_bytes()) {
-                    let is_directory = entry.file_type == FileType::Directory;
-                    found.packaged.push(PackagedPath { path: path.clone(), is_directory });
-                }
+    let accepted = images.named(BASELINE).and_then(|baseline| {
+        let Some(baseline) = baseline else { return Ok(Vec::new()) };
+        let mut accepted = Vec::new();
+        for path in &undeclared.absent {
+            if baseline.find(path.as_os_str().as_bytes())?.is_some() {
+                accepted.push(path.clone());
             }
         }
-        Ok(None) => {}
+        Ok(accepted)
+    });
+    match accepted {
+        Ok(accepted) => found.accepted = accepted,
         Err(error) => {
-            tracing::warn!(%error, "Cannot read the index of the baseline: it declares no path where nothing may be otherwise.");
+            // As if the lists of packages could not be read: nothing is moved.
+            found.packages_unread = true;
+            tracing::warn!(
+                %error,
+                "Cannot read the index of the baseline, which may have undeclared objects: Holdfast moves none to the quarantine."
+            );
         }
     }
     let mut add = |path: &[u8], entry: ImageEntry| {

@@ -106,13 +106,18 @@ impl<'a> AbsentPlaces<'a> {
         Self { observer, places, names }
     }
 
-    /// The paths of rules for the place of a package's path, and for a directory above it.
+    /// The paths of rules for a package's path, and for a directory above it.
     fn at_or_above(&self, packaged: &Path) -> impl Iterator<Item = &PathBuf> {
         // Links are followed only for the few names that rules have.
-        let is_named = packaged.file_name().is_some_and(|name| self.names.contains(name));
-        let place = is_named.then(|| self.observer.root().place(packaged));
-        let packaged = place.unwrap_or_else(|| packaged.to_owned());
-        self.places.iter().filter(move |(_, place)| packaged.starts_with(place)).map(|(path, _)| path)
+        let named = packaged
+            .ancestors()
+            .filter(|above| above.file_name().is_some_and(|name| self.names.contains(name)));
+        let places: Vec<(PathBuf, PathBuf)> =
+            named.map(|above| (above.to_owned(), self.observer.root().place(above))).collect();
+        let is_of = move |(rule, place): &(&PathBuf, &PathBuf)| {
+            places.iter().any(|(path, real)| path == *rule || real == *place)
+        };
+        self.places.iter().filter(is_of).map(|(rule, _)| rule)
     }
 }
 

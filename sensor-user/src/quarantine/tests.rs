@@ -62,6 +62,15 @@ impl Case {
         name: impl AsRef<OsStr>,
         own: &OwnFiles,
     ) -> Result<Option<Manifest>, QuarantineError> {
+        self.take_by(self.quarantine.begin_moves(&self.observer)?, name, own)
+    }
+
+    fn take_by(
+        &self,
+        mut session: Moves<'_>,
+        name: impl AsRef<OsStr>,
+        own: &OwnFiles,
+    ) -> Result<Option<Manifest>, QuarantineError> {
         let path = Path::new("/etc/closed").join(name.as_ref());
         let place = Place::find(self.observer.root(), &path).unwrap().unwrap();
         let actors = [Actor { pid: 7, argv: vec!["touch".to_owned()], ..Actor::default() }];
@@ -72,7 +81,7 @@ impl Case {
             image_unindexed: false,
         };
         let cause = Cause { time: TIME, actors: &actors, rule: &rule };
-        self.quarantine.begin_moves(&self.observer)?.take(&place, own, cause)
+        session.take(&place, own, cause)
     }
 
     fn items(&self) -> Vec<Manifest> {
@@ -156,6 +165,20 @@ fn make_all(case: &Case) -> Vec<OsString> {
         fs::write(case.closed(name), "any name").unwrap();
     }
     names
+}
+
+#[test]
+fn a_session_without_directories_moves_everything_else() {
+    let host = Case::new(true);
+    fs::create_dir(host.closed("directory")).unwrap();
+    fs::write(host.closed("file"), "").unwrap();
+    let take = |name: &str| {
+        let session = host.quarantine.begin_moves(&host.observer).unwrap().without_directories();
+        host.take_by(session, name, &OwnFiles::default())
+    };
+    assert!(take("directory").is_err());
+    assert!(take("file").unwrap().is_some());
+    assert_eq!(host.names(), ["directory"]);
 }
 
 #[test]

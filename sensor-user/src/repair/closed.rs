@@ -56,10 +56,14 @@ pub(super) struct Moved {
 
 impl RepairContext<'_> {
     /// Moves the object at a path where nothing may be to the quarantine. A directory stays, because a forgotten `/` at the end of a closed
-    /// directory's path makes such a rule.
+    /// directory's path makes such a rule. So does an object to which a link leads: what declares it may name it by another path.
     pub(super) fn move_unexpected(&self, path: &Path, how: Move<'_>) -> Result<Moved, RepairError> {
         let mut moved = Moved::default();
         let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(moved) };
+        let real = self.observer.root().place(path);
+        if real != path {
+            return Err(RepairError::refused(path, RepairRefusal::LinkedPath(real)));
+        }
         let Some(stat) = place.stat()? else { return Ok(moved) };
         if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
             return Err(RepairError::refused(path, RepairRefusal::UnexpectedDirectory));

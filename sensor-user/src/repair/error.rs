@@ -60,6 +60,13 @@ pub enum RepairRefusal {
     /// A directory of the path is another object.
     #[error("it or one of its parents is not a directory; move it away first")]
     NotADirectory,
+    /// A link may lead to what something else declares.
+    #[error(
+        "a directory on the way to it is a link, so it may be another declared object: name the path without links ({}) in the rule with \
+         `absent: true`",
+        .0.display()
+    )]
+    LinkedPath(PathBuf),
     /// A directory is where a rule of a drift policy expects nothing.
     #[error(
         "a directory is there, and a rule with `absent: true` moves no directory to the quarantine: remove it by hand, or declare it; if \

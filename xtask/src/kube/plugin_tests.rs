@@ -52,7 +52,15 @@ fn completes(cluster: &Cluster, folder: &Path, config: &Path) {
     };
     let commands = asked(&["di"]);
     assert!(commands.starts_with("diff\tShow every thing") && commands.contains(":4"), "{commands}");
-    assert!(asked(&["diff", ""]).starts_with("n1\n"), "{}", asked(&["diff", ""]));
+    // The answer has a time limit.
+    cluster
+        .plane
+        .until(LIMIT, || {
+            let nodes = asked(&["diff", ""]);
+            ensure!(nodes.starts_with("n1\n"), "{nodes}");
+            Ok(())
+        })
+        .unwrap();
 }
 
 /// Makes a service account, and gives the config with its token.

@@ -2,6 +2,7 @@
 
 use super::unknown_executions::with_baseline;
 use super::*;
+use crate::image::{Images, index_baseline, take_baseline};
 use crate::quarantine::{Manifest, Quarantine};
 use sensor_model::expectation::Expected;
 use std::path::Path;
@@ -215,6 +216,35 @@ async fn a_declared_file_to_which_a_link_leads_is_not_moved_although_a_rule_name
     node.changed(&mut daemon, &file(), Some(alice())).await;
     assert!(!is_drifted(&node, &link) && items(&node).is_empty());
     assert!(place(&node, FILE).exists());
+    node.end(daemon).await;
+}
+
+#[tokio::test]
+async fn an_object_to_which_a_link_leads_stays_and_the_record_says_how_to_name_it() {
+    let link = FILE.replace("/etc/", "/alias/");
+    let node = node_with(&link, "revert");
+    let mut daemon = node.begin(None).await;
+    // After the start: the place of the path is another one now.
+    std::os::unix::fs::symlink("etc", place(&node, "/alias")).unwrap();
+    node.changed(&mut daemon, &Thing::file(&link), Some(mallory())).await;
+    assert!(place(&node, FILE).exists() && items(&node).is_empty());
+    assert!(is_drifted(&node, &link) && node.status().degraded);
+    node.end(daemon).await;
+    let reverted = recorded(&node, RecordKind::Reverted, &link);
+    let errors: Vec<&str> = reverted.iter().filter_map(|record| record.detail["error"].as_str()).collect();
+    assert!(!errors.is_empty() && errors.iter().all(|error| error.contains(FILE)), "{errors:?}");
+}
+
+#[tokio::test]
+async fn what_a_baseline_has_may_be_there_without_a_rule_about_the_image() {
+    let node = node("revert");
+    fs::write(place(&node, PATH), "accepted").unwrap();
+    let observer = Observer::new(&node.path("root")).unwrap();
+    let baseline = take_baseline(&observer, &[PATH.into()], &mut |_| {}).unwrap();
+    let text = serde_json::to_vec(&baseline).unwrap();
+    index_baseline("baseline.json".as_ref(), &text, &Images::of(&node.path("state"))).unwrap();
+    let daemon = node.begin(None).await;
+    assert!(!is_drifted(&node, PATH) && place(&node, PATH).exists());
     node.end(daemon).await;
 }
 

@@ -31,8 +31,8 @@ const UNUSED_BYTES: usize = 4 * CONFIG_BYTES;
 /// Longest time until a peer has sent a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2 * HEADER_SECONDS);
 
-/// Most orders, and most questions, that are worked on at once. A peer that closes its connection ends neither the thread of its request nor the memory of
-/// its body, so without a limit one peer could fill the node's memory.
+/// Most orders, and most questions, that are worked on at once. A peer that closes its connection ends neither the thread of its request nor
+/// the memory of its body, so without a limit one peer could fill the node's memory.
 const WORKING: usize = 4;
 
 /// The pause between two questions about the progress, for a request that waits.
@@ -56,8 +56,8 @@ pub struct ReporterOrders {
     pub configs: Option<Arc<dyn ConfigOrders>>,
 }
 
-/// The requests that are worked on. Questions have places of their own: while a config is planned they wait for it, and must not keep other
-/// requests of the reporter from their places.
+/// The requests that are worked on. Questions have places of their own: while a config is planned, questions wait for the end of that, and
+/// must not delay the other requests of the reporter.
 #[derive(Debug, Clone)]
 pub(super) struct Working {
     orders: Arc<Semaphore>,

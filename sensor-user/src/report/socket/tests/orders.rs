@@ -202,7 +202,8 @@ impl PolicyOrders for Slow {
 #[tokio::test]
 async fn a_peer_that_closes_each_connection_at_once_has_a_few_requests_worked_on_and_no_more() {
     let slow = Arc::new(Slow::default());
-    let orders = ReporterOrders { policies: Some(Arc::clone(&slow) as _), configs: None };
+    let configs = Some(Arc::new(Played::default()) as _);
+    let orders = ReporterOrders { policies: Some(Arc::clone(&slow) as _), configs };
     let served = Served::serving(&Everybody(true), LogLimits::default(), orders);
     for _ in 0..40 {
         let mut stream = served.connect().await;
@@ -214,6 +215,7 @@ async fn a_peer_that_closes_each_connection_at_once_has_a_few_requests_worked_on
         tokio::task::yield_now().await;
     }
     let begun = slow.begun.load(Ordering::SeqCst);
+    assert_eq!(served.get("/v1/apply").await.code, 200, "a question has a place of its own");
     *slow.may_end.lock().unwrap() = true;
     slow.changed.notify_all();
     assert!((1..=4).contains(&begun), "{begun} requests of closed connections are worked on");
