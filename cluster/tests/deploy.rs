@@ -153,13 +153,15 @@ fn the_namespace_allows_what_the_sensor_needs_and_its_network_the_pages_over_tls
     assert_eq!(ports, ["secure"]);
 }
 
-/// The largest number of MiB in a row of the page about performance.
-fn measured(row: &str) -> f64 {
+/// The largest number with this unit in a row of the page about performance.
+fn measured(row: &str, unit: &str) -> f64 {
     let page = format!("{}/../docs/performance.md", env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(page).unwrap();
     let lines = page.lines().filter(|line| line.starts_with(&format!("| {row}")));
-    let cells = lines.flat_map(|line| line.split('|').filter_map(|cell| cell.trim().strip_suffix(" MiB")));
-    let largest = cells.map(|cell| cell.parse::<f64>().unwrap()).fold(0.0, f64::max);
+    let cells =
+        lines.flat_map(|line| line.split('|').skip(2).filter_map(|cell| cell.trim().strip_suffix(unit)));
+    let numbers = cells.filter_map(|cell| cell.replace(',', "").parse::<f64>().ok());
+    let largest = numbers.fold(0.0, f64::max);
     assert!(largest > 0.0, "no row {row:?}");
     largest
 }
@@ -171,9 +173,23 @@ fn the_containers_ask_for_the_memory_that_was_measured() {
     for name in ["sensor", "reporter"] {
         let memory = &named(containers, name)["resources"]["requests"]["memory"];
         let memory: f64 = memory.as_str().unwrap().strip_suffix("Mi").unwrap().parse().unwrap();
-        let row = measured(&format!("memory of the {name} "));
+        let row = measured(&format!("memory of the {name} "), " MiB");
         assert!(memory >= row, "{name} asks for {memory} MiB, and {row} MiB were measured");
     }
+}
+
+#[test]
+fn the_containers_ask_for_the_cpu_time_that_an_idle_node_needs() {
+    let pod = object("kustomize/base/daemonset.yaml");
+    let containers = &pod["spec"]["template"]["spec"]["containers"];
+    let asked = ["sensor", "reporter"].map(|name| {
+        let cpu = &named(containers, name)["resources"]["requests"]["cpu"];
+        cpu.as_str().unwrap().strip_suffix('m').unwrap().parse::<f64>().unwrap()
+    });
+    // The bench's CPU executes 10^9 instructions a second, so a thousandth of it executes 10^6.
+    let needed = measured("nothing happens for a second, all CPU work", "") / 1e6;
+    let asked: f64 = asked.iter().sum();
+    assert!(asked >= needed, "they ask for {asked} thousandths of a CPU, and {needed} were measured");
 }
 
 /// The values that JSON patches of a kustomization set at a path.

@@ -121,6 +121,8 @@ pub(super) fn people(context: &mut Context) -> Result<()> {
     restore("time.exec.example")?;
     context.check("an_edit_from_an_ephemeral_container_names_it_and_its_user", kube_people::debug(FILE));
     restore("time.debug.example")?;
+    context.check("an_edit_by_kubectl_debug_of_the_node_matches_its_user", kube_people::debug_node(FILE));
+    restore("time.node.example")?;
     context.check("a_service_beside_the_pod_is_refused", kube_remove::service_beside_pod());
     context.check("the_refused_service_leaves_the_pod_at_work", still_reports());
     let message = kube_apparmor::default_profile(&manifests);

@@ -157,7 +157,7 @@ fn edit_by_exec(file: &str) -> Result<String> {
     let edit: Vec<&str> = edit.iter().map(String::as_str).collect();
     kubectl(&[&["-n", "team", "exec", POD, "--"][..], &edit].concat())?;
     // The pod has one container, and exec's process is in it.
-    let user = named(file, "shell")?;
+    let user = named(file, ("team", POD), "shell")?;
     ensure!(user["user"] == "admin" && user["request"] == "exec" && user["container"] == "shell", "{user}");
     Ok(user.to_string())
 }
@@ -171,7 +171,7 @@ pub(super) fn debug(file: &str) -> Result<String> {
     let (target, image) = (format!("--target={POD}"), "--image=localhost/tools:1");
     let debug = ["-n", "team", "debug", &pod, image, "--image-pull-policy=Never", &target];
     kubectl(&[&debug[..], &["--profile=general", "-c", DEBUGGER, "--"], &edit].concat())?;
-    let user = named(file, DEBUGGER).with_context(|| {
+    let user = named(file, ("team", POD), DEBUGGER).with_context(|| {
         kubectl(&["-n", "team", "get", &pod, "-o", "jsonpath={.status}"]).unwrap_or_default()
     })?;
     let is_so = user["user"] == "admin" && user["request"] == "ephemeral-container";
@@ -179,21 +179,38 @@ pub(super) fn debug(file: &str) -> Result<String> {
     Ok(user.to_string())
 }
 
+/// A user changes the file by `kubectl debug node`, which makes a pod with the files of the node.
+pub(super) fn debug_node(file: &str) -> Result<String> {
+    let edit = edit_in_container("time.node.example", &format!("/host{file}"));
+    let edit: Vec<&str> = edit.iter().map(String::as_str).collect();
+    let node = format!("node/{NODE}");
+    let debug =
+        ["debug", &node, "--image=localhost/tools:1", "--image-pull-policy=Never", "--profile=general", "--"];
+    let printed = kubectl(&[&debug[..], &edit].concat())?;
+    let pod = printed.split_whitespace().find(|word| word.starts_with("node-debugger-"));
+    let pod = pod.with_context(|| format!("no pod in {printed}"))?;
+    let user = named(file, ("default", pod), DEBUGGER)?;
+    ensure!(user["user"] == "admin" && user["request"] == "create" && user["pod"] == pod, "{user}");
+    kubectl(&["delete", "pod", pod, "--wait=false"])?;
+    Ok(user.to_string())
+}
+
 fn name_of(file: &str) -> Result<String> {
     Ok(Path::new(file).file_name().context("no file name")?.to_string_lossy().into_owned())
 }
 
-/// Waits until the report names the pod and this container for the file. Gives the one user whose request matches by the audit log.
-fn named(file: &str, container: &str) -> Result<Value> {
+/// Waits until the report names the pod, by namespace and name, and this container for the file. Gives the one user whose request matches by the audit log.
+fn named(file: &str, (namespace, pod): (&str, &str), container: &str) -> Result<Value> {
     let report = wait::until("the report to name pod and container", LIMIT, || {
         let report = kube::get("driftreport", NODE)?;
         let by = &report["status"]["drifts"][0]["by"];
-        let is_so = by["podName"] == POD && by["podNamespace"] == "team" && by["containerName"] == container;
+        let is_so =
+            by["podName"] == pod && by["podNamespace"] == namespace && by["containerName"] == container;
         Ok(is_so.then_some(report))
     });
     let report = report.with_context(|| kube::get("driftreport", NODE).unwrap_or_default().to_string())?;
     ensure!(report["status"]["drifts"][0]["path"] == file, "{report}");
-    let text = format!("pod team/{POD} container {container} via busybox");
+    let text = format!("pod {namespace}/{pod} container {container} via busybox");
     ensure!(report["status"]["newest"]["by"] == text, "{report}");
     fs::write(COPY, audit_log()?)?;
     let printed = run(HOLDFAST, &["who", file, "-n", "1", "--audit-log", COPY, "-o", "json"])?;

@@ -31,16 +31,15 @@ impl AuditLog {
     pub(crate) fn of_reporters(folder: &Path) -> Result<Self> {
         let user = format!("system:serviceaccount:{NAMESPACE}:holdfast-reporter");
         let stages = ["ResponseStarted", "ResponseComplete", "Panic"];
-        Self::start(folder, &json!({ "level": "Metadata", "users": [user], "omitStages": stages }))
+        Self::start(folder, &[json!({ "level": "Metadata", "users": [user], "omitStages": stages })])
     }
 
-    /// Serves a log with its files in `folder`. Events that no rule of the audit policy names are not recorded.
-    pub(crate) fn start(folder: &Path, recorded: &Value) -> Result<Self> {
+    /// Serves a log with its files in `folder`. Events that none of these rules of the audit policy names are not recorded.
+    pub(crate) fn start(folder: &Path, recorded: &[Value]) -> Result<Self> {
         let path = folder.join("audit.log");
         let policy = folder.join("audit-policy.json");
-        let rules = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [recorded, { "level": "None" }],
-        });
+        let rules = [recorded, &[json!({ "level": "None" })]].concat();
+        let rules = json!({ "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules });
         fs::write(&policy, rules.to_string())
             .with_context(|| format!("cannot write {}", policy.display()))?;
         let flags = [
@@ -78,7 +77,7 @@ mod tests {
     #[test]
     fn a_guest_reads_the_whole_log() {
         let folder = tempfile::tempdir().unwrap();
-        let log = AuditLog::start(folder.path(), &json!({ "level": "Metadata" })).unwrap();
+        let log = AuditLog::start(folder.path(), &[json!({ "level": "Metadata" })]).unwrap();
         fs::write(folder.path().join("audit.log"), "{}\n").unwrap();
         let mut read = String::new();
         TcpStream::connect((Ipv4Addr::LOCALHOST, log.port)).unwrap().read_to_string(&mut read).unwrap();

@@ -68,7 +68,12 @@ impl Cluster {
         let egress = Egress::start(folder.path(), kubelet)?;
         // What gives a user a process in a pod.
         let resources = ["pods/exec", "pods/attach", "pods/ephemeralcontainers"];
-        let recorded = json!({ "level": "Metadata", "resources": [{ "group": "", "resources": resources }] });
+        let of_core = |resources: &[&str]| json!([{ "group": "", "resources": resources }]);
+        let recorded = [
+            json!({ "level": "Metadata", "resources": of_core(&resources) }),
+            // `kubectl debug node/NODE` makes a pod.
+            json!({ "level": "Metadata", "verbs": ["create"], "resources": of_core(&["pods"]) }),
+        ];
         let audit = AuditLog::start(folder.path(), &recorded)?;
         let flags: Vec<&str> = [&egress.flag].into_iter().chain(&audit.flags).map(String::as_str).collect();
         let plane = ControlPlane::start(assets, Wanted { name, nodes: &[NODE], apiserver: &flags })?;
