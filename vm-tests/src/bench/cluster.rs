@@ -108,8 +108,9 @@ fn costs(context: &mut Context, stage: &str, sensor: &RunningDaemon) -> Result<(
     wait::pause(QUIET);
     let links = usage::links(sensor.pid())?;
     operations(context, stage, &ALL)?;
-    writers(context, stage, sensor, links)?;
+    // The kernel frees the hooks of writers some time after they are detached, which would delay a verdict.
     latency::measure(context, &format!("{stage} "), sensor)?;
+    writers(context, stage, sensor, links)?;
     one(
         context,
         &format!("{stage} memory"),
