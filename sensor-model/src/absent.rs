@@ -10,7 +10,8 @@ use crate::{
     expectation::{ClosedBy, Expectation, ExpectationSource, Expected, Thing},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
@@ -59,6 +60,24 @@ pub fn absent_paths(
     let mut found: Vec<Expectation> = undeclared.into_values().flatten().map(expectation).collect();
     found.sort_by(|one, other| one.thing.cmp(&other.thing));
     found
+}
+
+/// The last names of the paths in rules with `absent`. If links lead from a declared path to such a path, or to something below it, the declared path
+/// or a directory above it has one of these names.
+#[derive(Debug)]
+pub struct AbsentNames(HashSet<OsString>);
+
+impl AbsentNames {
+    /// Those of the rules of a policy.
+    pub fn of(policy: &DriftPolicy) -> Self {
+        let names = policy.absent().filter_map(|(rule, _)| Path::new(&rule.path).file_name());
+        Self(names.map(OsStr::to_owned).collect())
+    }
+
+    /// The path and the directories above it, as far as they have one of the names.
+    pub fn at_or_above<'a>(&self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
+        path.ancestors().filter(|above| above.file_name().is_some_and(|name| self.0.contains(name)))
+    }
 }
 
 /// Whether one of these expectations declares a path, or something below it.

@@ -7,10 +7,9 @@ use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::node_log::{LogPages, status_of_node};
 use super::output::{Screen, age};
-use super::pages::NodePages;
 use super::report::{asked, rewriting_text, status_of};
 use super::status::is_stale;
-use super::tunnel::ForwardedReporter;
+use super::tunnel::pages_of;
 use crate::api::{DriftReportStatus, DriftState};
 use crate::reports::{by, config_sentence, current};
 use crate::text::count;
@@ -35,10 +34,8 @@ impl Diff {
             let stale = is_stale(access, &self.node, screen).await?;
             return self.show(&report, None, stale, screen);
         }
-        let answer = match ForwardedReporter::of(access, &self.node).await {
-            Ok(reporter) => self.of_node(&mut NodePages::of(reporter), &report, screen).await,
-            Err(error) => Err(error),
-        };
+        let answer =
+            async { self.of_node(&mut pages_of(access, &self.node).await?, &report, screen).await }.await;
         asked(answer, "diff", &self.node, screen)
     }
 

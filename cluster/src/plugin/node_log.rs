@@ -9,7 +9,7 @@ use super::error::PluginError;
 use super::output::Screen;
 use super::pages::{NodeAnswer, NodePages, Reporter};
 use super::report::{rewriting_text, status_of};
-use super::tunnel::ForwardedReporter;
+use super::tunnel::{ForwardedReporter, pages_of};
 use crate::api::{DriftReportStatus, ReportedLogEntry};
 use crate::reports::{KeptEntry, PodNames, Rewriting, kept_entry, names_in, sequence_of};
 use sensor_model::chain::{self, Chain, EntryFault, LogEntry};
@@ -67,8 +67,7 @@ impl<'a> NodeLog<NodePages<ForwardedReporter<'a>>> {
         screen: &mut Screen<'_>,
     ) -> Result<Self, PluginError> {
         let status = status_of(access, node).await?;
-        let reporter = ForwardedReporter::of(access, node).await?;
-        Self::begin(NodePages::of(reporter), node, &status, screen).await
+        Self::begin(pages_of(access, node).await?, node, &status, screen).await
     }
 }
 

@@ -8,10 +8,9 @@ use super::error::PluginError;
 use super::exit::{DIFFERS, IN_SYNC};
 use super::node_log::{LogPages, parsed};
 use super::output::Screen;
-use super::pages::NodePages;
 use super::report::{asked, status_of};
 use super::status::is_stale;
-use super::tunnel::ForwardedReporter;
+use super::tunnel::pages_of;
 use crate::api::{DriftReportStatus, ReportedPlan};
 use crate::manage::reported;
 use crate::text::count;
@@ -35,13 +34,21 @@ pub(super) struct PlanOfNode {
 
 /// What a node is about to apply.
 #[derive(Debug)]
-pub(super) struct NodePlan {
+struct NodePlan {
     /// How far the newest order is. `None`: the node applies nothing, because its sensor does not run in the mode `manage`.
     progress: Option<ApplyProgress>,
-    /// The plan, if it is not applied yet.
-    planned: Option<PlannedConfig>,
-    /// The node keeps no plan of the newest config.
-    keeps_none: bool,
+    newest: NewestPlan,
+}
+
+/// The plan of the newest config.
+#[derive(Debug)]
+enum NewestPlan {
+    /// It is applied, nothing wants it, or there is none.
+    Over,
+    /// The node does not keep it, and its order is not over well: an earlier version made the plan, or it is too long.
+    NotKept,
+    /// It is not applied yet.
+    Open(Box<PlannedConfig>),
 }
 
 impl NodePlan {
@@ -51,46 +58,44 @@ impl NodePlan {
         node: &str,
         report: &DriftReportStatus,
     ) -> Result<Self, PluginError> {
+        use ApplyPhase::{Failed, Rebooting, Running};
         let refused = |error| PluginError::Refused { node: node.to_owned(), error };
         let progress: ApplyProgress = match pages.get(APPLY, Duration::ZERO).await? {
             Err(error) if error.reason == SocketErrorReason::NotManaged => {
-                return Ok(Self { progress: None, planned: None, keeps_none: false });
+                return Ok(Self { progress: None, newest: NewestPlan::Over });
             }
             answer => parsed(node, APPLY, &answer.map_err(refused)?)?,
         };
-        let planned: Option<PlannedConfig> = match pages.get(CONFIG, Duration::ZERO).await? {
-            Err(error) if error.reason == SocketErrorReason::NotPlanned => None,
-            answer => Some(parsed(node, CONFIG, &answer.map_err(refused)?)?),
-        };
-        let is_open = |planned: &PlannedConfig| {
-            let is_ordered = progress.id.as_ref() == Some(&planned.id);
-            if is_ordered && progress.phase != ApplyPhase::Done {
-                return true;
+        let newest = match pages.get(CONFIG, Duration::ZERO).await? {
+            Err(error) if error.reason == SocketErrorReason::NotPlanned => match progress.phase {
+                Running | Rebooting | Failed => NewestPlan::NotKept,
+                _ => NewestPlan::Over,
+            },
+            answer => {
+                let planned = parsed(node, CONFIG, &answer.map_err(refused)?)?;
+                if is_open(&planned, &progress, report) {
+                    NewestPlan::Open(Box::new(planned))
+                } else {
+                    NewestPlan::Over
+                }
             }
-            // After a rollback on the node the same config waits again.
-            if is_ordered && progress.current.as_ref() == Some(&planned.config) {
-                return false;
-            }
-            let is_published = report.plan.as_ref().is_some_and(|plan| plan.config == planned.config);
-            !planned.has_nothing_to_do && (is_published || !planned.plan.reconcilable)
         };
-        let keeps_none = planned.is_none();
-        Ok(Self { planned: planned.filter(is_open), progress: Some(progress), keeps_none })
+        Ok(Self { progress: Some(progress), newest })
     }
 }
 
-impl NodePlan {
-    /// The progress of an order that is not over well, of whose config the node keeps no plan: an earlier version made it, or it is too long.
-    fn unplanned(&self) -> Option<&ApplyProgress> {
-        let is_open =
-            |phase| matches!(phase, ApplyPhase::Running | ApplyPhase::Rebooting | ApplyPhase::Failed);
-        self.progress.as_ref().filter(|progress| self.keeps_none && is_open(progress.phase))
+/// Whether a plan is not applied yet, and wanted.
+fn is_open(planned: &PlannedConfig, progress: &ApplyProgress, report: &DriftReportStatus) -> bool {
+    let is_ordered = progress.id.as_ref() == Some(&planned.id);
+    if is_ordered && progress.phase != ApplyPhase::Done {
+        return true;
     }
-
-    /// Whether the node is about to change, or failed to.
-    fn is_open(&self) -> bool {
-        self.planned.is_some() || self.unplanned().is_some()
+    // After a rollback on the node the same config waits again.
+    if is_ordered && progress.current.as_ref() == Some(&planned.config) {
+        return false;
     }
+    let is_published = report.plan.as_ref().is_some_and(|plan| plan.config == planned.config);
+    !planned.has_nothing_to_do && (is_published || !planned.plan.reconcilable)
 }
 
 impl PlanOfNode {
@@ -100,10 +105,8 @@ impl PlanOfNode {
             let stale = is_stale(access, &self.node, screen).await?;
             return self.show_report(report.plan.as_ref(), stale, screen);
         }
-        let answer = match ForwardedReporter::of(access, &self.node).await {
-            Ok(reporter) => self.of_node(&mut NodePages::of(reporter), &report, screen).await,
-            Err(error) => Err(error),
-        };
+        let answer =
+            async { self.of_node(&mut pages_of(access, &self.node).await?, &report, screen).await }.await;
         asked(answer, "plan", &self.node, screen)
     }
 
@@ -130,7 +133,10 @@ impl PlanOfNode {
         screen: &mut Screen<'_>,
     ) -> Result<u8, PluginError> {
         let found = NodePlan::of(pages, &self.node, report).await?;
-        let planned = found.planned.as_ref();
+        let planned = match &found.newest {
+            NewestPlan::Open(planned) => Some(&**planned),
+            NewestPlan::Over | NewestPlan::NotKept => None,
+        };
         let short =
             planned.map(|planned| reported(&planned.config, &planned.plan, planned.drains, planned.reboots));
         let answer = json!({
@@ -140,7 +146,7 @@ impl PlanOfNode {
         if !screen.object(&answer)? {
             plan_of_node(&self.node, &found, screen)?;
         }
-        Ok(if found.is_open() { DIFFERS } else { IN_SYNC })
+        Ok(if matches!(found.newest, NewestPlan::Over) { IN_SYNC } else { DIFFERS })
     }
 }
 
@@ -171,15 +177,18 @@ fn plan_of_node(node: &str, found: &NodePlan, screen: &mut Screen<'_>) -> Result
             "node {node}: Holdfast applies nothing at present: its sensor is not in the mode manage"
         ));
     };
-    if let Some(progress) = found.unplanned() {
-        let config = progress.config.as_deref().unwrap_or_default();
-        screen.line(&format!("node {node} gets the MachineConfig {config}; it keeps no plan of it"))?;
-        return screen.line(&phase(progress));
-    }
-    let Some(planned) = &found.planned else {
-        let has = progress.current.as_ref().map(|config| format!("; it has the MachineConfig {config}"));
-        let text = format!("node {node}: Holdfast applies nothing at present{}", has.unwrap_or_default());
-        return screen.line(&text);
+    let planned = match &found.newest {
+        NewestPlan::Open(planned) => planned,
+        NewestPlan::NotKept => {
+            let config = progress.config.as_deref().unwrap_or_default();
+            screen.line(&format!("node {node} gets the MachineConfig {config}; it keeps no plan of it"))?;
+            return screen.line(&phase(progress));
+        }
+        NewestPlan::Over => {
+            let has = progress.current.as_ref().map(|config| format!("; it has the MachineConfig {config}"));
+            let text = format!("node {node}: Holdfast applies nothing at present{}", has.unwrap_or_default());
+            return screen.line(&text);
+        }
     };
     if !planned.plan.reconcilable {
         screen

@@ -5,7 +5,7 @@
 
 use super::access::Access;
 use super::error::PluginError;
-use super::pages::{NAME, Reporter};
+use super::pages::{NAME, NodePages, Reporter};
 use super::status::INSTALL;
 use crate::listen::SECURE_PORT;
 use crate::remove::{PODS, REPORTER};
@@ -34,7 +34,7 @@ pub(super) struct ForwardedReporter<'a> {
 
 impl<'a> ForwardedReporter<'a> {
     /// Finds the reporter of a node.
-    pub(super) async fn of(access: &'a Access, node: &'a str) -> Result<Self, PluginError> {
+    async fn of(access: &'a Access, node: &'a str) -> Result<Self, PluginError> {
         let mut found = Self { access, node, pod: String::new(), forwarded: None };
         found.find().await?;
         Ok(found)
@@ -88,6 +88,14 @@ impl Reporter for ForwardedReporter<'_> {
             pod: self.pod.clone(),
         }
     }
+}
+
+/// The pages of a node's reporter.
+pub(super) async fn pages_of<'a>(
+    access: &'a Access,
+    node: &'a str,
+) -> Result<NodePages<ForwardedReporter<'a>>, PluginError> {
+    Ok(NodePages::of(ForwardedReporter::of(access, node).await?))
 }
 
 /// The pod whose reporter answers for the node. During an update of the `DaemonSet` there may be two: the one that is ready is asked, and of

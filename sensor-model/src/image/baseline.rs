@@ -2,7 +2,7 @@
 //!
 //! In: entries, or the JSON of a baseline. Out: the JSON, or entries. It has digests and no contents.
 
-use super::entry::{ImageEntry, Known};
+use super::entry::ImageEntry;
 use crate::{
     escape::{escaped, unescaped},
     observation::FileType,
@@ -179,22 +179,14 @@ impl BaselinePath {
         let target =
             self.target.as_deref().map(|target| bytes(target).ok_or(("target", "an escape is wrong")));
         let entry = ImageEntry {
-            file_type: self.file_type,
-            mode: mode.ok_or(("mode", "it is not octal digits up to 7777"))?,
             uid: self.uid,
             gid: self.gid,
             size: self.size.unwrap_or(0),
             sha256,
-            md5: None,
-            ostree: None,
             xattrs: self.xattrs.clone(),
             target: target.transpose()?,
             device: self.device,
-            layer: 0,
-            known: Known::All,
-            config: false,
-            may_be_missing: false,
-            links: 0,
+            ..ImageEntry::of_root(self.file_type, mode.ok_or(("mode", "it is not octal digits up to 7777"))?)
         };
         Ok((path, entry))
     }

@@ -31,6 +31,28 @@ impl Known {
 }
 
 impl ImageEntry {
+    /// An empty object of root's, of which all is known. `mode` may have the bits of a type.
+    pub const fn of_root(file_type: FileType, mode: u32) -> Self {
+        Self {
+            file_type,
+            mode: mode & 0o7777,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            sha256: None,
+            md5: None,
+            ostree: None,
+            xattrs: Vec::new(),
+            target: None,
+            device: None,
+            layer: 0,
+            known: Known::All,
+            config: false,
+            may_be_missing: false,
+            links: 0,
+        }
+    }
+
     /// Whether it is a regular file, as far as the source knows the type.
     pub fn is_file(&self) -> bool {
         self.known.has_type() && self.file_type == FileType::Regular

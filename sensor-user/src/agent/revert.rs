@@ -136,13 +136,14 @@ pub(super) fn still_declared(
     source: &StateSource,
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
-    let declared = expectations(&config)?;
     if matches!(expectation.source, ExpectationSource::ClosedBy(_)) {
         // A rule of the policy is about what nothing declares. A config that came since may declare the object at the path.
+        let path = expectation.thing.path();
         let is_declared =
-            expectation.expected == Expected::Absent && declares(&declared, &expectation.thing.path());
+            expectation.expected == Expected::Absent && declares(&expectations(&config)?, &path);
         return if is_declared { Err(RevertError::Changed) } else { Ok(config) };
     }
+    let declared = expectations(&config)?;
     // The label comes from the SELinux policy, not from the config.
     let unlabelled = Expectation { label: None, ..expectation.clone() };
     if declared.contains(&unlabelled) { Ok(config) } else { Err(RevertError::Changed) }

@@ -9,7 +9,7 @@ use super::{
     source::StateSource,
 };
 use sensor_model::{
-    absent::absent_paths,
+    absent::{AbsentNames, absent_paths},
     closed::closed_directories,
     compare::Ids,
     config_digest::config_digest_with,
@@ -167,17 +167,11 @@ fn declared_places<'a>(
     policy: &DriftPolicy,
     host: &dyn HostFacts,
 ) -> Vec<PathBuf> {
-    let names: HashSet<&OsStr> =
-        policy.absent().filter_map(|(rule, _)| Path::new(&rule.path).file_name()).collect();
-    if names.is_empty() {
-        return Vec::new();
-    }
+    let names = AbsentNames::of(policy);
     let mut places = Vec::new();
     for one in declared.filter(|one| one.thing.is_object()) {
         let path = one.thing.path();
-        let of_rules =
-            path.ancestors().filter(|above| above.file_name().is_some_and(|name| names.contains(name)));
-        places.extend(of_rules.map(|above| host.place(above)));
+        places.extend(names.at_or_above(&path).map(|above| host.place(above)));
     }
     places
 }

@@ -22,7 +22,7 @@ use nix::{
 use sensor_model::{
     escape::escaped,
     expectation::{ExpectationSource, ImageLayer},
-    image::{Baseline, BaselinePath, ImageEntry, ImageMeta, ImageSource, Known, LayerMeta},
+    image::{Baseline, BaselinePath, ImageEntry, ImageMeta, ImageSource, LayerMeta},
     observation::{FileType, Observation},
 };
 use sha2::{Digest as _, Sha256};
@@ -142,23 +142,11 @@ impl<'a> Walk<'a> {
     fn observe(&self, path: &Path, stat: &FileStat, file_type: FileType) -> Result<ImageEntry, ImageError> {
         let is_file = file_type == FileType::Regular;
         let mut entry = ImageEntry {
-            file_type,
-            mode: 0,
-            uid: 0,
-            gid: 0,
             size: u64::try_from(stat.st_size).unwrap_or(0),
             // A declared content has the whole file hashed.
             sha256: is_file.then_some([0; 32]),
-            md5: None,
-            ostree: None,
-            xattrs: Vec::new(),
             target: (file_type == FileType::Symlink).then(Vec::new),
-            device: None,
-            layer: 0,
-            known: Known::All,
-            config: false,
-            may_be_missing: false,
-            links: 0,
+            ..ImageEntry::of_root(file_type, 0)
         };
         let source =
             ExpectationSource::from(ImageLayer { layer: "".into(), image: "".into(), strength: None });

@@ -19,7 +19,7 @@ use nix::{
 };
 use rustix::{fs::fgetxattr, io::Errno as CallErrno};
 use sensor_model::{
-    image::{ImageEntry, Known, UnmatchedFiles, UnmatchedReason},
+    image::{ImageEntry, UnmatchedFiles, UnmatchedReason},
     observation::FileType,
     xattr,
 };
@@ -124,22 +124,13 @@ fn attempt(observer: &Observer, path: &Path) -> Result<ImageEntry, UnmatchedReas
 /// A file that was read.
 fn entry(stat: &FileStat, md5: [u8; 16], sha256: [u8; 32], xattrs: Vec<(String, String)>) -> ImageEntry {
     ImageEntry {
-        file_type: FileType::Regular,
-        mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
         size: stat.st_size.unsigned_abs(),
         sha256: Some(sha256),
         md5: Some(md5),
-        ostree: None,
         xattrs,
-        target: None,
-        device: None,
-        layer: 0,
-        known: Known::All,
-        config: false,
-        may_be_missing: false,
-        links: 0,
+        ..ImageEntry::of_root(FileType::Regular, stat.st_mode)
     }
 }
 

@@ -99,22 +99,11 @@ pub(super) fn collect(observer: &Observer, collector: &mut Collector) -> Result<
 /// What dpkg knows of a path.
 fn entry(package: u16, md5: Option<[u8; 16]>, config: bool) -> ImageEntry {
     ImageEntry {
-        file_type: FileType::Regular,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        sha256: None,
         md5,
-        ostree: None,
-        xattrs: Vec::new(),
-        target: None,
-        device: None,
         layer: package,
         known: if md5.is_some() { Known::Content } else { Known::Existence },
         config,
-        may_be_missing: false,
-        links: 0,
+        ..ImageEntry::of_root(FileType::Regular, 0)
     }
 }
 

@@ -25,12 +25,12 @@ use crate::{
 };
 use merged::MergedDirectories;
 use sensor_model::{
+    absent::AbsentNames,
     closed::{HostDirectories, PackagedPath},
     drift_policy::{DriftPolicy, Rule},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
-    ffi::{OsStr, OsString},
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -94,26 +94,24 @@ struct AbsentPlaces<'a> {
     observer: &'a Observer,
     /// By the path of the rule.
     places: BTreeMap<PathBuf, PathBuf>,
-    names: HashSet<OsString>,
+    names: AbsentNames,
 }
 
 impl<'a> AbsentPlaces<'a> {
     fn of(observer: &'a Observer, policy: &DriftPolicy) -> Self {
         let path = |rule: &Rule| PathBuf::from(&rule.path);
         let places = policy.absent().map(|(rule, _)| (path(rule), observer.root().place(&path(rule))));
-        let places: BTreeMap<PathBuf, PathBuf> = places.collect();
-        let names = places.keys().filter_map(|path| path.file_name().map(OsStr::to_owned)).collect();
-        Self { observer, places, names }
+        Self { observer, places: places.collect(), names: AbsentNames::of(policy) }
     }
 
     /// The paths of rules for a package's path, and for a directory above it.
     fn at_or_above(&self, packaged: &Path) -> impl Iterator<Item = &PathBuf> {
         // Links are followed only for the few names that rules have.
-        let named = packaged
-            .ancestors()
-            .filter(|above| above.file_name().is_some_and(|name| self.names.contains(name)));
-        let places: Vec<(PathBuf, PathBuf)> =
-            named.map(|above| (above.to_owned(), self.observer.root().place(above))).collect();
+        let places: Vec<(PathBuf, PathBuf)> = self
+            .names
+            .at_or_above(packaged)
+            .map(|above| (above.to_owned(), self.observer.root().place(above)))
+            .collect();
         let is_of = move |(rule, place): &(&PathBuf, &PathBuf)| {
             places.iter().any(|(path, real)| path == *rule || real == *place)
         };

@@ -198,15 +198,7 @@ fn adopt_leaves_out_secret_contents_unless_asked_for_them() {
 #[test]
 fn adopt_of_undeclared_names_in_a_closed_directory_prints_a_manifest_that_declares_them() {
     let world = World::in_sync();
-    let policy = "
-apiVersion: holdfast.dev/v1alpha1
-kind: DriftPolicy
-metadata: {name: closed}
-spec:
-  rules:
-  - {path: /etc/closed/, closed: true, action: degrade}
-";
-    world.write("policy/closed.yaml", policy);
+    follow(&world, &["{path: /etc/closed/, closed: true, action: degrade}"]);
     world.write("root/etc/closed/late.conf", "late=1\n");
     world.mode("/etc/closed/late.conf", 0o640);
     symlink("late.conf", world.host("/etc/closed/link")).unwrap();
@@ -229,34 +221,31 @@ spec:
     assert!(check().out.contains("/etc/closed/late.conf"), "{}", check().golden());
 }
 
+/// A policy with these rules.
+fn follow(world: &World, rules: &[&str]) {
+    let rules: Vec<String> = rules.iter().map(|rule| format!("  - {rule}\n")).collect();
+    let policy = format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: test}}\nspec:\n  rules:\n{}",
+        rules.concat()
+    );
+    world.write("policy/test.yaml", &policy);
+}
+
 /// A policy that expects nothing at a path.
 fn expect_nothing(world: &World, action: &str) {
-    let policy = format!(
-        "
-apiVersion: holdfast.dev/v1alpha1
-kind: DriftPolicy
-metadata: {{name: absent}}
-spec:
-  rules:
-  - {{path: /etc/ld.so.preload, absent: true, action: {action}, reason: the loader takes it into each program}}
-"
-    );
-    world.write("policy/absent.yaml", &policy);
+    let reason = "the loader takes it into each program";
+    let rule = format!("{{path: /etc/ld.so.preload, absent: true, action: {action}, reason: {reason}}}");
+    follow(world, &[&rule]);
 }
 
 #[test]
 fn explain_names_both_the_closed_directory_and_the_rule_of_a_path_in_it() {
     let world = World::in_sync();
-    let policy = "
-apiVersion: holdfast.dev/v1alpha1
-kind: DriftPolicy
-metadata: {name: both}
-spec:
-  rules:
-  - {path: /etc/closed/, closed: true, action: degrade}
-  - {path: /etc/closed/x, absent: true, action: observe}
-";
-    world.write("policy/both.yaml", policy);
+    let rules = [
+        "{path: /etc/closed/, closed: true, action: degrade}",
+        "{path: /etc/closed/x, absent: true, action: observe}",
+    ];
+    follow(&world, &rules);
     world.write("root/etc/closed/x", "");
     let explained = world.run(&["explain", "/etc/closed/x", "CONFIG"]);
     for text in ["must not exist by", "closed directory /etc/closed: drifted"] {
@@ -281,7 +270,7 @@ fn check_explain_and_repair_name_the_policy_that_expects_nothing_at_a_path_and_k
     let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
     assert_eq!(report["drifted"][0]["differences"][0]["kind"], "unexpected");
     let explained = world.run(&["explain", "/etc/ld.so.preload", "CONFIG"]);
-    for part in ["must not exist by", "absent.yaml", "nothing at the path", text, "the loader takes it"] {
+    for part in ["must not exist by", "test.yaml", "nothing at the path", text, "the loader takes it"] {
         assert!(explained.out.contains(part), "{part}: {}", explained.golden());
     }
     let report = explain();

@@ -8,6 +8,7 @@
 //! The daemon's own loop orders, too: [`reverts`] has [`revert_run`] write back what drifted under a `revert` rule, in another unit.
 
 mod boot;
+mod durable;
 mod files;
 mod mode_files;
 mod policies;

@@ -3,10 +3,7 @@
 //! In: the mode of the daemon that starts. Out: a state directory in which each file belongs to that mode. It comes after the daemon
 //! has its locks: a second daemon, which ends at once, changes nothing of the first.
 
-use super::{
-    UNIT,
-    files::{self, OrderDirectory},
-};
+use super::{UNIT, durable, files::OrderDirectory};
 use crate::{
     apply::actions::transient,
     bounded,
@@ -124,18 +121,18 @@ fn limit(file: &Path, limits: ActionLimits) -> io::Result<()> {
     let list: serde_json::Value = serde_json::from_slice(&kept)?;
     let items = list["items"].as_array().cloned().unwrap_or_default();
     let (list, limited) = limits.list(&items);
-    if limited.is_empty() { Ok(()) } else { files::replace(file, &serde_json::to_vec(&list)?) }
+    if limited.is_empty() { Ok(()) } else { durable::replace(file, &serde_json::to_vec(&list)?) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::orders::files::OrderName;
     use crate::apply::orders::published_plan::PublishedPlan;
     use crate::{
         apply::actions::tests::played::{PlayedHost, Plays},
         desired::{DaemonInputs, NamedSources},
     };
-    use files::OrderName;
     use sensor_model::{journal::Boot, socket::DesiredConfig};
     use serde_json::json;
 

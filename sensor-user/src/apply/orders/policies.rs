@@ -4,7 +4,7 @@
 //! policies of the node. A request with a fault, or with a rule that contradicts another one, changes nothing. The reporter is on the
 //! network, so [`ActionLimits`] hold for each rule, also for those that a daemon in another mode took.
 
-use super::{files, refusal};
+use super::{durable, refusal};
 use crate::{
     desired::{Inputs, cluster_policies, drift_policies, read},
     report::socket::PolicyOrders,
@@ -82,12 +82,12 @@ impl PolicyOrders for NodePolicies {
             refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
         };
         if policies.is_empty() {
-            files::remove(&self.file).map_err(kept)?;
+            durable::remove(&self.file).map_err(kept)?;
         } else {
             let list = serde_json::to_vec(&list).map_err(|error| kept(error.into()))?;
             self.check(&list)?;
             if fs::read(&self.file).ok().as_deref() != Some(&list) {
-                files::replace(&self.file, &list).map_err(kept)?;
+                durable::replace(&self.file, &list).map_err(kept)?;
             }
         }
         Ok(TakenPolicies { schema: TAKEN_POLICIES_SCHEMA.to_owned(), limited })

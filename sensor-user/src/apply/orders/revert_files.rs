@@ -3,7 +3,7 @@
 //! In: the things that the daemon names, and the results of the process that writes back. Out: two files that a crash leaves whole.
 //! Both name things and have no contents. Only root can open their directory.
 
-use super::files;
+use super::durable;
 use crate::{
     agent::{ordered_reverts::OrderedRevert, write_back::Quarantined},
     bounded,
@@ -87,8 +87,8 @@ impl RevertFiles {
 
     /// Keeps a request. The results of an earlier one are removed.
     pub(super) fn set_request(&self, request: &RevertRequest) -> io::Result<()> {
-        files::make_directory(&self.path)?;
-        files::remove(&self.path.join(RESULTS))?;
+        durable::make_directory(&self.path)?;
+        durable::remove(&self.path.join(RESULTS))?;
         self.keep(REQUEST, request)
     }
 
@@ -120,7 +120,7 @@ impl RevertFiles {
 
     /// Removes the request and the results.
     pub(super) fn remove(&self) -> io::Result<()> {
-        [REQUEST, RESULTS].iter().try_for_each(|name| files::remove(&self.path.join(name)))
+        [REQUEST, RESULTS].iter().try_for_each(|name| durable::remove(&self.path.join(name)))
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
@@ -132,6 +132,6 @@ impl RevertFiles {
     }
 
     fn keep(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        files::replace(&self.path.join(name), &serde_json::to_vec(value)?)
+        durable::replace(&self.path.join(name), &serde_json::to_vec(value)?)
     }
 }

@@ -28,7 +28,7 @@ pub use named_commit::BOOTED;
 use named_commit::NamedCommit;
 use nix::errno::Errno;
 pub(super) use repository::described;
-use repository::{FileObject, MOST_DEEP, Repository, entry};
+use repository::{FileObject, MOST_DEEP, Repository};
 use sensor_model::{
     image::{
         DamagedFiles, ImageEntry, ImageLimits, ImageMeta, ImageSource, Known, LayerMeta, is_of_each_host,
@@ -198,7 +198,10 @@ impl Walk<'_> {
             // `/usr` itself is a mount on a booted host, so only its existence is compared. Links of the root directory lead to it.
             let layer = self.paths.at(path).map_or(self.commit, |placed| placed.layer);
             let known = Known::Existence;
-            self.push(path.to_vec(), ImageEntry { known, layer, ..entry(FileType::Directory, 0) })?;
+            self.push(
+                path.to_vec(),
+                ImageEntry { known, layer, ..ImageEntry::of_root(FileType::Directory, 0) },
+            )?;
         }
         let tree = self.repository.tree(directory.tree)?;
         for file in &tree.files {
@@ -216,7 +219,7 @@ impl Walk<'_> {
             FileObject::Damaged(reason) => {
                 self.damaged.add(path, &checksum, reason);
                 let known = Known::Existence;
-                ImageEntry { known, ostree: Some(checksum), ..entry(FileType::Regular, 0) }
+                ImageEntry { known, ostree: Some(checksum), ..ImageEntry::of_root(FileType::Regular, 0) }
             }
         };
         self.add(path, checksum, entry)

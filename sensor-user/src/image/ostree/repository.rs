@@ -15,7 +15,7 @@ use nix::{
     sys::stat::{FileStat, SFlag, fstat},
 };
 use sensor_model::{
-    image::{ImageEntry, Known, ObjectDamage},
+    image::{ImageEntry, ObjectDamage},
     observation::FileType,
     ostree::{
         Checksum, Commit, DirectoryMeta, DirectoryTree, FileHeader, OBJECT_LIMIT, ObjectError, Xattr,
@@ -95,7 +95,12 @@ impl<'a> Repository<'a> {
     pub(super) fn directory(&self, checksum: Checksum) -> Result<ImageEntry, ImageError> {
         let DirectoryMeta { uid, gid, mode, xattrs } =
             self.object("dirmeta", checksum, DirectoryMeta::parse)?;
-        Ok(ImageEntry { uid, gid, xattrs: described(&xattrs), ..entry(FileType::Directory, mode) })
+        Ok(ImageEntry {
+            uid,
+            gid,
+            xattrs: described(&xattrs),
+            ..ImageEntry::of_root(FileType::Directory, mode)
+        })
     }
 
     /// A file or a link.
@@ -217,30 +222,8 @@ fn header<'a>(stat: &FileStat, target: &'a [u8], xattrs: &'a [Xattr]) -> FileHea
     FileHeader { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode, target, xattrs }
 }
 
-/// An entry of root's, of which all is known.
-pub(super) fn entry(file_type: FileType, mode: u32) -> ImageEntry {
-    ImageEntry {
-        file_type,
-        mode: mode & 0o7777,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        sha256: None,
-        md5: None,
-        ostree: None,
-        xattrs: Vec::new(),
-        target: None,
-        device: None,
-        layer: 0,
-        known: Known::All,
-        config: false,
-        may_be_missing: false,
-        links: 0,
-    }
-}
-
 fn owned(file_type: FileType, stat: &FileStat) -> ImageEntry {
-    ImageEntry { uid: stat.st_uid, gid: stat.st_gid, ..entry(file_type, stat.st_mode) }
+    ImageEntry { uid: stat.st_uid, gid: stat.st_gid, ..ImageEntry::of_root(file_type, stat.st_mode) }
 }
 
 /// The attributes in the form of an index. The label is the host's policy's matter.

@@ -5,7 +5,7 @@ use rustix::fs::{XattrFlags, setxattr};
 use sensor_model::{
     drift_policy::{DriftPolicy, DriftPolicyFile},
     expectation::Expected,
-    image::Strength,
+    image::{Known, Strength},
 };
 use std::{
     fs::{self, Permissions},
