@@ -4,7 +4,7 @@
 //! change only causes an evaluation. Each beat of the canary causes one, too.
 
 use super::mounts::below;
-use crate::observation::OF_THE_HOST;
+use crate::observation::is_of_host;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,8 +70,7 @@ impl Evaluation {
 /// in directories whose contents are not the image's.
 pub(super) fn concern_image(points: &[PathBuf], root: &Path, paths: &BTreeSet<PathBuf>) -> bool {
     let concerns = |point: PathBuf| {
-        let is_of_host = OF_THE_HOST.iter().any(|above| point.starts_with(above));
-        !is_of_host && paths.iter().any(|path| point.starts_with(path) || path.starts_with(&point))
+        !is_of_host(&point) && paths.iter().any(|path| point.starts_with(path) || path.starts_with(&point))
     };
     points.iter().filter_map(|point| below(root, point)).any(concerns)
 }

@@ -15,7 +15,11 @@ use super::{
     scan_files::ScanFiles,
     sealed_trees::SealedTrees,
 };
-use crate::{desired::ImagesVersion, observation::Observer, sys::version_of};
+use crate::{
+    desired::ImagesVersion,
+    observation::{Observer, is_of_host},
+    sys::version_of,
+};
 use nix::sys::stat::lstat;
 use sensor_model::{
     closed::{HostDirectories, PackagedPath},
@@ -94,12 +98,12 @@ pub(crate) fn add_names_below(
         Ok(chosen) if chosen.is_whole(observer) || !observer.boots_images() => return,
         Ok(_) => tracing::warn!(
             "The booted image has no index, or an old one, so an undeclared name in a closed directory, or where nothing may be, may be the \
-             image's: Holdfast moves none to the quarantine."
+             image's: Holdfast moves none to the quarantine, but for those below `/etc` that the deployment's own copy of `/etc` does not have."
         ),
         Err(error) => tracing::warn!(
             %error,
             "Cannot read the index of the booted image, so an undeclared name in a closed directory, or where nothing may be, may be the image's: \
-             Holdfast moves none to the quarantine."
+             Holdfast moves none to the quarantine, but for those below `/etc` that the deployment's own copy of `/etc` does not have."
         ),
     }
     found.image_unindexed = true;
@@ -239,6 +243,10 @@ impl Found<'_> {
         index.each(|bytes, entry| {
             let path = Path::new(OsStr::from_bytes(bytes));
             let Some(rule) = policy.expects_of_image(path) else { return Ok(()) };
+            // An image only fills these directories once. A baseline has what an admin accepted there.
+            if meta.source != ImageSource::Baseline && is_of_host(path) {
+                return Ok(());
+            }
             let is_found = || path.to_str().is_some_and(|path| self.scanned.contains(path));
             if rule.scan && !is_found() {
                 return Ok(());

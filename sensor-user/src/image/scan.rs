@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::{Clock as _, SystemClock},
-    observation::{OF_THE_HOST, Observer},
+    observation::{Observer, is_of_host},
     sys::CallError,
 };
 use sensor_model::{
@@ -215,7 +215,7 @@ impl Walk<'_> {
         let Scan { policy, is_declared, label, .. } = self.scan;
         let is_scanned = policy.expects_of_image(path).is_some_and(|rule| rule.scan)
             && can_be_watched(path, entry, index.meta())
-            && !OF_THE_HOST.iter().any(|above| path.starts_with(above));
+            && !is_of_host(path);
         let mut expectation = if is_scanned { live_of(path, entry, index.meta()) } else { None }?;
         if is_declared(&expectation) {
             return None;

@@ -43,7 +43,7 @@ use pristine::RootImage;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
 use sealed_mounts::MountPoints;
-pub(crate) use seals::OF_THE_HOST;
+pub(crate) use seals::{OF_THE_HOST, is_of_host};
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     escape::name_text,

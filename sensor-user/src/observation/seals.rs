@@ -70,6 +70,11 @@ fn named_by_the_boot_loader(root: &Root) -> Vec<VerityMount> {
 /// Directories of a running host whose contents are not the image's: file systems of the kernel, and state. Mounts come and go there.
 pub(crate) const OF_THE_HOST: [&str; 7] = ["/dev", "/proc", "/run", "/sys", "/sysroot", "/tmp", "/var"];
 
+/// Whether a path is such a directory or below one.
+pub(crate) fn is_of_host(path: &Path) -> bool {
+    OF_THE_HOST.iter().any(|above| path.starts_with(above))
+}
+
 /// The mount points of a table that are wanted.
 fn points(table: &[u8], is_wanted: impl Fn(&Path) -> bool) -> MountPoints {
     let wanted = mountinfo::mounts(table).filter(|mount| is_wanted(&mount.point));
@@ -178,8 +183,7 @@ impl Observer {
         self.refresh_seals();
         let mut digest = self.sealed()?.mounts().digest()?;
         let table = host_mounts(&self.root).ok()?;
-        let is_wanted = |point: &Path| !OF_THE_HOST.iter().any(|above| point.starts_with(above));
-        for (point, mount) in points(&table, is_wanted) {
+        for (point, mount) in points(&table, |point| !is_of_host(point)) {
             digest.update(point.as_os_str().as_encoded_bytes());
             digest.update([0]);
             digest.update(mount);

@@ -12,8 +12,8 @@
 //!
 //! `reporter` implements the trait of the loop. It gives each report to `picture` at once, which counts it in `metrics`. At the
 //! end of a turn it gives the records to the `forensic` log, whose writer syncs them in a thread. It writes the picture to
-//! `status_file`. `http` serves the pages, and `socket` serves the reporter of the node. `last_status` and `forensic::LogPlace`
-//! read the files again, for commands.
+//! `status_file`, and gives it to `socket` once the log has the records. `http` serves the pages, and `socket` serves the reporter
+//! of the node. `last_status` and `forensic::LogPlace` read the files again, for commands.
 
 pub mod forensic;
 pub mod http;

@@ -85,6 +85,8 @@ pub struct Reporter {
     bound: Option<UnixListener>,
     /// The side of the loop of the reporter's socket; `None` without a socket.
     publisher: Option<StatusPublisher>,
+    /// The reporter does not have the newest status yet.
+    unpublished: bool,
     servers: Vec<Server>,
 }
 
@@ -110,6 +112,7 @@ impl Reporter {
             listener: None,
             bound: None,
             publisher: None,
+            unpublished: false,
             servers: Vec::new(),
         }
     }
@@ -181,19 +184,28 @@ impl Reporter {
     fn write_status(&mut self) {
         let status = self.picture.status(&*self.clock);
         self.status.write(self.picture.counts(), &status_file::text(&status));
-        if let Some(publisher) = &mut self.publisher {
-            publisher.publish(socket::bounded_text(status));
+        self.publish_after_log();
+    }
+
+    /// Gives the reporter the status as soon as the log has the records that wait. On a busy CPU the reporter's work would otherwise delay them.
+    fn publish_after_log(&mut self) {
+        self.unpublished = true;
+        if !self.writer.as_ref().is_some_and(LogWriter::is_busy) {
+            self.publish();
         }
     }
 
-    /// Gives the reporter a status that cannot be written.
-    fn publish_unwritten(&mut self) {
-        if let Some(publisher) = &mut self.publisher {
+    /// Gives the reporter the newest status, unless it has it.
+    fn publish(&mut self) {
+        if std::mem::take(&mut self.unpublished)
+            && let Some(publisher) = &mut self.publisher
+        {
             publisher.publish(socket::bounded_text(self.picture.status(&*self.clock)));
         }
     }
 
     async fn close_log(&mut self) -> Result<(), ReporterError> {
+        self.publish();
         for Server { name, stop, thread } in std::mem::take(&mut self.servers) {
             stop.send_replace(true);
             // Connections have a few seconds to finish.
@@ -276,7 +288,7 @@ impl Reports for Reporter {
         if self.status.is_due(self.picture.counts(), !counts.is_verifying) {
             self.write_status();
         } else if has_changed && self.status.has_failed() {
-            self.publish_unwritten();
+            self.publish_after_log();
         }
         self.show_log();
     }
@@ -289,6 +301,8 @@ impl Reports for Reporter {
             self.picture.count(counts);
             self.write_status();
         }
+        // A disk that hangs does not keep a status from the reporter for longer than this.
+        self.publish();
     }
 
     fn is_full(&self) -> bool {
@@ -298,6 +312,7 @@ impl Reports for Reporter {
     fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>> {
         let Some(writer) = &mut self.writer else { return Poll::Pending };
         let progress = std::task::ready!(writer.poll_progress(context));
+        self.publish();
         self.show_log();
         Poll::Ready(progress.map_err(|error| ReportError::new(ReporterError::Join(error))))
     }
@@ -306,3 +321,7 @@ impl Reports for Reporter {
         Box::pin(async { self.close_log().await.map_err(ReportError::new) })
     }
 }
+
+#[cfg(test)]
+#[path = "reporter_tests.rs"]
+mod tests;

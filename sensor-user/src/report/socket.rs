@@ -43,6 +43,8 @@ pub(super) use bounded_status::text as bounded_text;
 use orders::Working;
 pub use orders::{ConfigOrders, PolicyOrders, ReporterOrders};
 pub use peer::ReporterPeer;
+#[cfg(test)]
+pub(super) use published::Published;
 pub(super) use published::{StatusPublisher, channel};
 
 /// The socket gets its name when it is ready.

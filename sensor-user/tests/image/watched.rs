@@ -169,6 +169,36 @@ fn a_host_without_an_image_is_compared_with_its_baseline() {
 }
 
 #[test]
+fn what_the_image_puts_in_var_is_the_hosts_but_what_a_baseline_has_there_is_expected() {
+    let world = World::new();
+    let archive = Archive::new()
+        .entry(b'5', "./", 0o755, "", b"")
+        .directory("usr")
+        .entry(b'0', "usr/tool", 0o755, "", b"tool")
+        .directory("var")
+        .entry(b'0', "var/state", 0o644, "", b"as in the image");
+    let layer = Layer::new(&archive.end(), Stored::Gzip, "COPY state /var/state");
+    let digest = LayoutMaker::one(&world.at("layout"), &[layer]);
+    assert_eq!(world.run(&["image", "index", "LAYOUT", "STATE"]).code, 0);
+    world.write_host("usr/tool", "tool", 0o755);
+    world.write_host("var/state", "of the host", 0o644);
+    world.write_host("etc/motd", "declared", 0o644);
+    world.boot(&digest);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(
+        &world,
+        "  - {path: /usr/tool, image: true, action: observe}\n  - {path: /var/state, image: true, action: observe}\n",
+    );
+    assert_eq!(check(&world), (0, Vec::new()));
+    index_baseline(&world, "/var/state");
+    assert_eq!(check(&world), (0, Vec::new()));
+    world.write_host("var/state", "another", 0o644);
+    let (code, drifted) = check(&world);
+    assert_eq!((code, drifted[0].0.as_str()), (1, "/var/state"), "{drifted:?}");
+    assert!(drifted[0].1.starts_with("baseline of 20"), "{drifted:?}");
+}
+
+#[test]
 fn a_file_of_the_booted_image_is_no_undeclared_name_in_a_closed_directory() {
     let world = booted();
     policy(&world, "  - {path: /etc/, closed: true, action: observe, except: [passwd]}\n");

@@ -153,7 +153,7 @@ pub(super) fn write(report: &Report) -> Result<()> {
          compares, or names the actor of a change in a form that outlasts the process.\n\n\
          The rows with 100,000 inodes enrolled come from another boot, with 100,000 empty files. It has a base of its own,\n\
          because so many names make the kernel's path lookups longer. So do the rows under the shipped rules, which are\n\
-         `policies/drift/image.yaml` and `policies/drift/closed.yaml` as they are. There 5,000 files of an image are watched, with\n\
+         `policies/drift/image.yaml` and `policies/drift/closed.yaml` as they are. There 5,000 files of a baseline are watched, with\n\
          the executed program among them, and each rule of `closed.yaml` with `closed: true` closes a directory.\n\n\
          \"All CPU work\" is the time in which the CPU is not idle, for the writer, the kernel and the daemon. It is divided by\n\
          the number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\

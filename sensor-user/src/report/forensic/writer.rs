@@ -89,6 +89,11 @@ impl LogWriter {
         self.degraded.as_deref()
     }
 
+    /// Whether a write is in progress.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.state, WriterState::Busy(_))
+    }
+
     /// Whether so many records wait that the caller should await [`LogWriter::progress`] before it appends more.
     pub fn is_full(&self) -> bool {
         self.weight >= QUEUE || self.bytes >= QUEUE_BYTES

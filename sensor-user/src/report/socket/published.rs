@@ -65,6 +65,12 @@ impl StatusPublisher {
 }
 
 impl Published {
+    /// The number of the newest status; `None` before the first.
+    #[cfg(test)]
+    pub(in crate::report) fn newest(&self) -> Option<u64> {
+        self.status.borrow().as_ref().map(|status| status.number)
+    }
+
     /// How long the loop has not worked, if that is too long for the status to be current.
     pub(super) fn outdated_for(&self) -> Option<Duration> {
         let age = self.clock.boot_ns().saturating_sub(self.beat.load(Ordering::Relaxed));
