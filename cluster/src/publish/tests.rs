@@ -100,6 +100,18 @@ async fn the_first_finding_makes_every_object_and_the_same_one_makes_no_request(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_keeps_every_other_write_waiting() {
+    let (mut publisher, log) = publisher(|asked| match asked.method.as_str() {
+        "GET" => good(asked),
+        _ => PlayedAnswer::Never,
+    });
+    let finding = finding(&["/etc/a"]);
+    let round = publisher.round(Some(&finding), None);
+    assert!(tokio::time::timeout(Duration::from_secs(5), round).await.is_err(), "the round has ended");
+    assert_eq!(log.lines(), [format!("GET {NODE}"), format!("PATCH {REPORT}")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_time_or_log_entry_alone_is_not_written_before_its_turn() {
     let (mut publisher, log) = publisher(good);
     publisher.round(Some(&finding(&["/etc/a"])), None).await;

@@ -1,7 +1,9 @@
 //! The extensions of a host that are disk images.
 //!
-//! In: the files of the images. Out: the directory in which this thread alone sees what an image has. The program `mount` reads the
-//! image: a file system without a table of partitions. systemd has mounted the same file already, so the kernel reads nothing new.
+//! In: the files of the images. Out: the directory in which this thread alone sees what an image has. The program `mount` reads the file system
+//! of the image, or those of its partitions. systemd has mounted the same file already, so the kernel reads nothing new.
+
+mod partitions;
 
 use super::images::Images;
 use crate::{
@@ -13,6 +15,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     sys::stat::{fstat, stat},
 };
+use partitions::Partition;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -22,6 +25,8 @@ use std::{
 
 /// The program that mounts.
 const MOUNT: &str = "mount";
+/// Options of each mount.
+const OPTIONS: &str = "ro,loop,nodev,nosuid";
 /// The name of the directory for mounts, beside the indexes.
 const PLACE: &str = "extension";
 /// Most bytes of the program's words in a reason.
@@ -74,21 +79,46 @@ impl OwnMounts {
     /// Mounts an image read-only and gives the directory with its files. An earlier image there is hidden.
     ///
     /// # Errors
-    /// Why `mount` did not do it, in its own words.
+    /// Why `mount` did not do it, in its own words, or what is wrong with the table of partitions.
     pub(super) fn of_image(&self, image: &Path) -> Result<&Path, String> {
+        let Some(partitions) = partitions::of_image(image)? else {
+            self.mount(image, OPTIONS, "")?;
+            return Ok(&self.place);
+        };
+        if partitions.iter().all(|partition| !partition.place.is_empty()) {
+            self.directory_for(&partitions)?;
+        }
+        for Partition { place, start, size } in partitions {
+            self.mount(image, &format!("{OPTIONS},offset={start},sizelimit={size}"), place)?;
+        }
+        Ok(&self.place)
+    }
+
+    /// Runs `mount` for a place below the directory.
+    fn mount(&self, image: &Path, options: &str, place: &str) -> Result<(), String> {
         let run = Command::new(MOUNT)
-            .args(["-o", "ro,loop,nodev,nosuid", "--"])
-            .args([image, &self.place])
+            .args(["-o", options, "--"])
+            .args([image, &self.place.join(place)])
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .output();
         let output = run.map_err(|error| format!("the program {MOUNT} does not start: {error}"))?;
         if output.status.success() {
-            return Ok(&self.place);
+            return Ok(());
         }
         let words = String::from_utf8_lossy(&output.stderr);
         let words: String = words.lines().next().unwrap_or_default().chars().take(REASON).collect();
         Err(if words.is_empty() { format!("{MOUNT}: {}", output.status) } else { words })
+    }
+
+    /// Makes an empty root directory with the places of partitions, for an image without a partition for it.
+    fn directory_for(&self, partitions: &[Partition]) -> Result<(), String> {
+        let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+        mount(Some("tmpfs"), &self.place, Some("tmpfs"), flags, Some("mode=755"))
+            .map_err(|errno| format!("no empty directory can be mounted: {}", errno.desc()))?;
+        partitions.iter().try_for_each(|Partition { place, .. }| {
+            fs::create_dir(self.place.join(place)).map_err(|error| format!("cannot make /{place}: {error}"))
+        })
     }
 }
 

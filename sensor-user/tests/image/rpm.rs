@@ -2,7 +2,10 @@
 //!
 //! `HOLDFAST_RPM` names a directory with the programs `rpm` and `rpmbuild`. `cargo xtask test` sets it.
 
-use crate::world::World;
+use crate::{
+    watched::{check, index_baseline, policy},
+    world::{CONFIG, World},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -142,4 +145,36 @@ fn what_differs_from_a_package_of_rpm_is_what_rpm_finds_and_is_blamed_on_the_pac
     }
     let tool = all.iter().find(|of| of["path"] == "/usr/bin/tool").unwrap();
     assert_eq!(tool["strength"], "sha256 of a package");
+}
+
+#[test]
+#[ignore = "it needs rpm, which `cargo xtask test` fetches"]
+fn a_rule_watches_the_files_of_a_package_of_rpm_which_stands_above_a_baseline() {
+    let world = installed();
+    let result = world.run(&["image", "index", "--packages", "ROOT", "STATE"]);
+    assert_eq!(result.code, 0, "{result:?}");
+    world.write_host("etc/motd", "declared", 0o644);
+    fs::write(world.at("config.yaml"), CONFIG).unwrap();
+    policy(
+        &world,
+        "  - {path: /usr/bin/, image: true, action: degrade}\n  - {path: /etc/, image: true, action: observe}\n",
+    );
+    assert_eq!(check(&world), (0, Vec::new()));
+    // Each host is expected to change the configuration file of a package.
+    world.write_host("etc/tool.conf", "a=2\n", 0o644);
+    fs::set_permissions(world.at("root/usr/bin/other"), fs::Permissions::from_mode(0o4755)).unwrap();
+    world.write_host("usr/bin/tool", "evil\n", 0o755);
+    let expected = (1, vec![of_package("/usr/bin/other", "mode"), of_package("/usr/bin/tool", "content")]);
+    assert_eq!(check(&world), expected);
+    // The SHA-256 and the mode that rpm has are those of the package, whatever an admin accepted later.
+    index_baseline(&world, "/usr/bin");
+    assert_eq!(check(&world), expected);
+    world.write_host("usr/bin/tool", "tool\n", 0o755);
+    fs::set_permissions(world.at("root/usr/bin/other"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(check(&world), (0, Vec::new()));
+}
+
+/// A drift from the package, as `check` shows it.
+fn of_package(path: &str, kinds: &str) -> (String, String, String) {
+    (path.to_owned(), format!("package tool 1:2.0-3 ({})", std::env::consts::ARCH), kinds.to_owned())
 }

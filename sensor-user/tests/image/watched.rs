@@ -58,7 +58,7 @@ fn unknown(world: &World, paths: &[&str]) -> RunResult {
 }
 
 /// Indexes a baseline of a directory of the host.
-fn index_baseline(world: &World, directory: &str) {
+pub(crate) fn index_baseline(world: &World, directory: &str) {
     let file = world.at("baseline.json");
     fs::write(&file, world.run(&["baseline", directory, "ROOT"]).out).unwrap();
     let indexed = world.run(&["image", "index", "--baseline", file.to_str().unwrap(), "STATE"]);

@@ -63,14 +63,16 @@ fn run(context: &mut Context) -> Result<()> {
     let container = Sensor { pod: POD, arguments: &arguments, own_pids: false, without: None };
     let sensor = verified(context, "sensor", &container)?;
     costs(context, "sensor", &sensor)?;
-    let nodes = Watch::start("the Node", "/api/v1/nodes")?;
     let mut reporter = RunningReporter::start(POD, &[])?;
-    nodes.until(LIMIT, |node| drift_is(node, "False"))?;
+    let nodes = || Watch::start("the Node", "/api/v1/nodes");
+    nodes()?.until(LIMIT, |node| drift_is(node, "False"))?;
     sensor.stop()?;
     detach()?;
     let sensor = verified(context, "both", &container)?;
     costs(context, "both", &sensor)?;
     steady(context, &reporter)?;
+    // A new watch: an older one has the events of the changes before.
+    let nodes = nodes()?;
     latency(context, &nodes)?;
     drifts(context, &nodes, &reporter)?;
     one(context, "sensor memory at end", json!({ "resident_kib": usage::memory(sensor.pid(), "VmRSS")? }));

@@ -29,6 +29,8 @@ pub const HOLDFAST_CLUSTER: &str = "/usr/local/bin/holdfast-cluster";
 
 /// The manifest with the list of capabilities.
 const DAEMONSET: &str = include_str!("../../../deploy/kustomize/base/daemonset.yaml");
+/// The sensor's program in its container. A host of ostree has directories of links, such as `/mnt`, but `/run` is one on each host.
+const PROGRAM: &str = "/run/program";
 const SENSOR_SPEC: &str = "/run/pod-spec.json";
 const REPORTER_SPEC: &str = "/run/pod-reporter-spec.json";
 const GROUPS: &str = "/sys/fs/cgroup/kubepods/besteffort";
@@ -102,12 +104,15 @@ pub(crate) fn contain(spec: &Path) -> Result<()> {
     unshare(namespaces).context("cannot make namespaces")?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("private mounts")?;
-    for place in ["/mnt", "/etc", "/var", "/run"] {
+    let own = |place: &str| {
         mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none)
-            .with_context(|| format!("cannot mount at {place}"))?;
-    }
-    fs::copy(HOLDFAST, "/mnt/holdfast")?;
-    let mut command = Command::new("/mnt/holdfast");
+            .with_context(|| format!("cannot mount at {place}"))
+    };
+    own("/run")?;
+    fs::copy(HOLDFAST, PROGRAM)?;
+    own("/etc")?;
+    own("/var")?;
+    let mut command = Command::new(PROGRAM);
     command.arg("agent").args(arguments(&spec));
     if spec["pids"] == true {
         unshare(CloneFlags::CLONE_NEWPID).context("process ids of its own")?;

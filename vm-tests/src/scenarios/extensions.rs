@@ -68,6 +68,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("unmerged", unmerged(&mut agent));
     confext::checks(context, &mut agent);
     context.check("a_disk_image", disk_image(&mut agent));
+    context.check("a_disk_image_with_partitions", partitioned(&mut agent));
     ensure!(agent.stop()?.success(), "the daemon did not end well");
     Ok(())
 }
@@ -159,6 +160,25 @@ fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
     for part in ["as declared", "extension gpu (sysext)", "sha256 of an extension"] {
         ensure!(explained.contains(part), "no {part}: {explained}");
     }
+    run("systemd-sysext", &["unmerge"])?;
+    Ok(printed)
+}
+
+/// The same files in a partition for the root directory, as systemd's own tools make extensions.
+fn partitioned(agent: &mut RunningDaemon) -> Result<String> {
+    fs::create_dir_all("/run/repart.d")?;
+    fs::write("/run/repart.d/root.conf", "[Partition]\nType=root\nFormat=ext4\nCopyFiles=/run/disk:/\n")?;
+    shell(
+        "rm /var/lib/extensions/gpu.raw && echo of the partition > /run/disk/usr/libexec/os/02 && systemd-repart --empty=create --size=auto \
+         --definitions=/run/repart.d --dry-run=no /var/lib/extensions/gpu.raw",
+    )?;
+    let before = agent.records()?.len();
+    run("systemd-sysext", &["merge"])?;
+    drift_at(agent, before, PROGRAM_OF_DISK)?;
+    let before = agent.records()?.len();
+    let printed = index("gpu (sysext)")?;
+    recovered(agent, before, PROGRAM_OF_DISK)?;
+    status::wait_for("compliant", LIMIT)?;
     run("systemd-sysext", &["unmerge"])?;
     Ok(printed)
 }

@@ -4,6 +4,7 @@
 //! In: a node with the `DaemonSet`'s pod, and the installed service that does not run. Out: checks of the refusals, of the node and
 //! of the API after each step of the removal.
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,6 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 
 use crate::guest::kube::{self, ADMIN, NODE, OVERLAY, kubectl};
 use crate::guest::{Context, image, run, shell, wait};
@@ -29,7 +31,7 @@ const LOG: &str = "/var/log/holdfast/forensic.jsonl";
 /// The last rollout, as docs/kubernetes.md tells admins to do it.
 const REMOVE: &str = r#"
 resources: [../base]
-components: [../components/apparmor, ../components/purge]
+components: [../components/apparmor, ../components/COMPONENT]
 images:
 - {name: holdfast, newName: localhost/holdfast, digest: "sha256:DIGEST"}
 patches:
@@ -131,8 +133,9 @@ fn edited(file: &str) -> Result<String> {
 
 /// The removal of a node that has a deny rule, and on which the service runs then.
 pub(super) fn removed(context: &mut Context, file: &str) {
-    context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached());
+    context.check("the_component_remove_detaches_the_node_and_keeps_its_state", detached());
     context.check("the_removal_ends_the_deny_rule", edited(file));
+    context.check("the_component_purge_deletes_the_state_of_a_detached_node", purged());
     context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("a_pod_beside_the_service_is_refused", pod_beside_service());
     context.check("the_deleted_manifests_leave_no_object", deleted());
@@ -140,35 +143,80 @@ pub(super) fn removed(context: &mut Context, file: &str) {
 
 /// The steps of the removal alone, in their order.
 pub(super) fn taken_away(context: &mut Context) {
-    context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached());
+    context.check("the_component_purge_detaches_the_node_and_deletes_its_state", detached_and_purged());
     context.check("the_command_remove_takes_back_what_the_reporter_wrote", taken_back());
     context.check("the_deleted_manifests_leave_no_object", deleted());
 }
 
-/// The component `purge`, which contains `remove`, replaces the sensor's pod by one that detaches and deletes the state.
+/// The component `remove` replaces the sensor's pod by one that detaches.
 fn detached() -> Result<String> {
+    is_attached()?;
+    let state = names(STATE)?;
+    let log = last_rollout("remove")?;
+    is_detached(&log)?;
+    ensure!(log.contains("detached "), "{log}");
+    let left = names(STATE)?;
+    ensure!(state.iter().all(|name| left.contains(name)), "{left:?} of {state:?} in {STATE}: {log}");
+    Ok(log)
+}
+
+/// The component `purge`, which contains `remove`, on a node whose pod has detached.
+fn purged() -> Result<String> {
+    let log = last_rollout("purge")?;
+    is_purged(&log)?;
+    Ok(log)
+}
+
+/// The same on a node whose sensor runs.
+fn detached_and_purged() -> Result<String> {
+    is_attached()?;
+    let log = purged()?;
+    ensure!(log.contains("detached "), "{log}");
+    Ok(log)
+}
+
+/// Applies the manifests with a component, and waits for the pod that it makes. Gives the log of that pod.
+fn last_rollout(component: &str) -> Result<String> {
+    kube::apply(&image::in_kustomization(&REMOVE.replace("COMPONENT", component))?)?;
+    let is_wanted = |pod: &Value| {
+        let purges = pod["spec"]["initContainers"][0]["args"].to_string().contains("--purge");
+        pod["spec"]["containers"][0]["name"] == "done" && purges == (component == "purge")
+    };
+    let log = wait::until("the pod that detaches to be ready", LIMIT, || {
+        let pods = kube::daemonset_pods()?;
+        let ready = |pod: &&Value| kube::condition(pod, "Ready") == Some("True".to_owned());
+        let mut wanted = pods["items"].as_array().into_iter().flatten().filter(|pod| is_wanted(pod));
+        let name = wanted.find(ready).and_then(|pod| pod["metadata"]["name"].as_str());
+        name.map(|name| kubectl(&["-n", NAMESPACE, "logs", name, "-c", "detach"])).transpose()
+    });
+    log.with_context(kube::pods)
+}
+
+fn is_attached() -> Result<()> {
     for path in LEFT {
         ensure!(Path::new(path).exists(), "{path} does not exist before the removal");
     }
-    kube::apply(&image::in_kustomization(REMOVE)?)?;
-    let log = wait::until("the pod that detaches to be ready", LIMIT, || {
-        let pods = kube::daemonset_pods()?;
-        let done = pods["items"].as_array().into_iter().flatten().find(|pod| {
-            pod["spec"]["containers"][0]["name"] == "done"
-                && kube::condition(pod, "Ready") == Some("True".to_owned())
-        });
-        let name = done.and_then(|pod| pod["metadata"]["name"].as_str());
-        name.map(|name| kubectl(&["-n", NAMESPACE, "logs", name, "-c", "detach"])).transpose()
-    });
-    let log = log.with_context(kube::pods)?;
+    Ok(())
+}
+
+fn is_detached(log: &str) -> Result<()> {
     for path in LEFT {
         ensure!(!Path::new(path).exists(), "{path} is left: {log}");
     }
-    ensure!(log.contains("detached "), "{log}");
-    let left: Vec<_> = fs::read_dir(STATE)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+    Ok(())
+}
+
+fn is_purged(log: &str) -> Result<()> {
+    is_detached(log)?;
+    let left = names(STATE)?;
     ensure!(left == ["forensic-end.json"], "{left:?} in {STATE}: {log}");
     ensure!(Path::new(LOG).exists(), "{LOG} is gone: {log}");
-    Ok(log)
+    Ok(())
+}
+
+/// The names in a directory.
+fn names(directory: &str) -> Result<Vec<OsString>> {
+    fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// `holdfast-cluster remove` removes conditions, report and Lease.

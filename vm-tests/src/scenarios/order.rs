@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
 use super::apply::history;
-use super::pod::{USER, ask_as_reporter as ask};
+use super::pod::{USER, ask_as_reporter};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::{Context, run, status, wait};
 
@@ -38,6 +38,11 @@ const APPLY: &str = "holdfast-apply.service";
 const REVERT: &str = "holdfast-revert.service";
 const UNIT: &str = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo start >> /run/order-starts'\n\
     ExecStart=/bin/sh -c '! test -p /run/order-hold || cat /run/order-hold'\n";
+
+/// Asks as the reporter of a host whose reporter is in no pod.
+fn ask(method: &str, path: &str, body: &Value) -> Result<Value> {
+    ask_as_reporter(None, method, path, body)
+}
 
 /// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {

@@ -66,6 +66,7 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
             context.check("indexes_after_the_upgrade", commit::indexes_after_the_upgrade());
             context.check("held_back_after_the_upgrade", commit::held_back());
             context.check("put_again", put_again());
+            context.check("put_back_what_a_local_file_held_back", commit::put_back());
             context.check("daemon", daemon());
             let before = history()?["applies"][0]["previous"].to_string();
             context.check(
@@ -87,6 +88,8 @@ fn boot(context: &mut Context, last: &str) -> Result<()> {
                 context.check("image_of_the_cluster", cluster::image());
                 context.check("staged_image_of_the_cluster", cluster::staged_image());
                 extensions::checks(context)?;
+                // A hotfix makes another deployment.
+                context.check("usr_unlocked_otherwise", commit::unlocked_otherwise());
                 return Ok(());
             }
             reboots(context, "not finished", || {

@@ -29,7 +29,8 @@ const POLICY: &str = "/run/pod-policy.yaml";
 /// The config of a file that root reads with a capability alone.
 const PRIVATE_FILE: &str = "/run/pod-private.yaml";
 const SOCKET: &str = "/run/holdfast/reporter.sock";
-const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
+/// The pod of sensor and reporter.
+pub(super) const OWN: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 const OTHER: &str = "99999999-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// The user of the reporter.
 pub(super) const USER: u32 = 61_234;
@@ -131,10 +132,12 @@ pub(super) fn request(spec: &Value) -> Result<String> {
     run("/proc/self/exe", &["act", REPORTER, file])
 }
 
-/// Asks as the reporter of a host whose reporter is no pod. An answer without success is an error.
-pub(super) fn ask_as_reporter(method: &str, path: &str, body: &Value) -> Result<Value> {
+/// Asks as the reporter of a pod, or of a host whose reporter is in no pod. An answer without success is an error.
+pub(super) fn ask_as_reporter(pod: Option<&str>, method: &str, path: &str, body: &Value) -> Result<Value> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let answer = request(&json!({ "user": USER, "method": method, "path": path, "body": body }))?;
+    let group = pod.map(|pod| group(pod, "reporter"));
+    let answer =
+        request(&json!({ "user": USER, "group": group, "method": method, "path": path, "body": body }))?;
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
     let body: Value = serde_json::from_str(body.trim()).with_context(|| answer.clone())?;
     ensure!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");

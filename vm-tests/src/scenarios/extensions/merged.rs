@@ -98,7 +98,7 @@ pub(in super::super) fn overlay(agent: &mut RunningDaemon) -> Result<String> {
     shell(
         "mkdir -p /run/upper /run/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work /usr",
     )?;
-    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that stands over it")?;
+    let record = drift(agent, before, "/usr", "/usr is writable by an overlay that is mounted over it")?;
     ensure!(record["actor"]["exe"].as_str().is_some_and(|exe| exe.ends_with("/mount")), "{record}");
     // The shell's own program is on the overlay.
     shell("umount -l /usr")?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::node::{LIMIT, REBOOT, ROLLOUT, configured, is_done, reported, seen, until};
+use super::node::{LIMIT, REBOOT, ROLLOUT, apply_object, configured, is_done, reported, seen, until};
 use super::planned::Asked;
 use super::rollout::{self, End};
 use super::{after_reboot, applies, begin, ends_in_reboot};
@@ -24,6 +24,10 @@ use crate::scenarios::kube::KEPT;
 const POD: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 /// The file that alice edits.
 const FILE: &str = "/etc/chrony.conf";
+
+/// A policy about what an image has.
+const UNINDEXED: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: unindexed}\nspec:\n  rules:\n  \
+                         - {path: /usr/bin/, image: true, action: observe}\n";
 
 /// The scenario, in both boots.
 pub(in crate::scenarios) fn systemd(context: &mut Context) -> Result<()> {
@@ -51,6 +55,7 @@ pub(in crate::scenarios) fn systemd(context: &mut Context) -> Result<()> {
     context.check("the_first_config_is_compared_before_the_node_is_done", is_done(CONFIG_NAME));
     context.check("each_process_has_the_rights_of_its_container", running.rights());
     context.check("an_edit_degrades_the_node_and_its_repair_ends_that", edited());
+    context.check("a_gap_makes_the_state_of_the_node_unknown_until_it_ends", gap());
     let manifest = configured(&applies(context, Asked::Report), &ROLLOUT);
     let stopped = running.another_sensor(&manifest);
     context.check("an_apply_survives_another_sensor_and_a_sigterm", stopped);
@@ -166,6 +171,17 @@ fn conditions(drift: &str, sensor: &str) -> Result<()> {
         Ok((is("ConfigDrift", drift) && is("holdfast.dev/SensorReady", sensor)).then_some(()))
     });
     found.with_context(seen)
+}
+
+/// A policy of the cluster needs an index that the node does not have. While it exists, a part of the node's state is unknown.
+fn gap() -> Result<String> {
+    apply_object(UNINDEXED)?;
+    conditions("Unknown", "True")?;
+    let report = reported("the gap", |status| status["gaps"][0]["reason"] == "image-not-indexed")?;
+    kube::kubectl(&["delete", "driftpolicy", "unindexed"])?;
+    conditions("False", "True")?;
+    is_done(CONFIG_NAME)?;
+    Ok(report["status"]["gaps"].to_string())
 }
 
 /// Alice edits a file and restores it. The Machine Config Operator's text is in the annotation, and her login in the report.

@@ -87,6 +87,25 @@ pub(super) fn held_back() -> Result<String> {
     Ok(other.to_string())
 }
 
+/// A daemon reports the same live. `repair --image-etc` puts back what the booted image ships at each path that no rule ignores.
+pub(super) fn put_back() -> Result<String> {
+    fs::write(POLICY_FILE, format!("{POLICY}  - {{path: '/etc/**', image: true, action: ignore}}\n"))?;
+    let mut agent = RunningDaemon::start(&["--standalone", "--policy", POLICY_FILE])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    let before = agent.records()?.len();
+    let shipped = fs::read(UNDECLARED)?;
+    fs::write(UNDECLARED, "local\n")?;
+    let is_of_file = |record: &Value, kind: &str| record["kind"] == kind && record["path"] == UNDECLARED;
+    let record = agent.wait_for("the drift", before, |record| is_of_file(record, "drift"))?;
+    ensure!(kinds(&record) == ["content", "held-back"] && record["actor"]["pid"].is_u64(), "{record}");
+    let (printed, _) = holdfast(0, &["repair", "--yes", "--image-etc", "--policy", POLICY_FILE])?;
+    agent.wait_for("the recovery", before, |record| is_of_file(record, "recovered"))?;
+    ensure!(fs::read(UNDECLARED)? == shipped, "{UNDECLARED} is not as shipped: {printed}");
+    ensure!(printed.lines().count() == 1 && printed.contains(UNDECLARED), "{printed}");
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(record["differences"].to_string())
+}
+
 /// The kinds of the differences of a record or of a report's entry.
 fn kinds(of: &Value) -> Vec<&Value> {
     of["differences"].as_array().into_iter().flatten().map(|difference| &difference["kind"]).collect()
@@ -209,20 +228,9 @@ pub(super) fn tampered() -> Result<String> {
 /// `ostree admin unlock` puts an overlay over `/usr`: one drift with its actor. A file that is changed in the overlay is another one. An unmount
 /// closes both.
 pub(super) fn unlocked() -> Result<String> {
-    let policy = format!("{POLICY}  - {{path: /usr, image: true, action: degrade}}\n");
-    fs::write("/root/unlock-policy.yaml", policy)?;
-    let mut agent = RunningDaemon::start(&["--standalone", "--policy", "/root/unlock-policy.yaml"])?;
-    status::wait_for("compliant", Duration::from_mins(1))?;
+    let mut agent = unlockable()?;
     let before = agent.records()?.len();
-    let of_usr = |record: &Value, kind: &str| {
-        record["kind"] == kind && record["path"] == "/usr" && record["thing"] == "hierarchy"
-    };
-    shell("ostree admin unlock")?;
-    let record = agent.wait_for("the drift of /usr", before, |record| of_usr(record, "drift"))?;
-    let text = record["differences"][0]["text"].as_str().unwrap_or_default();
-    ensure!(text.contains("by `ostree admin unlock`") && text.ends_with("(development)"), "{record}");
-    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
-    ensure!(exe.ends_with("/ostree") && record["detail"]["policy"] == "degrade", "{record}");
+    let text = unlock(&mut agent, "ostree admin unlock", "(development)")?;
     let (printed, _) = holdfast(1, &["image", "verify", "/usr/lib/systemd", "--image", "ostree"])?;
     ensure!(printed.contains("over /usr: ") && !printed.contains("differs "), "{printed}");
     let of_file = |record: &Value, kind: &str| record["kind"] == kind && record["path"] == FILE;
@@ -235,14 +243,61 @@ pub(super) fn unlocked() -> Result<String> {
     ensure!(line == Some(&*format!("echo evil >> {FILE}")), "{changed}");
     let (printed, _) = holdfast(1, &["image", "verify", FILE, "--image", "ostree"])?;
     ensure!(printed.contains("over /usr: ") && printed.contains(&format!("differs {FILE}")), "{printed}");
-    shell("umount -l /usr")?;
-    agent.wait_for("the recovery of /usr", before, |record| of_usr(record, "recovered"))?;
+    lock(&mut agent)?;
     agent.wait_for("the recovery of the file", after, |record| of_file(record, "recovered"))?;
     let drifts: Vec<Value> =
         agent.records()?.into_iter().skip(before).filter(|record| record["kind"] == "drift").collect();
     ensure!(drifts.len() == 2, "{drifts:?}");
     ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(text)
+}
+
+/// An overlay that stays until the next update, and one that only its maker can write to, have the same drift in other words.
+pub(super) fn unlocked_otherwise() -> Result<String> {
+    let mut agent = unlockable()?;
+    let mut texts = String::new();
+    for state in ["transient", "hotfix"] {
+        // The note of the unlock before outlives its unmount.
+        shell("rm -rf /run/ostree/deployment-state")?;
+        let ending = format!("({state})");
+        texts += &unlock(&mut agent, &format!("ostree admin unlock --{state}"), &ending)?;
+        lock(&mut agent)?;
+    }
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(texts)
+}
+
+/// A daemon under a rule for `/usr` itself.
+fn unlockable() -> Result<RunningDaemon> {
+    let policy = format!("{POLICY}  - {{path: /usr, image: true, action: degrade}}\n");
+    fs::write("/root/unlock-policy.yaml", policy)?;
+    let agent = RunningDaemon::start(&["--standalone", "--policy", "/root/unlock-policy.yaml"])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    Ok(agent)
+}
+
+/// Whether a record is about `/usr` itself.
+fn of_usr(record: &Value, kind: &str) -> bool {
+    record["kind"] == kind && record["path"] == "/usr" && record["thing"] == "hierarchy"
+}
+
+/// Puts an overlay over `/usr` by a command of ostree. Gives the text of the drift, which ends with `ending`.
+fn unlock(agent: &mut RunningDaemon, command: &str, ending: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(command)?;
+    let record = agent.wait_for("the drift of /usr", before, |record| of_usr(record, "drift"))?;
+    let text = record["differences"][0]["text"].as_str().unwrap_or_default();
+    ensure!(text.contains("by `ostree admin unlock") && text.ends_with(ending), "{record}");
+    let exe = record["actor"]["exe"].as_str().unwrap_or_default();
+    ensure!(exe.ends_with("/ostree") && record["detail"]["policy"] == "degrade", "{record}");
     Ok(text.to_owned())
+}
+
+/// Removes the overlay.
+fn lock(agent: &mut RunningDaemon) -> Result<()> {
+    let before = agent.records()?.len();
+    shell("umount -l /usr")?;
+    agent.wait_for("the recovery of /usr", before, |record| of_usr(record, "recovered")).map(drop)
 }
 
 /// What differs from the commit at a path, by a verification that ends with this code.

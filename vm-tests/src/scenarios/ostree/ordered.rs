@@ -1,7 +1,8 @@
 //! The upgrade as a cluster orders it: through the sensor's socket.
 //!
 //! In: a host that booted version 1, with arguments that wait for a boot. Out: a check of the plan, and a reboot into the other image with other
-//! kernel arguments. The apply runs in a transient unit of the host, because the sensor itself can neither write nor open a network socket.
+//! kernel arguments. The sensor has the namespaces and the capabilities of its container in a pod, and its program is there alone. The apply runs
+//! in a transient unit of the host, because the sensor itself can neither write nor open a network socket.
 
 use std::fs;
 use std::time::Duration;
@@ -11,16 +12,20 @@ use serde_json::{Value, json};
 
 use super::node::STAGE;
 use crate::guest::agent::RunningDaemon;
+use crate::guest::pod::Sensor;
 use crate::guest::{Context, run, shell, status, wait};
-use crate::scenarios::pod::{USER, ask_as_reporter as ask};
+use crate::scenarios::pod::{OWN, USER, ask_as_reporter};
 
 /// How long an emulated guest may take to stage a deployment.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Notes the progress, orders this config, and waits for the end of this boot.
 pub(super) fn reboots(context: &mut Context, next: &str, config: &Value) -> Result<()> {
+    let user = USER.to_string();
+    let arguments = ["--mode", "manage", "--enter-host", "--reporter-uid", &user];
+    let container = Sensor { pod: OWN, arguments: &arguments, own_pids: false, without: None };
     // It lives as long as this boot.
-    let _sensor = RunningDaemon::start(&["--mode", "manage", "--reporter-uid", &USER.to_string()])?;
+    let _sensor = RunningDaemon::start_by(container.command()?)?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     let planned = ask("PUT", "/v1/config", &json!({ "machine_config": config }))?;
     context.check("an_ordered_os_image_is_planned_with_a_reboot", rebooting(&planned));
@@ -48,6 +53,11 @@ fn rebooting(planned: &Value) -> Result<String> {
     }
     ensure!(planned["reboots"] == true, "{planned:#}");
     Ok(planned["plan"]["steps"].to_string())
+}
+
+/// Asks as the reporter of the sensor's pod.
+fn ask(method: &str, path: &str, body: &Value) -> Result<Value> {
+    ask_as_reporter(Some(OWN), method, path, body)
 }
 
 /// How an ordered apply ends.
