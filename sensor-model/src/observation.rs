@@ -209,7 +209,7 @@ pub enum NotDeclarable {
     #[error("adopt its undeclared files one by one")]
     Names,
     /// What is mounted over a hierarchy.
-    #[error("a MachineConfig cannot declare what stands over a directory of the OS")]
+    #[error("a MachineConfig cannot declare what is mounted over a directory of the OS")]
     Hierarchy,
     /// Kernel arguments or an OS image.
     #[error("kernelArguments and osImageURL declare the booted state")]
@@ -230,7 +230,7 @@ impl Observation {
                 format!("directory with {names}")
             }
             Self::Unit(unit) => unit.file_state.as_deref().unwrap_or("not found").to_owned(),
-            Self::Hierarchy { covers } if covers.is_empty() => "nothing stands over it".to_owned(),
+            Self::Hierarchy { covers } if covers.is_empty() => "nothing is mounted over it".to_owned(),
             Self::Hierarchy { covers } => covers.iter().map(Cover::summary).collect::<Vec<_>>().join("; "),
             Self::Tree { sealed: None, .. } => "a tree that is not sealed".to_owned(),
             Self::Tree { sealed: Some(sealed), over } if over.is_empty() => {

@@ -17,6 +17,11 @@ pub const CAPABILITY: &str = "security.capability";
 /// The description, in an entry of an image, of a value that the image does not know. [`describe`] never gives it.
 pub const UNKNOWN: &str = "unknown";
 
+/// The description of a value that was not read, because the values before it have more than a MiB. The owner of a file chooses them.
+pub const UNREAD: &str = "not read: the attributes have more than a MiB";
+/// The name and the description that take the place of attributes whose names have more than 64 KiB. The kernel lists none of them.
+pub const UNLISTED: (&str, &str) = ("(all)", "not listed: their names have more than 64 KiB");
+
 /// Whether an undeclared attribute is no difference. `description` is that of [`describe`].
 pub fn is_ignored(name: &str, description: &str) -> bool {
     // Reading `trusted.*` needs CAP_SYS_ADMIN, and the verdict must not depend on the reader. These attributes grant nothing;

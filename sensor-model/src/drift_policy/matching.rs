@@ -44,6 +44,15 @@ impl Rule {
 }
 
 impl Rule {
+    /// How precisely it names a directory. Of two rules for one directory the more precise one applies: the one with the longer part before its
+    /// first wildcard, and between equals the glob.
+    pub(crate) fn precision(&self) -> (usize, bool, usize) {
+        match Pattern::of(&self.path) {
+            Pattern::Exact | Pattern::Directory => (self.path.len(), false, 0),
+            Pattern::Glob(fixed) => (fixed, true, self.path.len()),
+        }
+    }
+
     /// The path that it names; of a glob the directory before its first wildcard.
     pub(super) fn fixed_path(&self) -> PathBuf {
         let fixed = match Pattern::of(&self.path) {

@@ -299,6 +299,12 @@ impl DriftPolicy {
         self.undeclared().filter(|(rule, _)| rule.closed)
     }
 
+    /// The same with those whose action is `ignore`. Such a rule leaves a directory in a closed one open.
+    pub fn closed_or_left_open(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        let rules = self.undeclared.values().map(|number| &self.rules[*number]);
+        rules.map(|(rule, origin)| (rule, origin.as_str())).filter(|(rule, _)| rule.closed)
+    }
+
     /// The rules of paths where nothing may be, each with its file, by path. A rule with the action `ignore` is none of them.
     pub fn absent(&self) -> impl Iterator<Item = (&Rule, &str)> {
         self.undeclared().filter(|(rule, _)| rule.absent)

@@ -141,16 +141,16 @@ impl Cover {
         match self {
             Self::Unlock { state: Unlocked::Development } => {
                 format!(
-                    "{path} is writable until the next boot: an overlay by `ostree admin unlock` stands over it (development)"
+                    "{path} is writable until the next boot: an overlay by `ostree admin unlock` is mounted over it (development)"
                 )
             }
             Self::Unlock { state: Unlocked::Hotfix } => {
                 format!(
-                    "{path} is writable until the next update: an overlay by `ostree admin unlock --hotfix` stands over it (hotfix)"
+                    "{path} is writable until the next update: an overlay by `ostree admin unlock --hotfix` is mounted over it (hotfix)"
                 )
             }
             Self::Unlock { state: Unlocked::Transient } => format!(
-                "a read-only overlay by `ostree admin unlock --transient` stands over {path}, and root can write to it in a mount namespace \
+                "a read-only overlay by `ostree admin unlock --transient` is mounted over {path}, and root can write to it in a mount namespace \
                  of its own (transient)"
             ),
             Self::LiveApply => {
@@ -164,18 +164,18 @@ impl Cover {
             }
             Self::Transient { writable: true } => {
                 format!(
-                    "{path} is writable and transient: an overlay stands over it, and a reboot discards its changes"
+                    "{path} is writable and transient: an overlay is mounted over it, and a reboot discards its changes"
                 )
             }
             Self::Transient { writable: false } => {
-                format!("a read-only overlay stands over {path}, and a reboot discards it")
+                format!("a read-only overlay is mounted over {path}, and a reboot discards it")
             }
             Self::Overlay { writable: true } => {
-                format!("{path} is writable by an overlay that stands over it")
+                format!("{path} is writable by an overlay that is mounted over it")
             }
-            Self::Overlay { writable: false } => format!("an overlay stands over {path}"),
+            Self::Overlay { writable: false } => format!("an overlay is mounted over {path}"),
             Self::Memory { file_system } => {
-                format!("a file system in memory ({file_system}) stands over {path}")
+                format!("a file system in memory ({file_system}) is mounted over {path}")
             }
         }
     }
@@ -398,7 +398,7 @@ mod tests {
         let text = |cover: Cover| cover.text(Path::new("/usr"));
         assert_eq!(
             text(Cover::Unlock { state: Unlocked::Development }),
-            "/usr is writable until the next boot: an overlay by `ostree admin unlock` stands over it (development)"
+            "/usr is writable until the next boot: an overlay by `ostree admin unlock` is mounted over it (development)"
         );
         let names = vec!["a".to_owned(), "b".to_owned()];
         let extensions = Cover::Extensions { class: ExtensionClass::System, names, writable: false };

@@ -293,7 +293,7 @@ mod tests {
             let when = match needed.kept {
                 Kept::Always | Kept::WithPrograms => "kept",
                 Kept::ToWrite => "kept, if it may write managed paths",
-                Kept::ToObserve => "kept in mode `observe`",
+                Kept::ToObserve => "kept in the modes `observe` and `manage`",
             };
             (needed.name, when, needed.why)
         });

@@ -21,9 +21,10 @@ use std::future::poll_fn;
 const MOST: usize = 32;
 
 impl Agent {
-    /// The boot time of the next attempt; `None` while an order is under way, whose end begins the next turn.
+    /// The boot time of the next attempt; `None` while an order is under way, whose end begins the next turn, and in a run that is over.
     pub(super) fn next_revert(&self) -> Option<u64> {
-        if self.is_order_under_way() { None } else { self.verdicts.reverts.next() }
+        let is_idle = !self.is_order_under_way() && self.run_end.is_none();
+        if is_idle { self.verdicts.reverts.next() } else { None }
     }
 
     fn is_order_under_way(&self) -> bool {
@@ -33,8 +34,8 @@ impl Agent {
     /// Writes the declared state of due things back, or orders that.
     pub(super) async fn write_back_due(&mut self) {
         let is_ordered = self.revert_orders.is_some();
-        // After the last turn of a run nothing waits for the result. The next run finds the drift again.
-        if is_ordered && (self.is_order_under_way() || self.run_end.is_some()) {
+        // The expectations of a run that ends may be those of the config before. The next run finds each drift again.
+        if self.run_end.is_some() || self.is_order_under_way() {
             return;
         }
         let most = if is_ordered { MOST } else { usize::MAX };

@@ -37,6 +37,23 @@ const OWN_GROUP: &str = "/proc/self/cgroup";
 /// Most bytes of it.
 const OWN_GROUP_BYTES: u64 = 64 << 10;
 
+/// What an installation has of Holdfast, below the root directory. No rule has the daemon move it: without its unit it would not start
+/// again.
+const INSTALLED: [&str; 12] = [
+    "etc/holdfast/machine-configs",
+    "etc/holdfast/policies",
+    "etc/systemd/system/holdfast.service",
+    "etc/systemd/system/holdfast.service.d",
+    "etc/systemd/system/holdfast-early.service",
+    "etc/systemd/system/holdfast-early.service.d",
+    "etc/systemd/system/holdfast-enrol.service",
+    "etc/systemd/system/holdfast-enrol.service.d",
+    "etc/systemd/system/holdfast-reporter.service",
+    "etc/systemd/system/multi-user.target.wants/holdfast.service",
+    "etc/systemd/system/sysinit.target.wants/holdfast-early.service",
+    "etc/systemd/system/sysinit.target.wants/holdfast-enrol.service",
+];
+
 /// What the daemon does on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
@@ -63,7 +80,8 @@ pub struct AgentCommand {
     enter_host: bool,
     /// MachineConfig manifests or Ignition configs: files, or directories of them. After the first `holdfast apply` the daemon
     /// uses the applied config instead. [default: /etc/holdfast/machine-configs, else
-    /// /etc/machine-config-daemon/currentconfig; with the policies in /etc/holdfast/policies]
+    /// /etc/machine-config-daemon/currentconfig, and in the mode `manage` the other way round; with the policies in
+    /// /etc/holdfast/policies]
     #[arg(long, num_args = 1.., value_name = "PATH")]
     config: Vec<PathBuf>,
     /// Drift policies: files, or directories of them. Without one, all drift degrades the node.
@@ -178,8 +196,10 @@ impl AgentCommand {
         };
         let mode_files =
             ModeFiles::new(&inputs, with_cluster_policies.then_some(limits), mode == Mode::Manage);
-        let own = [Some(self.log.clone()), Some(self.run.clone()), std::env::current_exe().ok()];
-        let own: Vec<PathBuf> = own.into_iter().flatten().collect();
+        let program = std::env::current_exe().ok();
+        let installed = INSTALLED.iter().map(|path| inputs.root.join(path));
+        let own: Vec<PathBuf> =
+            [self.log.clone(), self.run.clone()].into_iter().chain(program).chain(installed).collect();
         let revert_orders = (mode == Mode::Manage).then(|| {
             let host = RevertHost { sources, own: own.clone() };
             Box::new(NodeReverts::new(host)) as Box<dyn RevertOrders>

@@ -67,7 +67,7 @@ pub struct DirectoriesVersion {
     pub(crate) packages: Vec<Option<FileVersion>>,
     /// The directories that match the glob of a rule, by the rule's path.
     pub(crate) matching: BTreeMap<String, Vec<PathBuf>>,
-    /// The closed directories that are links to other closed directories, with the paths of these.
+    /// The closed directories that are links to other closed directories, or to which links lead on the way, with the paths of these.
     #[serde(default)]
     pub(crate) linked: BTreeMap<PathBuf, PathBuf>,
     /// The indexes of images.

@@ -10,7 +10,7 @@ use super::{
 };
 use sensor_model::{
     absent::{AbsentNames, absent_paths},
-    closed::closed_directories,
+    closed::{HostDirectories, closed_directories},
     compare::Ids,
     config_digest::config_digest_with,
     drift_policy::{DriftAction, DriftPolicy},
@@ -24,7 +24,7 @@ use sensor_model::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -104,7 +104,11 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     let directories = host.directories_version(&policy, &inputs.state);
     compare_image_with_config(&mut expectations, &rendered, host, &inputs.state);
     let built_from = host.built_from(&inputs.state);
-    let host_directories = host.directories(&policy, &inputs.state);
+    let mut host_directories = host.directories(&policy, &inputs.state);
+    if policy.closed().next().is_some() {
+        let written = written_directories(&expectations, &policy, &host_directories, host);
+        host_directories.written.extend(written);
+    }
     let closed = closed_directories(&expectations, &policy, &host_directories);
     let mut of_image = host.image_things(&policy, &inputs.state);
     Overruled::by(expectations.iter()).remove_from(&mut of_image);
@@ -158,6 +162,29 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
             nothing,
         },
     })
+}
+
+/// The directories of declared objects to which links lead, with their places. A closed directory that is itself a link is none of them: it
+/// differs from a directory.
+fn written_directories(
+    declared: &[Expectation],
+    policy: &DriftPolicy,
+    closed: &HostDirectories,
+    host: &dyn HostFacts,
+) -> BTreeMap<PathBuf, PathBuf> {
+    let objects = declared.iter().filter(|one| one.thing.is_object()).map(|one| one.thing.path());
+    let mut directories: BTreeSet<PathBuf> =
+        objects.filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    let named = policy.closed_or_left_open().filter_map(|(rule, _)| rule.directory());
+    for path in named.chain(closed.matching.values().flatten().map(PathBuf::as_path)) {
+        directories.remove(path);
+    }
+    let place = |directory: PathBuf| {
+        // A path in the directory, so that a link at the end of the directory's own path is followed, too.
+        let place = host.place(&directory.join("x")).parent()?.to_owned();
+        (place != directory).then_some((directory, place))
+    };
+    directories.into_iter().filter_map(place).collect()
 }
 
 /// The places of declared objects, and of directories above them, that have the name of a path in a rule with `absent`. Links may lead from one

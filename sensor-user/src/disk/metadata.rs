@@ -11,6 +11,7 @@ use nix::{
 use sensor_model::{journal::Metadata, selinux::ATTRIBUTE, xattr};
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fmt,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -97,6 +98,34 @@ pub(crate) fn set_existing(
     Ok(changed)
 }
 
+/// The extended attributes that an object has.
+#[derive(Default)]
+struct Present {
+    unwanted: Vec<OsString>,
+    /// The values of those that may be wanted: each that the state names, and the label.
+    kept: BTreeMap<String, Vec<u8>>,
+}
+
+impl Present {
+    fn of(file: &OwnedFd, wanted: Xattrs<'_>) -> Result<Self, Errno> {
+        let mut found = Self::default();
+        sys::each_attribute(file, |name, value| {
+            let text = name.to_string_lossy();
+            let may_be_wanted = match wanted {
+                Xattrs::Exactly(wanted) => wanted.contains_key(&*text),
+                Xattrs::Declared { .. } | Xattrs::Unchanged { .. } => text == ATTRIBUTE,
+            };
+            if may_be_wanted {
+                found.kept.insert(text.clone().into_owned(), value.to_vec());
+            }
+            if !wanted.keeps(&text, value) {
+                found.unwanted.push(name.to_owned());
+            }
+        })?;
+        Ok(found)
+    }
+}
+
 /// Sets the metadata of an open object.
 pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Result<Vec<Changed>, DiskError> {
     let failed = |operation| move |errno| CallError::new(path, operation, errno);
@@ -104,10 +133,10 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
     if own(file, wanted.uid, wanted.gid).map_err(failed("change the owner"))? {
         changed.push(Changed::Owner);
     }
-    let present = xattrs(file).map_err(failed("read attributes"))?;
-    for (name, _) in present.iter().filter(|(name, value)| !wanted.xattrs.keeps(name, value)) {
-        match sys::remove_attribute(file, name) {
-            Ok(()) => changed.push(Changed::AttributeRemoved(name.clone())),
+    let Present { unwanted, kept } = Present::of(file, wanted.xattrs).map_err(failed("read attributes"))?;
+    for name in unwanted {
+        match sys::remove_attribute(file, &name) {
+            Ok(()) => changed.push(Changed::AttributeRemoved(name.to_string_lossy().into_owned())),
             Err(Errno::ENODATA) => {}
             Err(errno) => return Err(failed("remove an extended attribute")(errno).into()),
         }
@@ -117,14 +146,14 @@ pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Resu
             for (name, digits) in wanted {
                 let value =
                     hex::decode(digits).map_err(|_| DiskError::refused(path, DiskRefusal::BadAttribute))?;
-                if present.get(name) != Some(&value) {
+                if kept.get(name) != Some(&value) {
                     sys::set_attribute(file, name, &value).map_err(failed("set an extended attribute"))?;
                     changed.push(Changed::Set(name.clone()));
                 }
             }
         }
         Xattrs::Declared { label: Some(label) } | Xattrs::Unchanged { label: Some(label) }
-            if present.get(ATTRIBUTE).is_none_or(|found| label_text(found) != label) =>
+            if kept.get(ATTRIBUTE).is_none_or(|found| label_text(found) != label) =>
         {
             set_label(file, path, label)?;
             changed.push(Changed::Set(ATTRIBUTE.to_owned()));

@@ -41,7 +41,8 @@ impl HostFacts for Observer {
     fn directories(&self, policy: &DriftPolicy, state: &Path) -> HostDirectories {
         let mut found = packages::directories(self, policy);
         let named = policy.closed().filter_map(|(rule, _)| rule.directory()).map(Path::to_owned);
-        let roots = named.chain(found.matching.values().flatten().cloned()).collect();
+        let matching = found.matching.values().flatten().cloned();
+        let roots = named.chain(matching).chain(found.written.values().cloned()).collect();
         let absent = found.places.iter().flat_map(|(path, place)| [path.clone(), place.clone()]).collect();
         image::add_names_below(self, state, &Undeclared { roots, absent }, &mut found);
         found

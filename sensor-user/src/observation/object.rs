@@ -26,6 +26,7 @@ use sensor_model::{
     observation::{FileType, ObjectObservation},
     ostree::{Checksum, FileHeader, sorted_xattrs},
     selinux::ATTRIBUTE,
+    xattr,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -300,11 +301,22 @@ impl Reader {
             let names = match listed {
                 Ok(length) => scratch[..length].to_vec(),
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(()),
+                Err(rustix::io::Errno::TOOBIG) => {
+                    let (name, description) = xattr::UNLISTED;
+                    object.xattrs.push((name.to_owned(), description.to_owned()));
+                    Vec::new()
+                }
                 Err(errno) => {
                     return Err(FailedOperation { operation: "listxattr", errno: rustix_errno(errno) });
                 }
             };
+            let mut bytes = 0;
             for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+                if bytes > sys::ATTRIBUTE_BYTES && name != ATTRIBUTE.as_bytes() {
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    object.xattrs.push((name, xattr::UNREAD.to_owned()));
+                    continue;
+                }
                 let value = match &found.file {
                     Some(file) => fgetxattr(file, name, scratch.as_mut_slice()),
                     None => getxattr(&path, name, scratch.as_mut_slice()),
@@ -319,10 +331,11 @@ impl Reader {
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
                 let value = &scratch[..length];
+                bytes += length;
                 if name == ATTRIBUTE {
                     object.label = self.selinux.then(|| label(value));
                 } else {
-                    let description = sensor_model::xattr::describe(&name, value);
+                    let description = xattr::describe(&name, value);
                     object.xattrs.push((name, description));
                 }
             }

@@ -10,8 +10,14 @@ use super::{
 };
 use nix::fcntl::OFlag;
 use rustix::mount::{OpenTreeFlags, open_tree};
-use sensor_model::os::{PristineEtc, has_root_image};
+use sensor_model::{
+    expectation::OSTREE_BOOTED,
+    os::{PristineEtc, has_root_image},
+};
 use std::path::{Path, PathBuf};
+
+/// A host of ostree has one of these: the file that ostree makes while it boots a deployment, and the link to its repository.
+const OF_OSTREE: [&str; 2] = [OSTREE_BOOTED, "/ostree"];
 
 /// The `/etc` that the booted image ships.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +30,10 @@ impl<'a> Pristine<'a> {
     /// The one that the host keeps in its own tree, or below `root_image`.
     pub(super) fn of(root: &'a Root, root_image: &'a RootImage) -> Option<Self> {
         let kept = |kind: &PristineEtc| {
-            root.open_at(kind.directory(), HANDLE | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).is_ok()
+            // Distributions without ostree ship defaults in `/usr/etc`, too, which are no first state of `/etc`.
+            let exists = |path: &str| root.open_at(Path::new(path), HANDLE | OFlag::O_NOFOLLOW).is_ok();
+            (*kind != PristineEtc::Ostree || OF_OSTREE.into_iter().any(exists))
+                && root.open_at(kind.directory(), HANDLE | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).is_ok()
         };
         match root_image {
             RootImage::Open(image) => Some(Self { kind: PristineEtc::RootImage, root: image }),

@@ -5,11 +5,11 @@
 //! cannot be read is logged, and its packages then declare nothing there. A path in a directory that is a link into `/usr` (`/lib` and others,
 //! since the merged `/usr`), or in `/usr/sbin` if that is one, is given as it is on the disk.
 
+mod closed_paths;
 mod collector;
 mod contents;
 mod dpkg;
 mod globs;
-mod linked;
 mod merged;
 mod rpm;
 mod unread;
@@ -23,6 +23,7 @@ use crate::{
     observation::{Observer, resolve::others_can_write},
     sys,
 };
+use closed_paths::ClosedPaths;
 use merged::MergedDirectories;
 use sensor_model::{
     absent::AbsentNames,
@@ -41,21 +42,12 @@ use version::identity;
 
 /// The directories that a policy closes, and what packages put below them, or at a path where nothing may be otherwise.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
-    let mut found = HostDirectories::default();
-    let mut roots: BTreeSet<PathBuf> = BTreeSet::new();
-    for (rule, _) in policy.closed() {
-        if let Some(path) = rule.directory() {
-            roots.insert(path.to_owned());
-        } else {
-            let matching = globs::directories(observer, &rule.path, &mut BTreeSet::new());
-            roots.extend(matching.iter().cloned());
-            found.matching.insert(rule.path.clone(), matching);
-        }
-    }
+    let ClosedPaths { all: roots, matching, linked, written } =
+        ClosedPaths::of(observer, policy, &mut BTreeSet::new());
+    let mut found = HostDirectories { matching, linked, written, ..HostDirectories::default() };
     if roots.is_empty() && policy.absent().next().is_none() {
         return found;
     }
-    found.linked = linked::directories(observer, &roots);
     let merged = MergedDirectories::of(observer);
     let absent = AbsentPlaces::of(observer, policy);
     let is_wanted = |path: &Path| {
@@ -121,21 +113,12 @@ impl<'a> AbsentPlaces<'a> {
 
 /// The versions of the facts of [`directories`]: another version means other facts. It reads no list of a package.
 pub(crate) fn version(observer: &Observer, policy: &DriftPolicy) -> DirectoriesVersion {
-    let mut version = DirectoriesVersion::default();
     let mut searched = BTreeSet::new();
-    let mut roots: BTreeSet<PathBuf> = BTreeSet::new();
-    for (rule, _) in policy.closed() {
-        if let Some(path) = rule.directory() {
-            roots.insert(path.to_owned());
-        } else {
-            let matching = globs::directories(observer, &rule.path, &mut searched);
-            roots.extend(matching.iter().cloned());
-            version.matching.insert(rule.path.clone(), matching);
-        }
-    }
+    let ClosedPaths { matching, mut linked, written, .. } = ClosedPaths::of(observer, policy, &mut searched);
+    searched.extend(linked.keys().filter_map(|link| link.parent().map(Path::to_owned)));
+    linked.extend(written);
+    let mut version = DirectoriesVersion { matching, linked, ..DirectoriesVersion::default() };
     let reads_packages = policy.expects_image() || policy.undeclared().next().is_some();
-    version.linked = linked::directories(observer, &roots);
-    searched.extend(version.linked.keys().filter_map(|link| link.parent().map(Path::to_owned)));
     version.searched =
         searched.into_iter().filter(|directory| !is_open_to_others(observer, directory)).collect();
     if reads_packages {

@@ -1,6 +1,7 @@
 use super::*;
-use sensor_model::closed::PackagedPath;
+use sensor_model::closed::{PackagedPath, closed_directories};
 use sensor_model::drift_policy::DriftPolicyFile;
+use sensor_model::expectation::Expected;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -282,6 +283,42 @@ fn packages_of_rpm_declare_their_paths_also_those_that_do_not_exist() {
         ];
         assert_eq!(found.packaged, wanted);
     }
+}
+
+#[test]
+fn a_closed_directory_behind_a_link_is_the_one_on_the_disk_with_what_packages_have_there() {
+    let list = "/lib/udev/rules.d/50-a\n/usr/lib/udev/rules.d/60-b\n/usr/lib/udev/more.d/c\n";
+    let (root, observer) = host(&["usr/lib/udev/rules.d", "usr/lib/udev/more.d"], &[("udev", list)]);
+    symlink("usr/lib", root.path().join("lib")).unwrap();
+    let rules = policy(
+        "    - {path: /lib/udev/rules.d/, closed: true, action: revert}
+    - {path: '/lib/udev/more.*', closed: true, action: observe}
+",
+    );
+    let found = directories(&observer, &rules);
+    let closed: BTreeMap<String, Vec<String>> = closed_directories(&[], &rules, &found)
+        .into_iter()
+        .map(|one| {
+            let Expected::ClosedDirectory(closed) = &one.expected else { panic!("{one:?}") };
+            (one.thing.path().display().to_string(), closed.names.clone())
+        })
+        .collect();
+    let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let expected = BTreeMap::from([
+        ("/usr/lib/udev/more.d".to_owned(), of(&["c"])),
+        ("/usr/lib/udev/rules.d".to_owned(), of(&["50-a", "60-b"])),
+    ]);
+    assert_eq!(closed, expected);
+    // With a rule for the place, too, that one decides, and the link is no directory of its own.
+    let both = policy(
+        "    - {path: /lib/udev/rules.d/, closed: true, action: revert}
+    - {path: /usr/lib/udev/rules.d/, closed: true, action: observe}
+",
+    );
+    let found = directories(&observer, &both);
+    let rules_of: Vec<String> =
+        closed_directories(&[], &both, &found).iter().map(|one| one.source.name().to_owned()).collect();
+    assert_eq!(rules_of, ["/usr/lib/udev/rules.d/"]);
 }
 
 #[test]

@@ -40,12 +40,20 @@ impl<'a> Copy<'a> {
         Self { path, losses: Vec::new(), objects: MOVE_OBJECTS, bytes: MOVE_BYTES }
     }
 
+    /// Counts an object of so many bytes.
     fn spend(&mut self, bytes: u64) -> Result<(), QuarantineError> {
-        let left = (self.objects.checked_sub(1), self.bytes.checked_sub(bytes));
-        let (Some(objects), Some(bytes)) = left else {
+        let Some(objects) = self.objects.checked_sub(1) else {
             return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
         };
-        (self.objects, self.bytes) = (objects, bytes);
+        self.objects = objects;
+        self.spend_bytes(bytes)
+    }
+
+    fn spend_bytes(&mut self, bytes: u64) -> Result<(), QuarantineError> {
+        let Some(bytes) = self.bytes.checked_sub(bytes) else {
+            return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
+        };
+        self.bytes = bytes;
         Ok(())
     }
 
@@ -116,6 +124,7 @@ impl<'a> Copy<'a> {
         let copy = handle(directory, name).map_err(failed("look up the copy"))?;
         sys::own_link(&copy, Some(stat.st_uid), Some(stat.st_gid)).map_err(failed("change the owner"))?;
         for (attribute, value) in sys::attributes_by_handle(original).map_err(failed("read attributes"))? {
+            self.spend_bytes(value.len() as u64)?;
             if let Err(errno) = sys::set_link_attribute(&copy, attribute.as_os_str(), &value) {
                 self.lose(&format!("extended attribute {}: {}", attribute.to_string_lossy(), errno.desc()));
             }

@@ -93,6 +93,16 @@ pub enum QuarantineRefusal {
     /// The directory of an item's path is missing.
     #[error("its directory is missing; make it first")]
     NoDirectory,
+    /// The directory in which an interrupted move has its original is missing.
+    #[error(
+        "a move from there to {} was interrupted, and its directory is missing: mount its file system, and the next move goes on; if the \
+         directory is gone for good, remove the other one by hand",
+        item.display()
+    )]
+    Interrupted {
+        /// The directory of the item that is not complete.
+        item: PathBuf,
+    },
 }
 
 impl QuarantineError {

@@ -44,7 +44,8 @@ pub struct Manifest {
     pub target: Option<String>,
     /// Major and minor number of a device; null for all other objects.
     pub device: Option<[u32; 2]>,
-    /// The actors that may have made the object, as the record of its drift names them; the first one made the last change.
+    /// The actors that may have made the object, as far as the manifest has room for them. The first one made the last change. The record of the
+    /// drift has all of them.
     pub actors: Vec<Actor>,
     /// The path of the rule.
     pub rule: String,
@@ -81,6 +82,31 @@ pub struct Cause<'a> {
     pub rule: &'a ClosedBy,
 }
 
+/// Most bytes of all actors of a manifest, as JSON. Users choose their texts, and a manifest has a limit.
+const ACTORS_BYTES: usize = 96 << 10;
+/// From this size an actor is without its ancestors, and then without its arguments.
+const ACTOR_BYTES: usize = 32 << 10;
+
+/// The first actors that have room in a manifest.
+fn fitting(actors: &[Actor]) -> Vec<Actor> {
+    let size = |actor: &Actor| serde_json::to_vec_pretty(actor).map_or(usize::MAX, |json| json.len());
+    let mut left = ACTORS_BYTES;
+    let mut kept = Vec::new();
+    for actor in actors {
+        let mut actor = actor.clone();
+        if size(&actor) > ACTOR_BYTES {
+            actor.ancestors.clear();
+        }
+        if size(&actor) > ACTOR_BYTES {
+            actor.argv.clear();
+        }
+        let Some(rest) = left.checked_sub(size(&actor)) else { break };
+        left = rest;
+        kept.push(actor);
+    }
+    kept
+}
+
 impl Manifest {
     /// The manifest of an object before it is moved.
     pub(super) fn new(id: String, path: &Path, survey: &Survey, cause: Cause<'_>) -> Self {
@@ -98,7 +124,7 @@ impl Manifest {
             links: 0,
             target: None,
             device: None,
-            actors: cause.actors.to_vec(),
+            actors: fitting(cause.actors),
             rule: cause.rule.rule.to_string(),
             policy: cause.rule.policy.to_string(),
             copied: false,

@@ -75,6 +75,14 @@ impl Locked<'_> {
                 remove_all(&self.of.directory, name, &item.path)
             };
         }
+        let original = item.manifest.original();
+        if let Some(path) =
+            original.filter(|path| Place::find(observer.root(), path).is_ok_and(|place| place.is_none()))
+        {
+            // The original is in a temporary directory beside its path, on a file system that is not mounted now.
+            let reason = QuarantineRefusal::Interrupted { item: item.path };
+            return Err(QuarantineError::refused(&path, reason));
+        }
         match private(observer, &item)? {
             Some((place, private)) if has_object(&private) => {
                 tracing::info!(
@@ -87,6 +95,13 @@ impl Locked<'_> {
             found => {
                 if let Some((place, private)) = found {
                     remove_private(&place, &private)?;
+                } else if item.has_object()? {
+                    // Another process took the original away while it was copied. What was copied is all that is left.
+                    item.manifest.temporary = None;
+                    item.manifest
+                        .not_kept
+                        .push("what was not copied when the move was interrupted".to_owned());
+                    return self.finish_renamed(&mut item);
                 }
                 remove_all(&self.of.directory, name, &item.path)
             }

@@ -19,7 +19,7 @@ use crate::{
 use nix::{
     errno::Errno,
     fcntl::openat,
-    sys::stat::{Mode, stat},
+    sys::stat::{Mode, lstat, stat},
 };
 use std::{collections::BTreeSet, ffi::OsStr, os::fd::OwnedFd, path::Path};
 
@@ -34,7 +34,9 @@ impl OwnFiles {
     /// The objects at these paths of the host, and the directories above them.
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let above = paths.into_iter().flat_map(Path::ancestors);
-        Self(above.filter_map(|path| stat(path).ok()).map(|stat| (stat.st_dev, stat.st_ino)).collect())
+        // A link to such an object is one, too.
+        let objects = above.flat_map(|path| [stat(path), lstat(path)]).flatten();
+        Self(objects.map(|stat| (stat.st_dev, stat.st_ino)).collect())
     }
 
     fn hold(&self, survey: &Survey) -> bool {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "fault-injection")]
 mod crash;
+mod hostile;
 
 use super::{
     items::Locked,
@@ -70,20 +71,30 @@ impl Case {
 
     fn take_by(
         &self,
-        mut session: Moves<'_>,
+        session: Moves<'_>,
         name: impl AsRef<OsStr>,
         own: &OwnFiles,
     ) -> Result<Option<Manifest>, QuarantineError> {
+        let actors = [Actor { pid: 7, argv: vec!["touch".to_owned()], ..Actor::default() }];
+        self.take_of(session, name, own, &actors)
+    }
+
+    fn take_of(
+        &self,
+        mut session: Moves<'_>,
+        name: impl AsRef<OsStr>,
+        own: &OwnFiles,
+        actors: &[Actor],
+    ) -> Result<Option<Manifest>, QuarantineError> {
         let path = Path::new("/etc/closed").join(name.as_ref());
         let place = Place::find(self.observer.root(), &path).unwrap().unwrap();
-        let actors = [Actor { pid: 7, argv: vec!["touch".to_owned()], ..Actor::default() }];
         let rule = ClosedBy {
             rule: "/etc/closed/".into(),
             policy: "closed.yaml".into(),
             packages_unread: false,
             image_unindexed: false,
         };
-        let cause = Cause { time: TIME, actors: &actors, rule: &rule };
+        let cause = Cause { time: TIME, actors, rule: &rule };
         session.take(&place, own, cause)
     }
 

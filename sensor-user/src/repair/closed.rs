@@ -93,6 +93,11 @@ impl RepairContext<'_> {
             Err(Errno::ENOTDIR) => return Err(RepairError::refused(path, RepairRefusal::NotADirectory)),
             Err(errno) => return Err(DiskError::opening(path, "open the directory", errno).into()),
         };
+        // What is declared was compared with the path on the disk. A link that came since leads to another directory.
+        let real = self.observer.root().place(path);
+        if real != path {
+            return Err(RepairError::refused(path, RepairRefusal::LinkedDirectory(real)));
+        }
         let failed = |operation| move |errno: Errno| DiskError::from(CallError::new(path, operation, errno));
         let copy = |directory: &OwnedFd| {
             directory

@@ -67,6 +67,13 @@ pub enum RepairRefusal {
         .0.display()
     )]
     LinkedPath(PathBuf),
+    /// A link came on the way to a closed directory.
+    #[error(
+        "a directory on the way to it is a link now, and it is {}, where other names may be declared: nothing was moved; the daemon compares \
+         the directory anew within seconds",
+        .0.display()
+    )]
+    LinkedDirectory(PathBuf),
     /// A directory is where a rule of a drift policy expects nothing.
     #[error(
         "a directory is there, and a rule with `absent: true` moves no directory to the quarantine: remove it by hand, or declare it; if \

@@ -151,7 +151,7 @@ impl Restorer {
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
             Expected::Hierarchy(_) => {
-                let what_does = "unmount what stands over it, or start the host again";
+                let what_does = "unmount what is mounted over it, or start the host again";
                 return Err(RepairError::refused(&path, RepairRefusal::NotRestorable(what_does)));
             }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {

@@ -11,7 +11,8 @@ pub(crate) mod temporary;
 
 pub use error::CallError;
 pub(crate) use reading::{
-    DIRECTORY, FileVersion, attributes, attributes_by_handle, clear_refusing_flags, each_chunk, version_of,
+    ATTRIBUTE_BYTES, DIRECTORY, FileVersion, attributes, attributes_by_handle, clear_refusing_flags,
+    each_attribute, each_chunk, version_of,
 };
 pub(crate) use replacing::replace;
 
@@ -267,7 +268,7 @@ pub(crate) fn by_handle(handle: &OwnedFd) -> String {
 }
 
 /// Removes an extended attribute.
-pub(crate) fn remove_attribute(file: impl AsFd, name: &str) -> CallResult {
+pub(crate) fn remove_attribute(file: impl AsFd, name: &OsStr) -> CallResult {
     step("fremovexattr", false)?;
     rustix::fs::fremovexattr(file, name).map_err(raw)
 }

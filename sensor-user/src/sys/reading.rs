@@ -7,6 +7,7 @@ use nix::{errno::Errno, fcntl::OFlag, sys::stat::FileStat};
 use rustix::fs::{IFlags, fgetxattr, flistxattr, getxattr, ioctl_getflags, listxattr};
 use std::{
     ffi::{OsStr, OsString},
+    ops::ControlFlow,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt as _,
@@ -57,10 +58,13 @@ pub(crate) fn each_chunk(
     }
 }
 
+/// Most bytes of values that are read of one object. The owner of a file may give it hundreds of megabytes on some file systems.
+pub(crate) const ATTRIBUTE_BYTES: usize = 1 << 20;
+
 /// Extended attributes: names with their values.
 type Attributes = Vec<(OsString, Vec<u8>)>;
 
-/// The extended attributes of an open object. A file system without them gives none.
+/// The extended attributes of an open object, up to [`ATTRIBUTE_BYTES`]. A file system without them gives none.
 pub(crate) fn attributes(file: impl AsFd) -> CallResult<Attributes> {
     let file = file.as_fd();
     read_attributes(|list| flistxattr(file, list), |name, value| fgetxattr(file, name, value))
@@ -72,26 +76,59 @@ pub(crate) fn attributes_by_handle(handle: &OwnedFd) -> CallResult<Attributes> {
     read_attributes(|list| listxattr(&path, list), |name, value| getxattr(&path, name, value))
 }
 
+/// Calls `take` with each extended attribute of an open object. At most one value is in memory.
+pub(crate) fn each_attribute(file: impl AsFd, mut take: impl FnMut(&OsStr, &[u8])) -> CallResult<()> {
+    let file = file.as_fd();
+    read_each(
+        |list| flistxattr(file, list),
+        |name, value| fgetxattr(file, name, value),
+        |name, value| {
+            take(name, value);
+            ControlFlow::Continue(())
+        },
+    )
+}
+
 fn read_attributes(
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> CallResult<Attributes> {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    read_each(list, get, |name, value| {
+        bytes += value.len();
+        if bytes > ATTRIBUTE_BYTES {
+            return ControlFlow::Break(());
+        }
+        found.push((name.to_owned(), value.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+fn read_each(
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
+    mut take: impl FnMut(&OsStr, &[u8]) -> ControlFlow<()>,
+) -> CallResult<()> {
     let mut names = vec![0; LARGEST];
     let length = match list(&mut names) {
         Ok(length) => length,
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => 0,
         Err(errno) => return Err(raw(errno)),
     };
-    let mut found = Vec::new();
     let mut value = vec![0; LARGEST];
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match get(name, &mut value) {
-            Ok(length) => found.push((OsStr::from_bytes(name).to_owned(), value[..length].to_vec())),
+            Ok(length) => {
+                if take(OsStr::from_bytes(name), &value[..length]).is_break() {
+                    break;
+                }
+            }
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(raw(errno)),
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Clears the flags that refuse writers. Returns whether one was set.
@@ -104,4 +141,27 @@ pub(crate) fn clear_refusing_flags(file: &OwnedFd) -> CallResult<bool> {
     }
     set_flags(file, flags.difference(refusing))?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_object_with_many_large_attributes_a_megabyte_is_read_and_each_one_can_be_removed_by_its_name() {
+        let names: Vec<u8> = (0..64).flat_map(|number| format!("user.{number}\0").into_bytes()).collect();
+        let list = |into: &mut [u8]| {
+            into[..names.len()].copy_from_slice(&names);
+            Ok(names.len())
+        };
+        let get = |_: &[u8], into: &mut [u8]| Ok(into.len());
+        assert_eq!(read_attributes(list, get).unwrap().len(), ATTRIBUTE_BYTES / LARGEST);
+        let mut all = 0;
+        read_each(list, get, |_, _| {
+            all += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(all, 64);
+    }
 }

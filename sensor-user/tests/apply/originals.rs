@@ -19,6 +19,7 @@ const FILES: &str = "
 fn a_path_is_restored_to_what_the_os_ships_now_rather_than_to_its_original() {
     for pristine in ["/usr/etc", "/usr/share/flatcar/etc"] {
         let world = World::new();
+        fs::create_dir(world.at("/ostree")).unwrap();
         world.config("files", FILES);
         world.write(&format!("{pristine}/shipped"), "of the old OS");
         world.write("/etc/shipped", "changed by hand");
@@ -45,8 +46,23 @@ fn a_path_is_restored_to_what_the_os_ships_now_rather_than_to_its_original() {
 }
 
 #[test]
+fn on_a_host_without_ostree_the_original_comes_back_and_not_what_a_vendor_ships_in_usr_etc() {
+    let world = World::new();
+    world.config("files", FILES);
+    world.write("/usr/etc/shipped", "of the vendor");
+    world.write("/etc/shipped", "of the admin");
+    world.write("/usr/etc/below/only-shipped", "of the vendor");
+    assert_eq!(world.apply(&["files"], "").code, Some(0));
+    assert_eq!(world.read("/etc/shipped"), "declared");
+    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
+    assert_eq!(world.read("/etc/shipped"), "of the admin");
+    assert!(!world.at("/etc/below/only-shipped").exists(), "there was none");
+}
+
+#[test]
 fn a_file_that_only_an_older_image_shipped_is_not_restored() {
     let world = World::new();
+    fs::create_dir(world.at("/ostree")).unwrap();
     let files = ["/etc/changed", "/etc/dropped", "/etc/own"];
     let declared = |content: &str| {
         let lines = files.map(|path| {

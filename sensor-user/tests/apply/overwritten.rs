@@ -57,10 +57,16 @@ fn asked(boot: Boot) -> World {
     world
 }
 
+/// Makes the host one of ostree whose image ships the file with this content.
+fn ship(world: &World, content: &str) {
+    fs::create_dir_all(world.at("/ostree")).unwrap();
+    world.write(SHIPPED, content);
+}
+
 /// The same in the next boot. The new image ships another file, which overwrote the declared one.
 fn updated() -> World {
     let world = asked(Boot::of_kernel("another"));
-    world.write(SHIPPED, "of the new image");
+    ship(&world, "of the new image");
     world.write(PATH, "of the new image");
     world
 }
@@ -129,7 +135,7 @@ fn before_services_start_only_overwritten_paths_are_written_again() {
 fn before_the_reboot_no_path_is_written_again() {
     let world = asked(Boot::of_kernel(&this_boot()));
     // Another process wrote this, and not the update.
-    world.write(SHIPPED, "of the new image");
+    ship(&world, "of the new image");
     world.write(PATH, "of the new image");
     let recovered =
         run(engine(&world).recover(&mut PreparedHost::default(), ResumeLimit::BeforeServices, &mut |_| {}))
@@ -185,7 +191,7 @@ fn killed_at_any_call_the_next_start_writes_it_again() {
 #[test]
 fn a_plan_with_another_image_lists_what_the_update_would_overwrite() {
     let world = World::old();
-    world.write(SHIPPED, DECLARED);
+    ship(&world, DECLARED);
     world.write("/usr/etc/app/changes", "of the image");
     // Their directory is declared, too, and differs in the image.
     fs::set_permissions(world.at("/usr/etc/app"), fs::Permissions::from_mode(0o700)).unwrap();

@@ -75,7 +75,7 @@ fn an_overlay_over_usr_is_one_difference_of_the_hierarchy() {
     let (world, digest) = booted();
     assert_eq!(check(&world).0, 0, "{:?}", check(&world));
     mounted(&world, UNLOCKED);
-    let text = "/usr is writable until the next boot: an overlay by `ostree admin unlock` stands over it (development)";
+    let text = "/usr is writable until the next boot: an overlay by `ostree admin unlock` is mounted over it (development)";
     let over_usr = ("/usr".to_owned(), "hierarchy of the OS".to_owned(), text.to_owned());
     assert_eq!(check(&world), (1, vec![over_usr], Vec::new()));
     let verify = ["image", "verify", "ROOT", "STATE", "--image", &digest];

@@ -248,6 +248,29 @@ fn the_limits_of_an_image_hold_over_all_layers() {
 }
 
 #[test]
+fn attributes_that_many_files_of_a_commit_share_count_for_each_file_and_are_unknown_beyond_the_limits() {
+    let objects = "sysroot/ostree/repo/objects/aa";
+    let mut layer = Archive::new().file(&format!("{objects}/x.file-xattrs"), "attributes");
+    for number in 0..4 {
+        layer = layer
+            .file(&format!("{objects}/{number}.file"), "")
+            .hard_link(&format!("{objects}/{number}.file-xattrs-link"), &format!("{objects}/x.file-xattrs"));
+    }
+    let layers = [layer.end()];
+    let known = |limits: ImageLimits, bytes: usize| {
+        let mut tree = tree_in_pieces(&layers, 512, limits).unwrap();
+        assert!(tree.add_attributes(|_| Some(vec![("user.a".to_owned(), "b".repeat(bytes))])));
+        let entries = entries(&tree);
+        let of = |number: &usize| &entries[&format!("/{objects}/{number}.file")].xattrs[0].0;
+        (0..4).filter(|number| of(number) == "user.a").count()
+    };
+    let limits = ImageLimits::default();
+    assert_eq!(known(limits, 1000), 4);
+    assert_eq!(known(ImageLimits { metadata: 3000, ..limits }, 1000), 2);
+    assert_eq!(known(ImageLimits { xattrs: 999, ..limits }, 1000), 0);
+}
+
+#[test]
 fn records_of_a_sparse_file_that_are_not_those_of_one_form_are_refused() {
     let whole: [&[(&str, &str)]; 3] = [
         &[("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "0")],

@@ -37,6 +37,11 @@ impl AttributesObject {
     }
 }
 
+/// Attributes that are not known, so that nothing is compared with them.
+fn unknown() -> Box<[(String, String)]> {
+    [(xattr::CAPABILITY.to_owned(), xattr::UNKNOWN.to_owned())].into()
+}
+
 impl ImageTree {
     /// Keeps the content of an object with attributes, which counts as metadata.
     pub(in crate::image) fn keep_attributes(&mut self, inode: InodeNumber, object: AttributesObject) {
@@ -45,7 +50,7 @@ impl ImageTree {
     }
 
     /// Gives the files of the encapsulated commit their attributes. `parse` reads an object: each name and value, in the form of an entry; `None`
-    /// if it has another form, and then the file's attributes are unknown. Gives whether the image has objects with attributes.
+    /// if it has another form. Then the file's attributes are unknown, and so they are beyond the limits of the tree. Gives whether the image has objects with attributes.
     pub fn add_attributes(&mut self, parse: impl Fn(&[u8]) -> Option<Vec<(String, String)>>) -> bool {
         let objects = OBJECTS.iter().try_fold(ROOT, |node, name| self.child(node, name));
         let Some(objects) = objects else { return false };
@@ -63,12 +68,20 @@ impl ImageTree {
         for (file, object) in &links {
             let attributes = known.entry(*object).or_insert_with(|| {
                 let bytes = self.attributes.get(object).filter(|bytes| bytes.len() <= LIMIT);
-                let read = bytes.and_then(|bytes| parse(bytes));
-                read.unwrap_or_else(|| vec![(xattr::CAPABILITY.to_owned(), xattr::UNKNOWN.to_owned())]).into()
+                bytes.and_then(|bytes| parse(bytes)).map_or_else(unknown, Into::into)
             });
             let inode = &mut self.inodes[*file as usize];
             // A layer above the commit may name the object, and give it other attributes.
-            if inode.xattrs.is_empty() {
+            if !inode.xattrs.is_empty() {
+                continue;
+            }
+            // Many files may have one object, and each gets its own copy.
+            let bytes: usize = attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let whole = self.metadata.saturating_add(bytes as u64);
+            if bytes > self.limits.xattrs || whole > self.limits.metadata {
+                inode.xattrs = unknown();
+            } else {
+                self.metadata = whole;
                 inode.xattrs.clone_from(attributes);
             }
         }

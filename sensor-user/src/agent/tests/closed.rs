@@ -100,6 +100,20 @@ async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_pack
 }
 
 #[tokio::test]
+async fn nothing_is_moved_in_the_last_turns_of_a_run_because_the_next_config_may_declare_it() {
+    let node = node("revert");
+    let mut daemon = node.begin(None).await;
+    daemon.agent.run_end = Some(RunEnd::StopRequested);
+    fs::write(node.path("root/etc/closed/x"), "").unwrap();
+    node.changed(&mut daemon, &closed(), Some(mallory())).await;
+    assert!(node.path("root/etc/closed/x").exists());
+    daemon.agent.run_end = None;
+    node.settle(&mut daemon).await;
+    assert!(!node.path("root/etc/closed/x").exists());
+    node.end(daemon).await;
+}
+
+#[tokio::test]
 async fn temporary_names_of_another_holdfast_are_no_drift_while_it_writes() {
     let node = node("degrade");
     let mut daemon = node.begin(None).await;

@@ -61,7 +61,7 @@ fn sentence(report: &ApplyReport) -> &'static str {
         ApplyResult::Rebooting => match report.reboot {
             Some(RebootCause::Rollback) => "the reboot that brings the old OS back is under way",
             Some(RebootCause::FailedAct) => {
-                "the reboot is under way; after it Holdfast checks the failed act and compares everything"
+                "the reboot is under way; after it Holdfast checks the failed action and compares everything"
             }
             Some(RebootCause::Plan) | None => {
                 "the reboot is under way; after it Holdfast compares everything"
