@@ -164,13 +164,13 @@ fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
     Ok(printed)
 }
 
-/// The same files in a partition for the root directory, as systemd's own tools make extensions.
+/// The same with another file, in a partition for the root directory, as systemd's own tools make extensions.
 fn partitioned(agent: &mut RunningDaemon) -> Result<String> {
-    fs::create_dir_all("/run/repart.d")?;
-    fs::write("/run/repart.d/root.conf", "[Partition]\nType=root\nFormat=ext4\nCopyFiles=/run/disk:/\n")?;
     shell(
-        "rm /var/lib/extensions/gpu.raw && echo of the partition > /run/disk/usr/libexec/os/02 && systemd-repart --empty=create --size=auto \
-         --definitions=/run/repart.d --dry-run=no /var/lib/extensions/gpu.raw",
+        "cd /var/lib/extensions && rm gpu.raw && echo of the partition > /run/disk/usr/libexec/os/02 && \
+         mke2fs -q -t ext4 -O ^has_journal -d /run/disk /run/part 4M && truncate -s 8M gpu.raw && \
+         echo 'start=2048, size=8192, type=4f68bce3-e8cd-4db1-96e7-fbcaf984b709' | sfdisk -q --label gpt gpu.raw && \
+         dd if=/run/part of=gpu.raw bs=512 seek=2048 conv=notrunc status=none",
     )?;
     let before = agent.records()?.len();
     run("systemd-sysext", &["merge"])?;

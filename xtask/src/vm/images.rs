@@ -36,7 +36,8 @@ const GUEST_PACKAGES: &[&str] = &[
     "util-linux",
 ];
 /// The packages of the guest whose systemd has soft reboots. No person logs in to it.
-const NEWER_PACKAGES: &[&str] = &["systemd", "systemd-sysv", "dbus", "kmod", "e2fsprogs", "util-linux"];
+const NEWER_PACKAGES: &[&str] =
+    &["systemd", "systemd-sysv", "dbus", "kmod", "e2fsprogs", "util-linux", "fdisk"];
 /// Increase the number when the recipe of an image changes.
 const ROOT_RECIPE: &str = "2";
 /// Programs that systemd starts at each boot to make units of what these guests do not have: encrypted disks,
