@@ -24,7 +24,7 @@ pub(super) const TOPOLOGY: &str = "machineconfiguration.openshift.io/controlPlan
 /// What the apply that is under way does. Ours.
 pub(super) const PLAN: &str = "holdfast.dev/plan";
 /// Set if the node was cordoned before we asked for a drain. Such a cordon is not ours to end. The value is [`OVER`] when the update that needed
-/// the drain has ended, because the request for the drain then stays.
+/// the drain has ended, because a request that was carried out then stays.
 pub(super) const CORDONED_BEFORE: &str = "holdfast.dev/cordoned-before";
 
 /// The annotations that we write in mode `manage`. The admission policy of that mode has the same list.

@@ -318,6 +318,26 @@ impl Wanted {
         }
     }
 
+    /// The drain that was requested is not needed any more. A cordon of ours ends with it, and one of before stays. A request that the drain controller
+    /// has not carried out would still be carried out, so it is removed.
+    fn without_drain(mut self, now: &Situation<'_>, desired: &str) -> Self {
+        // Without a request of ours for a drain, a cordon is not ours.
+        let requested = self.annotations.get(DESIRED_DRAIN).filter(|request| request.starts_with(DRAIN));
+        let Some(requested) = requested else { return self };
+        let is_carried_out = now.annotations.get(LAST_APPLIED_DRAIN) == Some(requested);
+        if !self.annotations.contains_key(CORDONED_BEFORE) {
+            self.set(DESIRED_DRAIN, uncordon(desired));
+            return self.tell("Uncordon", "the node may get workloads again");
+        }
+        if is_carried_out {
+            self.set(CORDONED_BEFORE, OVER);
+        } else {
+            self.annotations.remove(DESIRED_DRAIN);
+            self.annotations.remove(CORDONED_BEFORE);
+        }
+        self
+    }
+
     /// The node has the desired config.
     fn in_sync(mut self, now: &Situation<'_>, desired: &str) -> Self {
         self.annotations.remove(PLAN);
@@ -327,15 +347,7 @@ impl Wanted {
             self.set(CURRENT_CONFIG, desired);
             self = self.tell("NodeDone", &format!("the node has the MachineConfig {desired}"));
         }
-        // Without a request of ours for a drain, a cordon is not ours.
-        let has_drained =
-            self.annotations.get(DESIRED_DRAIN).is_some_and(|request| request.starts_with(DRAIN));
-        if has_drained && self.annotations.contains_key(CORDONED_BEFORE) {
-            self.set(CORDONED_BEFORE, OVER);
-        } else if has_drained {
-            self.set(DESIRED_DRAIN, uncordon(desired));
-            self = self.tell("Uncordon", "the node may get workloads again");
-        }
+        self = self.without_drain(now, desired);
         match now.drift {
             NodeDrift::Drifted(text) => self.bad(state::DEGRADED, text),
             // Nothing proves that a recorded drift is over. What an update failed by is over with the update.

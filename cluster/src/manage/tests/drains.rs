@@ -48,6 +48,28 @@ fn a_cordon_of_before_the_drain_is_left_alone() {
 }
 
 #[test]
+fn a_drain_that_was_given_up_before_it_was_done_is_withdrawn_and_a_cordon_of_before_stays() {
+    for back in ["a", "c"] {
+        let mut node = Played::asked_to_drain("b", true);
+        // A disruption budget holds the drain back, and the pool gets another config, which needs no drain.
+        node.set(LAST_APPLIED_DRAIN, "uncordon-a");
+        node.set(DESIRED_CONFIG, back);
+        node.plan(back, false);
+        node.settle();
+        node.progress = Some(progress(ApplyPhase::Done, Some(back), back));
+        let (events, then) = node.settle();
+        assert!(!events.contains(&"Uncordon") && then == Then::Wait, "{events:?} {then:?}");
+        assert!(!node.annotations.contains_key(DESIRED_DRAIN), "{:?}", node.annotations);
+        assert!(!node.annotations.contains_key(CORDONED_BEFORE), "{:?}", node.annotations);
+        // The next drain asks for the cordon anew.
+        node.set(DESIRED_CONFIG, "d");
+        node.plan("d", true);
+        node.is_cordoned = None;
+        assert_eq!(node.settle(), (vec![], Then::LookAtCordon));
+    }
+}
+
+#[test]
 fn the_drain_of_an_earlier_update_is_none_for_the_same_config_that_is_asked_for_again() {
     for is_given_up in [false, true] {
         let mut node = Played::new("b");
