@@ -52,13 +52,17 @@ pub(super) mod state {
 pub(super) const DRAIN: &str = "drain-";
 /// How a request to end a cordon begins.
 const UNCORDON: &str = "uncordon-";
-/// How every second request for the drain of one config ends. The name of no config has this character.
+/// How every second request of one kind for one config ends. The name of no config has this character.
 const AGAIN: &str = "+again";
 
 /// A request to drain the node for a config that the drain controller has not carried out yet. The controller compares whole requests, so one that
 /// it has carried out for an earlier update drains nothing.
 pub(super) fn drain(config: &str, applied: Option<&String>) -> String {
-    let request = format!("{DRAIN}{config}");
+    other_than(applied, format!("{DRAIN}{config}"))
+}
+
+/// A request that is not the one that the drain controller has carried out last.
+fn other_than(applied: Option<&String>, request: String) -> String {
     if applied == Some(&request) { request + AGAIN } else { request }
 }
 
@@ -74,9 +78,9 @@ pub(super) fn awaited_drain(annotations: &BTreeMap<String, String>) -> Option<&S
     (!is_over && annotations.get(LAST_APPLIED_DRAIN) != Some(requested)).then_some(requested)
 }
 
-/// The request to end the cordon of a drain.
-pub(super) fn uncordon(config: &str) -> String {
-    format!("{UNCORDON}{config}")
+/// A request to end the cordon of a drain that the drain controller has not carried out yet.
+pub(super) fn uncordon(config: &str, applied: Option<&String>) -> String {
+    other_than(applied, format!("{UNCORDON}{config}"))
 }
 
 /// Whether a cordon of the node is that of our own drain: the drain was requested, or its end is not done yet.

@@ -131,9 +131,10 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     let (id, plan, is_forced) = match &planned.outcome {
         PlannedOutcome::Plan { id, plan, is_forced } => (id, plan, *is_forced),
         PlannedOutcome::Refused(reason) => {
-            return wanted.bad(state::DEGRADED, reason).then(Then::Wait);
+            return wanted.drained_only_for(now, desired).bad(state::DEGRADED, reason).then(Then::Wait);
         }
         PlannedOutcome::Unreconcilable(reason) => {
+            let wanted = wanted.drained_only_for(now, desired);
             return wanted.unreconcilable(current, desired, reason).then(Then::Wait);
         }
     };
@@ -141,7 +142,7 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     let apply = if now.may_attempt { Then::Apply(id.clone()) } else { Then::Wait };
     // The workloads of a cluster with one node have no other node to go to.
     if !plan.drain || now.annotations.get(TOPOLOGY).is_some_and(|topology| topology == SINGLE_NODE) {
-        return wanted.then(apply);
+        return wanted.drained_only_for(now, desired).then(apply);
     }
     let applied = now.annotations.get(LAST_APPLIED_DRAIN);
     let is_over = now.annotations.get(CORDONED_BEFORE).is_some_and(|value| value == OVER);
@@ -159,6 +160,7 @@ fn toward(now: &Situation<'_>, wanted: Wanted, current: Option<&String>, desired
     {
         // The next plan may be a forced one.
         let then = if now.may_attempt { Then::Plan } else { Then::Wait };
+        let wanted = wanted.drained_only_for(now, desired);
         return wanted.preflight_failed(&preflight(current, text)).then(then);
     }
     let is_published = now.published == Some(plan) && now.annotations.get(PLAN) == Some(&annotation(plan));
@@ -326,7 +328,7 @@ impl Wanted {
         let Some(requested) = requested else { return self };
         let is_carried_out = now.annotations.get(LAST_APPLIED_DRAIN) == Some(requested);
         if !self.annotations.contains_key(CORDONED_BEFORE) {
-            self.set(DESIRED_DRAIN, uncordon(desired));
+            self.set(DESIRED_DRAIN, uncordon(desired, now.annotations.get(LAST_APPLIED_DRAIN)));
             return self.tell("Uncordon", "the node may get workloads again");
         }
         if is_carried_out {
@@ -334,6 +336,15 @@ impl Wanted {
         } else {
             self.annotations.remove(DESIRED_DRAIN);
             self.annotations.remove(CORDONED_BEFORE);
+        }
+        self
+    }
+
+    /// The same without a drain that was requested for another config than the desired one.
+    fn drained_only_for(self, now: &Situation<'_>, desired: &str) -> Self {
+        let requested = self.annotations.get(DESIRED_DRAIN);
+        if requested.is_some_and(|request| !is_drain_for(request, desired)) {
+            return self.without_drain(now, desired);
         }
         self
     }

@@ -140,6 +140,77 @@ fn a_config_that_is_given_up_during_its_drain_ends_our_cordon() {
 }
 
 #[test]
+fn a_drain_for_another_config_than_the_desired_one_ends_also_if_that_one_cannot_be_applied() {
+    let refused = || PlannedOutcome::Refused("machineconfig \"c\" not found".to_owned());
+    let unreconcilable = || PlannedOutcome::Unreconcilable("detected change to FIPS flag".to_owned());
+    for is_cordoned in [false, true] {
+        for is_done in [false, true] {
+            for (case, outcome) in [Some(refused()), Some(unreconcilable()), None].into_iter().enumerate() {
+                let mut node = Played::asked_to_drain("b", is_cordoned);
+                if is_done {
+                    node.set(LAST_APPLIED_DRAIN, "drain-b");
+                }
+                node.set(DESIRED_CONFIG, "c");
+                if let Some(outcome) = outcome {
+                    node.planned_as("c", outcome);
+                } else {
+                    // The node drifts, so it is not drained for the new config either.
+                    node.plan("c", true);
+                    node.drift = NodeDrift::Drifted(TEXT.to_owned());
+                }
+                let (events, _) = node.settle();
+                assert_eq!(events.contains(&"Uncordon"), !is_cordoned, "{case} {events:?}");
+                let requested = node.annotations.get(DESIRED_DRAIN).map(String::as_str);
+                let expected = match (is_cordoned, is_done) {
+                    (false, _) => Some("uncordon-c"),
+                    (true, false) => None,
+                    (true, true) => Some("drain-b"),
+                };
+                assert_eq!(requested, expected, "{case} {:?}", node.annotations);
+                assert_eq!(node.has(CORDONED_BEFORE, "over"), is_cordoned && is_done, "{case}");
+                assert!(!node.has(STATE, "Done"), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_update_without_a_drain_ends_that_of_the_update_before() {
+    let mut node = Played::asked_to_drain("b", false);
+    node.set(DESIRED_CONFIG, "c");
+    node.plan("c", false);
+    assert_eq!(node.settle(), (vec!["Uncordon"], apply("c")));
+    assert!(node.has(DESIRED_DRAIN, "uncordon-c"));
+}
+
+#[test]
+fn a_node_that_ended_its_update_during_a_change_to_an_unusable_config_gets_workloads_again() {
+    let mut node = Played::asked_to_drain("b", false);
+    node.set(LAST_APPLIED_DRAIN, "drain-b");
+    node.progress = Some(progress(ApplyPhase::Running, Some("b"), "a"));
+    node.set(DESIRED_CONFIG, "c");
+    assert_eq!(node.settle(), (vec![], Then::Wait));
+    assert!(node.has(DESIRED_DRAIN, "drain-b"), "the node stays drained while the config is applied");
+    node.progress = Some(progress(ApplyPhase::Done, Some("b"), "b"));
+    assert_eq!(node.settle(), (vec![], Then::Plan));
+    node.planned_as("c", PlannedOutcome::Refused("machineconfig \"c\" not found".to_owned()));
+    assert_eq!(node.settle(), (vec!["Uncordon"], Then::Wait));
+    assert!(node.has(DESIRED_DRAIN, "uncordon-c") && node.has(STATE, "Degraded"));
+}
+
+#[test]
+fn the_end_of_a_cordon_is_asked_for_anew_after_one_for_the_same_config_that_was_carried_out() {
+    let mut node = Played::asked_to_drain("b", false);
+    // An earlier drain for b was given up, too.
+    node.set(LAST_APPLIED_DRAIN, "uncordon-a");
+    node.set(DESIRED_CONFIG, "a");
+    assert_eq!(node.settle(), (vec!["Uncordon"], Then::Wait));
+    let request = &node.annotations[DESIRED_DRAIN];
+    assert!(request.starts_with("uncordon-a") && request != "uncordon-a", "{request}");
+    assert_eq!(node.settle(), (vec![], Then::Wait));
+}
+
+#[test]
 fn another_config_during_our_drain_keeps_the_cordon_ours() {
     let mut node = Played::asked_to_drain("b", false);
     node.set(DESIRED_CONFIG, "c");
