@@ -182,13 +182,13 @@ pub async fn run(options: Options) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Why a reporter that wrote its Lease at this time is not ready, if it is not. A new version that can write nothing then stops its own
+/// Why a reporter that wrote its Lease at this time is not ready, if it is not. A new version that cannot write then stops its own
 /// rollout, and an alert about the pod shows it.
 fn writes_nothing(renewed: Option<Instant>) -> Option<&'static str> {
     match renewed {
         None => Some("nothing was written to the API server yet"),
         Some(renewed) => (renewed.elapsed() > publish::LEASE_DURATION)
-            .then_some("nothing has been written to the API server for five minutes"),
+            .then_some("the Lease, the report or the conditions have not been written for five minutes"),
     }
 }
 

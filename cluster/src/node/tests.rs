@@ -388,7 +388,10 @@ async fn a_reporter_whose_writes_are_refused_is_not_ready() {
     sleep(Duration::from_mins(2)).await;
     assert_eq!(reason(), None, "a short time without the API server changes nothing");
     sleep(Duration::from_mins(5)).await;
-    assert_eq!(reason(), Some("nothing has been written to the API server for five minutes"));
+    assert_eq!(
+        reason(),
+        Some("the Lease, the report or the conditions have not been written for five minutes")
+    );
     writing.end().await;
 }
 

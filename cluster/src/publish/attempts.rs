@@ -20,20 +20,27 @@ pub(super) struct WriteAttempts<T> {
     refresh: Duration,
     backoff: Backoff,
     not_before: Option<Instant>,
+    /// Since when each attempt failed to write what is to be written.
+    failing_since: Option<Instant>,
 }
 
 impl<T: PartialEq> WriteAttempts<T> {
     pub(super) const fn new(refresh: Duration) -> Self {
-        Self { written: None, refresh, backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), not_before: None }
+        let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        Self { written: None, refresh, backoff, not_before: None, failing_since: None }
     }
 
     /// When this value is to be written; `None` if at once.
-    pub(super) fn later(&self, value: &T) -> Option<Instant> {
+    pub(super) fn later(&mut self, value: &T) -> Option<Instant> {
         let now = Instant::now();
         let due = match &self.written {
             Some((written, at)) if written == value => *at + self.refresh,
             _ => now,
         };
+        if due > now {
+            // It is the value of before the failures again.
+            self.failing_since = None;
+        }
         let due = self.not_before.map_or(due, |not_before| due.max(not_before));
         (due > now).then_some(due)
     }
@@ -48,11 +55,14 @@ impl<T: PartialEq> WriteAttempts<T> {
                 }
                 self.backoff.reset();
                 self.not_before = None;
+                self.failing_since = None;
                 self.written = Some((value, now));
                 now + self.refresh
             }
             Err(error) => {
                 let is_first = !self.backoff.is_failing();
+                // A kind that does not exist has no object that could be out of date.
+                self.failing_since = if error.is_missing() { None } else { self.failing_since.or(Some(now)) };
                 let pause = self.backoff.next_pause().max(error.retry_after().min(LONGEST_ASKED));
                 let error = anyhow::Error::from(error);
                 if is_first {
@@ -72,6 +82,11 @@ impl<T: PartialEq> WriteAttempts<T> {
     /// When a value was written last.
     pub(super) fn written_at(&self) -> Option<Instant> {
         self.written.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Since when each attempt failed; `None` if the API server has what is to be written, or does not know the kind.
+    pub(super) const fn failing_since(&self) -> Option<Instant> {
+        self.failing_since
     }
 
     /// The next value is written even if it is the same.

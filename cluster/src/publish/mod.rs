@@ -13,6 +13,8 @@ mod event_queue;
 mod events;
 mod kept_log;
 #[cfg(test)]
+mod lease_tests;
+#[cfg(test)]
 mod log_tests;
 mod managed;
 mod objects;
@@ -382,7 +384,12 @@ impl Publisher {
         Instant::now()
     }
 
+    /// Renews the Lease. It says that report and conditions may be believed, so it grows old while the API server does not take them.
     async fn renew_lease(&mut self, uid: &str) -> Instant {
+        let failing = [self.report.failing_since(), self.conditions.failing_since()];
+        if failing.into_iter().flatten().any(|since| since.elapsed() > LEASE_DURATION) {
+            return Instant::now() + objects::LEASE_RENEWAL;
+        }
         if let Some(later) = self.lease.later(&()) {
             return later;
         }

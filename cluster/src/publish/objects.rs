@@ -21,7 +21,8 @@ pub(super) const EVENT_NAMESPACE: &str = "default";
 /// Time between renewals of the Lease.
 pub(super) const LEASE_RENEWAL: Duration = Duration::from_mins(2);
 
-/// Time after which a Lease that was not renewed proves that the reporter is dead: two renewals and a half.
+/// Time after which a Lease that was not renewed shows that the reporter is dead, or that the API server does not take its report or its
+/// conditions: two renewals and a half.
 pub const LEASE_DURATION: Duration = Duration::from_secs(LEASE_RENEWAL.as_secs() * 5 / 2);
 
 /// Longest name of a node that is whole in the name of an Event.
@@ -88,7 +89,7 @@ pub(super) fn node_annotations(place: &ReporterPlace, annotations: &BTreeMap<&'s
     })
 }
 
-/// The Lease that shows that the reporter lives.
+/// The Lease that shows that the reporter lives, and that its report may be believed.
 pub(super) fn lease(place: &ReporterPlace, uid: &str, now: Timestamp) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1",

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 pub(super) const REPORT: &str = "/apis/holdfast.dev/v1alpha1/driftreports/n1";
 pub(super) const NODE: &str = "/api/v1/nodes/n1";
-const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
+pub(super) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/holdfast-system/leases/n1";
 pub(super) const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 fn place() -> ReporterPlace {
