@@ -7,7 +7,7 @@ use crate::api::ActorNames;
 use crate::pods::static_uid;
 use kube::api::{NotUsed, Object};
 use kube::runtime::watcher::Event;
-use sensor_model::drift_policy::{AllowedActors, PolicyActor};
+use sensor_model::drift_policy::ActorPatterns;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -43,6 +43,8 @@ pub(super) struct NodePods {
     ended: VecDeque<String>,
     /// A list is known.
     is_known: bool,
+    /// How often what follows from the pods may have changed.
+    revision: u64,
 }
 
 impl NodePods {
@@ -75,9 +77,13 @@ impl NodePods {
         let mut is_other = false;
         for (uid, pod) in pods {
             // The API server's copy of a static pod may be made anew.
-            self.ended.retain(|ended| *ended != uid);
+            if let Some(place) = self.ended.iter().position(|ended| *ended == uid) {
+                self.ended.remove(place);
+                self.revision += 1;
+            }
             is_other |= self.by_uid.insert(uid, pod.clone()).as_ref() != Some(&pod);
         }
+        self.revision += u64::from(is_other);
         is_other
     }
 
@@ -85,6 +91,7 @@ impl NodePods {
         if self.ended.contains(&uid) {
             return;
         }
+        self.revision += 1;
         self.ended.push_back(uid);
         if self.ended.len() > ENDED
             && let Some(oldest) = self.ended.pop_front()
@@ -104,6 +111,11 @@ impl NodePods {
         self.is_known
     }
 
+    /// A number that is another one if the pods that names allow may be others.
+    pub(super) const fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// How many pods ended and still have their place.
     pub(super) fn ended(&self) -> usize {
         self.ended.len()
@@ -112,11 +124,9 @@ impl NodePods {
     /// The uids of the pods that these names allow. Of those that ended, only so many of the newest have a permission.
     pub(super) fn allowed(&self, actors: &ActorNames, ended: usize) -> Vec<String> {
         let left_out: BTreeSet<&String> = self.ended.iter().rev().skip(ended).collect();
-        let named = AllowedActors { pods: actors.pods.clone(), ..AllowedActors::default() };
-        let is_allowed = |pod: &NodePod| {
-            actors.service_accounts.contains(&pod.account)
-                || named.allow(&PolicyActor { pod: Some(&pod.name), ..PolicyActor::default() })
-        };
+        let named = ActorPatterns::of(&actors.pods);
+        let is_allowed =
+            |pod: &NodePod| actors.service_accounts.contains(&pod.account) || named.matches(&pod.name);
         let pods = self.by_uid.iter().filter(|(uid, pod)| !left_out.contains(uid) && is_allowed(pod));
         pods.map(|(uid, _)| uid.clone()).collect()
     }

@@ -20,6 +20,7 @@ use kube::runtime::watcher::Event;
 use sensor_model::socket::{ClusterPolicies, SocketErrorReason};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -53,6 +54,8 @@ pub struct PolicyFollower {
     /// Of the newest Node that was known.
     facts: Option<NodeFacts>,
     pods: NodePods,
+    /// What follows from policies, Node and pods, with the revision of the pods; `None` if it has to be found out anew.
+    evaluated: Option<(u64, Arc<Evaluated>)>,
     /// How often the policies waited for the pods.
     waits_for_pods: u32,
     standing: watch::Sender<Option<PolicyStanding>>,
@@ -83,6 +86,7 @@ impl PolicyFollower {
             newest_node,
             facts: None,
             pods: NodePods::default(),
+            evaluated: None,
             waits_for_pods: 0,
             standing,
         }
@@ -121,6 +125,7 @@ impl PolicyFollower {
 
     /// Takes an event of the watch on policies. Gives whether the policies are others now.
     fn take(&mut self, event: Event<DriftPolicy>) -> bool {
+        self.evaluated = None;
         match event {
             Event::Init => self.listed = Some(BTreeMap::new()),
             Event::InitApply(policy) => {
@@ -163,7 +168,7 @@ impl PolicyFollower {
     /// Hands the policies to the sensor. Gives the time until the next attempt.
     async fn hand_in(&mut self) -> Duration {
         let Some(facts) = self.facts.clone() else { return AGAIN };
-        let evaluated = evaluate(self.policies.values(), &facts, &self.pods);
+        let evaluated = self.evaluated(&facts);
         if names_pods(self.policies.values(), &facts) && !self.pods.is_known() {
             self.waits_for_pods += 1;
             // A list takes a moment after each start.
@@ -182,6 +187,19 @@ impl PolicyFollower {
             policies.iter().all(|policy| matches!(policy.state, PolicyState::InForce | PolicyState::Limited));
         self.stand(policies, taints(&evaluated, is_taken));
         again
+    }
+
+    /// What the sensor is handed. The work grows with rules and pods, and the thread of the probes does it, so the same is not found out twice.
+    fn evaluated(&mut self, facts: &NodeFacts) -> Arc<Evaluated> {
+        let revision = self.pods.revision();
+        if let Some((known, evaluated)) = &self.evaluated
+            && *known == revision
+        {
+            return Arc::clone(evaluated);
+        }
+        let evaluated = Arc::new(evaluate(self.policies.values(), facts, &self.pods));
+        self.evaluated = Some((revision, Arc::clone(&evaluated)));
+        evaluated
     }
 
     fn stand(&self, policies: Vec<ReportedPolicy>, taints: Option<bool>) {
@@ -236,6 +254,9 @@ impl PolicyFollower {
             return false;
         };
         let is_other = self.facts.as_ref() != Some(&facts);
+        if is_other {
+            self.evaluated = None;
+        }
         self.facts = Some(facts);
         is_other
     }
@@ -267,5 +288,61 @@ async fn next(pods: &mut Option<PodEvents>) -> Option<Event<AccountPod>> {
     match pods {
         Some(pods) => pods.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::played_server::{PlayedAnswer, played};
+    use serde_json::json;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_policies_are_evaluated_again_only_after_a_change_of_policies_node_or_pods() {
+        let (client, _log) = played(|_| PlayedAnswer::Code(403));
+        let (node, newest_node) = watch::channel(Some(NodeMetadata::default()));
+        let reads = Reads::with(client.clone(), client);
+        let standing = watch::channel(None).0;
+        let mut follower =
+            PolicyFollower::new(reads, "n1", newest_node, SensorSocket::new("/nonexistent"), standing);
+        follower.take_node();
+        let rule =
+            json!({"path": "/etc/a", "action": "degrade", "allowedActors": {"pods": ["team/agent-*"]}});
+        let of = |taints: bool| {
+            let spec = json!({"taintDriftedNodes": taints, "rules": [rule]});
+            let policy = json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": {"name": "names"}, "spec": spec});
+            serde_json::from_value(policy).unwrap()
+        };
+        let pod = |uid: &str| {
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": "agent-x", "uid": uid}, "spec": {}});
+            serde_json::from_value(pod).unwrap()
+        };
+        follower.take(Event::Apply(of(false)));
+        let mut last = None;
+        let mut is_new = |follower: &mut PolicyFollower| {
+            let facts = follower.facts.clone().unwrap();
+            let evaluated = follower.evaluated(&facts);
+            let is_new = last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &evaluated));
+            last = Some(evaluated);
+            is_new
+        };
+        assert!(is_new(&mut follower) && !is_new(&mut follower));
+        follower.pods.take(Event::Apply(pod("u-1")));
+        assert!(is_new(&mut follower) && !is_new(&mut follower), "a new pod");
+        follower.pods.take(Event::Apply(pod("u-1")));
+        assert!(!is_new(&mut follower), "another status of the same pod");
+        follower.pods.take(Event::Delete(pod("u-1")));
+        assert!(is_new(&mut follower) && !is_new(&mut follower), "the pod is the oldest of those that ended");
+        follower.pods.take(Event::Apply(pod("u-1")));
+        assert!(is_new(&mut follower) && !is_new(&mut follower), "it has not ended");
+        follower.take(Event::Apply(of(true)));
+        assert!(is_new(&mut follower) && !is_new(&mut follower), "another policy");
+        node.send_replace(Some(NodeMetadata { resource_version: 9, ..NodeMetadata::default() }));
+        follower.take_node();
+        assert!(!is_new(&mut follower), "another version of the same Node");
+        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        node.send_replace(Some(NodeMetadata { labels, ..NodeMetadata::default() }));
+        follower.take_node();
+        assert!(is_new(&mut follower) && !is_new(&mut follower), "another label");
     }
 }

@@ -6,6 +6,8 @@ use super::{
     AllowedActors, DriftPolicy, PolicyActor, Rule, RuleKind,
     path_rules::{PathRules, Pattern, WILDCARDS, glob},
 };
+use globset::GlobMatcher;
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 impl DriftPolicy {
@@ -80,9 +82,87 @@ impl AllowedActors {
 
 fn any(patterns: &[String], value: Option<&str>) -> bool {
     let Some(value) = value else { return false };
-    patterns.iter().any(|pattern| {
-        pattern == value
-            || (pattern.contains(WILDCARDS)
-                && glob(pattern).is_ok_and(|glob| glob.compile_matcher().is_match(value)))
-    })
+    patterns.iter().any(|pattern| ActorPattern::of(pattern).matches(value))
+}
+
+/// Names and globs of actors of one kind, for comparisons with many values.
+#[derive(Debug)]
+pub struct ActorPatterns<'a>(Vec<ActorPattern<'a>>);
+
+impl<'a> ActorPatterns<'a> {
+    /// These patterns. Nothing is compiled yet.
+    pub fn of(patterns: &'a [String]) -> Self {
+        Self(patterns.iter().map(|pattern| ActorPattern::of(pattern)).collect())
+    }
+
+    /// Whether one of them matches.
+    pub fn matches(&self, value: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(value))
+    }
+}
+
+/// A name, or a glob that is compiled once, for the first value that has its fixed beginning: to compile it takes longer than most comparisons.
+#[derive(Debug)]
+struct ActorPattern<'a> {
+    text: &'a str,
+    /// The part before the first wildcard; `None` if there is none.
+    fixed: Option<&'a str>,
+    compiled: OnceCell<Option<GlobMatcher>>,
+}
+
+impl<'a> ActorPattern<'a> {
+    fn of(text: &'a str) -> Self {
+        let fixed = text.find(WILDCARDS).map(|length| &text[..length]);
+        Self { text, fixed, compiled: OnceCell::new() }
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let compiled = || glob(self.text).ok().map(|glob| glob.compile_matcher());
+        self.text == value
+            || self.fixed.is_some_and(|fixed| value.starts_with(fixed))
+                && self.compiled.get_or_init(compiled).as_ref().is_some_and(|glob| glob.is_match(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_is_compiled_once_and_only_for_values_with_its_fixed_beginning() {
+        let texts = ["team/agent-*", "team/web", "other/x-[ab]", "{kube,my}-system/*", "*/agent-x", "a/\\*"];
+        let texts = texts.map(str::to_owned);
+        let patterns = ActorPatterns::of(&texts);
+        let compiled = || {
+            patterns
+                .0
+                .iter()
+                .filter(|one| one.compiled.get().is_some())
+                .map(|one| one.text)
+                .collect::<Vec<_>>()
+        };
+        assert!(patterns.matches("team/web"));
+        assert_eq!(compiled(), Vec::<&str>::new(), "a name needs no glob");
+        for (value, is_allowed) in [
+            ("team/agent-1", true),
+            ("team/agent", false),
+            ("team/agent-1/x", false),
+            ("others/x-a", false),
+            ("kube-system/etcd", true),
+            ("us-system/etcd", false),
+            ("b/agent-x", true),
+            ("a/*", true),
+            ("a/b", false),
+            ("team/agent-*", true),
+            ("", false),
+        ] {
+            assert_eq!(patterns.matches(value), is_allowed, "{value}");
+            let named = AllowedActors { pods: texts.to_vec(), ..AllowedActors::default() };
+            let subject = PolicyActor { pod: Some(value), ..PolicyActor::default() };
+            assert_eq!(named.allow(&subject), is_allowed, "{value}");
+        }
+        assert!(!compiled().contains(&"other/x-[ab]"), "{:?}", compiled());
+        assert!(patterns.matches("other/x-b") && !patterns.matches("other/x-c"));
+        assert_eq!(compiled().len(), 5);
+    }
 }

@@ -29,6 +29,7 @@ mod tests;
 
 pub use error::{DriftPolicyError, DriftPolicyFault};
 pub use limits::{ActionLimits, LimitedPolicy};
+pub use matching::ActorPatterns;
 pub use parse::LIST_KIND;
 pub use rule_kind::RuleKind;
 
