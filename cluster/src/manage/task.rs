@@ -60,6 +60,8 @@ pub struct Manager {
     drift: NodeDrift,
     backoff: Backoff,
     not_before: Option<Instant>,
+    /// When the last attempt began or failed.
+    attempted: Option<Instant>,
     /// The drain that the node waits for, and since when at least. A restart begins anew.
     drain: Option<(String, Instant)>,
     /// The Machine Config Operator's daemon runs on the node.
@@ -91,6 +93,7 @@ impl Manager {
             drift: NodeDrift::Unknown,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
+            attempted: None,
             drain: None,
             is_left_alone: false,
             watched: 0,
@@ -171,8 +174,8 @@ impl Manager {
         let drift = drift_of(self.channels.findings.borrow_and_update().as_ref());
         let is_over = matches!(drift, NodeDrift::InSync | NodeDrift::NoneKnown);
         if matches!(self.drift, NodeDrift::Drifted(_)) && is_over {
-            // The update that the drift blocked need not wait.
-            self.may_attempt_now();
+            // The update that the drift blocked need not wait for the end of a long pause.
+            self.may_attempt_soon();
         }
         self.drift = drift;
         if self.may_attempt() && !matches!(self.planned_outcome(), Some(PlannedOutcome::Plan { .. })) {
@@ -295,9 +298,18 @@ impl Manager {
         self.backoff.reset();
     }
 
+    /// The next attempt is after the shortest pause. The pauses after it stay as long as they are: whoever drifts the node and ends that, again
+    /// and again, causes no more attempts than that.
+    fn may_attempt_soon(&mut self) {
+        let soon = self.attempted.map(|attempted| attempted + FIRST_PAUSE);
+        self.not_before = self.not_before.zip(soon).map(|(due, soon)| due.min(soon));
+    }
+
     /// The next attempt is after a pause.
     fn pause(&mut self) {
-        self.not_before = Some(Instant::now() + self.backoff.next_pause());
+        let now = Instant::now();
+        self.attempted = Some(now);
+        self.not_before = Some(now + self.backoff.next_pause());
     }
 
     /// Hands the desired config to the sensor.

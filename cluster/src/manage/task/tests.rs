@@ -19,7 +19,7 @@ struct Others {
     node: watch::Sender<Option<NodeMetadata>>,
     written: watch::Sender<WrittenNode>,
     progress: watch::Sender<Option<ApplyProgress>>,
-    _findings: watch::Sender<Option<NodeFinding>>,
+    findings: watch::Sender<Option<NodeFinding>>,
 }
 
 /// A manager with this API server.
@@ -37,7 +37,7 @@ fn manager_of(client: &Client, watched: Option<NodeMetadata>) -> (Manager, Other
     };
     let reads = Reads::with(client.clone(), client.clone());
     let manager = Manager::new(client, reads, "n1".to_owned(), SensorSocket::new("/nowhere"), channels);
-    (manager, Others { node, written, progress, _findings: findings })
+    (manager, Others { node, written, progress, findings })
 }
 
 /// A manager, and the channels by which it learns what the Node is.
@@ -217,6 +217,47 @@ async fn an_attempt_that_failed_before_the_start_is_not_repeated_at_once() {
         manager.look();
         assert_eq!(manager.may_attempt(), may_attempt, "after a failure of {config}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_drift_brings_the_next_attempt_forward_and_leaves_the_pauses_between_attempts() {
+    let (client, _log) = played(|_| PlayedAnswer::Code(404));
+    let desired = [(annotations::DESIRED_CONFIG, "b")];
+    let (mut manager, others) = manager_of(&client, Some(annotated(&desired)));
+    let drifts = |state: DriftState| {
+        let degraded = state == DriftState::Drifted;
+        let status = crate::api::DriftReportStatus { state, degraded, ..Default::default() };
+        let sensor = SensorState::Answers { refuses_config: false };
+        others.findings.send_replace(Some(NodeFinding { status, sensor, text: None, config: None }));
+    };
+    manager.look();
+    assert!(manager.may_attempt());
+    for _ in 0..9 {
+        manager.pause();
+    }
+    let begin = Instant::now();
+    let left = |manager: &Manager| manager.not_before.unwrap() - Instant::now();
+    assert!(left(&manager) > LONGEST_PAUSE / 2);
+    // A user changes a file and changes it back, each second.
+    let mut attempts = 0;
+    while begin.elapsed() < LONGEST_PAUSE {
+        for state in [DriftState::Drifted, DriftState::InSync] {
+            drifts(state);
+            manager.look();
+            if manager.may_attempt() {
+                attempts += 1;
+                manager.pause();
+                assert!(left(&manager) > LONGEST_PAUSE / 2, "the pauses begin anew");
+            }
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!((2..=12).contains(&attempts), "{attempts}");
+    // Another desired config need not wait.
+    let desired = [(annotations::DESIRED_CONFIG, "c")];
+    others.node.send_replace(Some(annotated(&desired)));
+    manager.look();
+    assert!(manager.may_attempt());
 }
 
 #[test]
