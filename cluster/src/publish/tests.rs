@@ -1,7 +1,7 @@
 mod policies;
 
 use super::*;
-use crate::api::{Drift, DriftReportStatus, DriftState, ReportedPlan};
+use crate::api::{ChangedBy, Drift, DriftReportStatus, DriftState, ReportedPlan};
 use crate::played_server::{PlayedAnswer, PlayedLog, PlayedRequest, played};
 use crate::reports::{NodeEvent, SensorState};
 use serde_json::{Value, json};
@@ -173,6 +173,45 @@ async fn a_new_reporter_repeats_neither_event_nor_time_of_the_change() {
     let drift = &conditions.body["status"]["conditions"][0];
     assert_eq!(drift["lastTransitionTime"], "2025-05-05T05:05:05Z");
     assert_ne!(drift["lastHeartbeatTime"], "2025-05-05T05:05:05Z");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_reporter_keeps_the_names_of_pods_and_containers_that_no_longer_exist() {
+    let by = |name: Option<&str>| {
+        let name = name.map(str::to_owned);
+        let mut found = finding(&["/etc/a"]);
+        found.status.drifts[0].by = Some(ChangedBy {
+            pod_uid: Some("u-1".to_owned()),
+            container_id: Some("c-1".to_owned()),
+            pod_namespace: name.clone(),
+            pod_name: name.clone(),
+            container_name: name,
+            ..ChangedBy::default()
+        });
+        found
+    };
+    let report = json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftReport",
+        "metadata": {"name": "n1"}, "status": by(Some("gone")).status});
+    let (mut publisher, log) = publisher(move |asked| match asked.line() {
+        line if line == format!("PATCH {REPORT}") => PlayedAnswer::Json(report.clone()),
+        _ => good(asked),
+    });
+    publisher.round(Some(&by(None)), None).await;
+    let asked = log.take();
+    let named = &asked[2].body["status"];
+    assert_eq!(asked[2].line(), format!("PATCH {REPORT}/status"));
+    assert_eq!(
+        (&named["drifts"][0]["by"]["podName"], &named["newest"]["by"]),
+        (&json!("gone"), &json!("pod gone/gone container gone"))
+    );
+    let condition = asked[3].body["status"]["conditions"][0]["message"].as_str().unwrap();
+    assert!(condition.contains("gone/gone"), "{condition}");
+    // The sensor's next answers have no names either.
+    let mut later = by(None);
+    later.status.drifts.push(drift("/etc/b"));
+    publisher.round(Some(&later), None).await;
+    let asked = log.take();
+    assert_eq!(asked[0].body["status"]["drifts"][0]["by"]["containerName"], "gone");
 }
 
 #[tokio::test(start_paused = true)]

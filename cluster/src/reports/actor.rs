@@ -40,12 +40,14 @@ impl PodNames {
         self.pods.contains_key(id) || self.containers.contains_key(id)
     }
 
-    /// Writes the names of an actor's pod and container. What has no name here keeps its id alone.
+    /// Writes the names of an actor's pod and container. What has no name here keeps the one that it has.
     pub(super) fn name(&self, by: &mut ChangedBy) {
         let Some(pod) = by.pod_uid.as_ref().and_then(|uid| self.pods.get(uid)) else { return };
         by.pod_namespace = Some(pod.namespace.clone());
         by.pod_name = Some(pod.name.clone());
-        by.container_name = by.container_id.as_ref().and_then(|id| self.containers.get(id)).cloned();
+        if let Some(name) = by.container_id.as_ref().and_then(|id| self.containers.get(id)) {
+            by.container_name = Some(name.clone());
+        }
     }
 }
 
@@ -105,4 +107,26 @@ pub fn actor_text(actor: &Actor, names: &PodNames) -> String {
     let mut changed_by = changed_by(actor);
     names.name(&mut changed_by);
     by(Some(&changed_by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_known_stays_where_another_answer_has_none() {
+        let pod = PodName { namespace: "team".to_owned(), name: "web".to_owned() };
+        let pods: BTreeMap<_, _> = [("u-1".to_owned(), pod)].into();
+        let containers = [("c-1".to_owned(), "app".to_owned())].into();
+        let without_containers = PodNames { pods: pods.clone(), containers: BTreeMap::new() };
+        let mut by = ChangedBy {
+            pod_uid: Some("u-1".to_owned()),
+            container_id: Some("c-1".to_owned()),
+            ..ChangedBy::default()
+        };
+        for names in [PodNames { pods, containers }, without_containers, PodNames::default()] {
+            names.name(&mut by);
+            assert_eq!((by.pod_name.as_deref(), by.container_name.as_deref()), (Some("web"), Some("app")));
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub fn unnamed_pods(report: &DriftReportStatus) -> BTreeSet<String> {
     in_pods.flatten().flatten().cloned().collect()
 }
 
-/// Writes the names of pods and containers into a report. One without a known name keeps its id alone.
+/// Writes the names of pods and containers into a report. One without a name in `names` keeps the one that it has.
 pub fn name_pods(report: &mut DriftReportStatus, names: &PodNames) {
     for by in report.drifts.iter_mut().filter_map(|drift| drift.by.as_mut()) {
         names.name(by);
