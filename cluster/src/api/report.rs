@@ -106,7 +106,7 @@ pub struct DriftReportStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_image: Option<ReportedOsImage>,
     /// The config of the node, as the sensor expects it, and whether it is the one of the cluster. Absent without the Node's annotation
-    /// `machineconfiguration.openshift.io/currentConfig`, while the sensor does not answer, and before the first comparison.
+    /// `machineconfiguration.openshift.io/currentConfig`, and before the first comparison. While the sensor does not answer, it is what was found last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ReportedConfig>,
 }
@@ -171,7 +171,8 @@ pub struct ReportedOsImage {
     /// The image that the node's `BootcNode` wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootc_node: Option<String>,
-    /// Which of these is out of step, and with what. Absent while they agree, and while an update is under way.
+    /// Which of these is out of step, and with what. Absent while they agree, and while an update is under way. While the sensor
+    /// does not answer, it is what was found last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_step: Option<String>,
 }

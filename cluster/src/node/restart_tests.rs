@@ -128,6 +128,57 @@ async fn a_config_that_differed_does_so_until_it_is_compared_again() {
     }
 }
 
+/// The last report that was written.
+fn reported(log: &PlayedLog) -> DriftReportStatus {
+    let line = "PATCH /apis/holdfast.dev/v1alpha1/driftreports/n1/status";
+    let last = log.take().into_iter().rfind(|asked| asked.line() == line).expect("no report was written");
+    serde_json::from_value(last.body["status"].clone()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_sensor_and_reporters_that_start_meanwhile_end_neither_a_changed_config_nor_an_image_out_of_step()
+ {
+    let silent = |last: Option<NodeFinding>| {
+        let sensor = SensorState::Silent { since: "2026-01-01T00:00:00Z".to_owned() };
+        Some(sensor::silent(last, &sensor, jiff::Timestamp::UNIX_EPOCH))
+    };
+    for is_config in [true, false] {
+        let (client, log) = api_server(&in_sync(BOOTED).status);
+        let writing = Writing::start(client);
+        if is_config {
+            let config = Some(compared(ConfigState::Differs));
+            writing.config.send_replace(ComparedConfig { config, is_final: true });
+        } else {
+            writing.os_image.send_replace(Some(opinions(Some("the node booted X"))));
+        }
+        writing.findings.send_replace(Some(in_sync(BOOTED)));
+        sleep(Duration::from_secs(6)).await;
+        writing.findings.send_replace(silent(Some(in_sync(BOOTED))));
+        sleep(Duration::from_secs(6)).await;
+        let mut last = reported(&log);
+        writing.end().await;
+        for round in 0..3 {
+            assert_eq!((last.state, last.count), (DriftState::Unknown, i64::from(!is_config)), "{round}");
+            let differs = last.config.as_ref().is_some_and(|config| config.state == ConfigState::Differs);
+            let out_of_step = last.os_image.as_ref().is_some_and(|image| image.out_of_step.is_some());
+            assert_eq!((differs, out_of_step), (is_config, !is_config), "{round}");
+            let (client, log) = api_server(&last);
+            let writing = Writing::start(client);
+            writing.findings.send_replace(silent(None));
+            sleep(Duration::from_secs(6)).await;
+            last = reported(&log);
+            writing.end().await;
+        }
+        // The sensor answers the next reporter, which has compared nothing yet.
+        let (client, log) = api_server(&last);
+        let writing = Writing::start(client);
+        writing.findings.send_replace(Some(in_sync(BOOTED)));
+        sleep(Duration::from_secs(6)).await;
+        assert_eq!(written(&log), [if is_config { "Unknown ConfigDiffers" } else { "True Drifted" }]);
+        writing.end().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_finding_that_is_faster_than_the_node_shows_no_update_as_drift() {
     for is_managed in [false, true] {

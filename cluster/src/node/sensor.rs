@@ -118,15 +118,15 @@ fn without_status(error: &SensorError, since: Timestamp) -> SensorState {
     }
 }
 
-/// The finding of a sensor that gives no status: nothing is proved, and the last drifts stay.
-fn silent(last: Option<NodeFinding>, sensor: &SensorState, since: Timestamp) -> NodeFinding {
-    let last = last.map_or_else(DriftReportStatus::default, |last| last.status);
+/// The finding of a sensor that gives no status: nothing is proved, and the last drifts and the last config stay.
+pub(super) fn silent(last: Option<NodeFinding>, sensor: &SensorState, since: Timestamp) -> NodeFinding {
+    let (last, config) = last.map(|last| (last.status, last.config)).unwrap_or_default();
     let observed_at = Some(since.to_string());
     NodeFinding {
         status: DriftReportStatus { state: DriftState::Unknown, observed_at, ..last },
         sensor: sensor.clone(),
         text: None,
-        config: None,
+        config,
     }
 }
 

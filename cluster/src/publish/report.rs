@@ -1,7 +1,7 @@
 //! The `DriftReport`.
 
 use super::{PublishError, Publisher, limited, objects, ours};
-use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedOsImage, ReportedRewriting};
+use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::metrics::WrittenObject;
 use crate::reports::{NodeFinding, rewriting_event};
 use jiff::Timestamp;
@@ -35,8 +35,8 @@ impl Publisher {
         self.report.done(self.completed(&steady), result)
     }
 
-    /// The report with what the sensor does not know. Until the sensor has answered, it has the drifts that an earlier reporter knew: without
-    /// them the next reporter could not know which Events were created.
+    /// The report with what the sensor does not know. Until the sensor has answered, it has the drifts that an earlier reporter knew, and what that
+    /// one found about config and OS image: without them the next reporter could not know which Events were created, and what still differs.
     pub(super) fn completed(&self, finding: &NodeFinding) -> DriftReportStatus {
         let found = self.compared(finding);
         let known = self.last_report.as_ref().filter(|_| !self.has_answered);
@@ -44,8 +44,6 @@ impl Publisher {
             state: found.state,
             observed_at: found.observed_at.clone(),
             log: found.log.clone(),
-            os_image: last.os_image.clone().map(|image| ReportedOsImage { out_of_step: None, ..image }),
-            config: None,
             ..last.clone()
         });
         let policies = self.policies.as_ref().map_or(&self.reported_policies, |known| &known.policies);

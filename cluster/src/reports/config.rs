@@ -16,12 +16,11 @@ pub struct ComparedConfig {
     pub is_final: bool,
 }
 
-/// Writes what is known of the node's config into a report. Nothing is known of it while the sensor gives no status.
+/// Writes what is known of the node's config into a report. While the sensor gives no status that is what was found last, so that a reporter
+/// that starts then goes on with it.
 pub fn add_config(status: &mut DriftReportStatus, sensor: &SensorState, config: &ReportedConfig) {
-    if !matches!(sensor, SensorState::Answers { .. }) {
-        return;
-    }
-    if config.state == ConfigState::Differs && status.state == DriftState::InSync {
+    let answers = matches!(sensor, SensorState::Answers { .. });
+    if answers && config.state == ConfigState::Differs && status.state == DriftState::InSync {
         status.state = DriftState::Unknown;
     }
     status.config = Some(config.clone());
@@ -101,10 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sensor_that_gives_no_status_has_no_config() {
+    fn a_sensor_that_gives_no_status_keeps_the_config_that_was_found_last() {
         let mut status = DriftReportStatus::default();
-        add_config(&mut status, &SensorState::Silent { since: String::new() }, &config(ConfigState::Differs));
-        assert_eq!(status, DriftReportStatus::default());
+        let last = config(ConfigState::Differs);
+        add_config(&mut status, &SensorState::Silent { since: String::new() }, &last);
+        assert_eq!(status, DriftReportStatus { config: Some(last), ..DriftReportStatus::default() });
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct NodeFinding {
     pub sensor: SensorState,
     /// The oldest difference in the Machine Config Operator's words, for mode `manage`.
     pub text: Option<String>,
-    /// The config that the sensor expects, for the comparison with the cluster.
+    /// The config that the sensor expects, or expected when it last answered, for the comparison with the cluster.
     pub config: Option<ExpectedConfig>,
 }
 

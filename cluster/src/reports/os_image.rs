@@ -11,21 +11,23 @@ use sensor_model::expectation::OSTREE_BOOTED;
 use sensor_model::record::ThingKind;
 
 /// Writes the opinions about the booted image into a report, and one drift if one of them is out of step. Opinions about another image
-/// are left out. So is the drift while the sensor gives no status and while the node is updated.
+/// are left out. So is the drift while the node is updated. A sensor that gives no status proves nothing: the state stays `Unknown` then.
 pub fn add_os_image(status: &mut DriftReportStatus, sensor: &SensorState, opinions: &ReportedOsImage) {
     let Some(image) = &mut status.os_image else { return };
     if (&image.booted, &image.booted_digest) != (&opinions.booted, &opinions.booted_digest) {
         return;
     }
     image.clone_from(opinions);
-    if !matches!(sensor, SensorState::Answers { .. }) || status.state == DriftState::Updating {
+    if status.state == DriftState::Updating {
         image.out_of_step = None;
     }
     if image.out_of_step.is_none() {
         return;
     }
     let source = image.config.clone().unwrap_or_default();
-    status.state = DriftState::Drifted;
+    if matches!(sensor, SensorState::Answers { .. }) {
+        status.state = DriftState::Drifted;
+    }
     let kind = ThingKind::OsImage.as_str();
     // The sensor has compared the booted image with the node's own files, and may have found the same.
     if status.drifts.iter().any(|drift| drift.kind.as_deref() == Some(kind)) {
@@ -101,11 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_sensor_and_an_update_have_no_such_drift() {
+    fn a_silent_sensor_keeps_the_drift_without_a_proof_and_an_update_has_none() {
         let silent = SensorState::Silent { since: String::new() };
         let status = added(report(DriftState::Unknown, &[]), &silent);
-        assert_eq!((status.state, status.count), (DriftState::Unknown, 0));
-        assert_eq!(status.os_image, Some(image("a", None)));
+        assert_eq!((status.state, status.count, status.drifts.len()), (DriftState::Unknown, 1, 1));
+        assert_eq!(status.os_image, Some(image("a", Some("x"))));
         let status = added(report(DriftState::Updating, &["file"]), &ANSWERS);
         assert_eq!((status.state, status.count), (DriftState::Updating, 1));
     }
