@@ -172,9 +172,18 @@ impl SocketErrorReason {
 /// The drift policies of the cluster that select this node, whole: they replace those of the request before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterPolicies {
-    /// Each in the form of the files in `policies/drift`. Pods among the allowed actors are uids.
+    /// Each in the form of the files in `policies/drift`. Pods among the allowed actors are uids. The annotation [`ALLOWED_NAMES`] has the names
+    /// for which they stand.
     pub policies: Vec<serde_json::Value>,
+    /// The uids of the node's pods that exist. `None`: they are not known. A rule keeps uids that it had before under the same names, if none of
+    /// these pods has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub present_pods: Option<Vec<String>>,
 }
+
+/// The annotation of a policy of [`ClusterPolicies`] with the names by which each rule allows pods: a list with one value for each rule, `null` for
+/// a rule that names none. A sensor only compares the values.
+pub const ALLOWED_NAMES: &str = "holdfast.dev/allowed-names";
 
 /// The policies of the cluster are in force within seconds, with those of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::api::{ActorNames, DriftPolicy, PolicyState, ReportedPolicy};
 use crate::text::fit;
 use kube::ResourceExt as _;
 use sensor_model::drift_policy::{DriftPolicy as MergedPolicy, DriftPolicyFile};
-use sensor_model::socket::{CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES};
+use sensor_model::socket::{ALLOWED_NAMES, CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES};
 use serde_json::{Value, json};
 
 /// How many of the pods that ended keep their permission if those of all make the policies too large: first the newest ones, whose changes
@@ -106,7 +106,8 @@ fn evaluate_with(policies: &[&DriftPolicy], node: &NodeFacts, pods: &NodePods, e
     }
     note_conflicts(&files, &numbers, &mut evaluated.reported);
     let is_usable = evaluated.reported.iter().all(|policy| policy.state == PolicyState::Waiting);
-    evaluated.handed = is_usable.then_some(ClusterPolicies { policies: handed });
+    let present_pods = pods.is_known().then(|| pods.present());
+    evaluated.handed = is_usable.then_some(ClusterPolicies { policies: handed, present_pods });
     if evaluated.reported.len() > CLUSTER_POLICIES {
         // A fault must not be among those that are left out.
         evaluated.reported.sort_by_key(|policy| policy.state == PolicyState::Waiting);
@@ -155,10 +156,23 @@ fn object(policy: &DriftPolicy, pods: &NodePods, ended: usize) -> Value {
             value
         })
         .collect();
+    let mut metadata = json!({ "name": policy.name_any() });
+    let names: Vec<Value> = policy.spec.rules.iter().map(|rule| pod_names(&rule.allowed_actors)).collect();
+    if names.iter().any(|names| !names.is_null()) {
+        metadata["annotations"] = json!({ ALLOWED_NAMES: names });
+    }
     json!({
         "apiVersion": "holdfast.dev/v1alpha1",
         "kind": "DriftPolicy",
-        "metadata": { "name": policy.name_any() },
+        "metadata": metadata,
         "spec": { "precedence": policy.spec.precedence, "rules": rules },
     })
+}
+
+/// The names for which the uids of a rule stand; `null` if it names no pods.
+fn pod_names(ActorNames { pods, service_accounts, .. }: &ActorNames) -> Value {
+    if pods.is_empty() && service_accounts.is_empty() {
+        return Value::Null;
+    }
+    json!({ "pods": pods, "serviceAccounts": service_accounts })
 }

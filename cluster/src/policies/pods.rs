@@ -61,6 +61,7 @@ impl NodePods {
                     self.end(uid);
                 }
                 let is_first = !std::mem::replace(&mut self.is_known, true);
+                self.revision += u64::from(is_first);
                 return self.add(listed) || is_first;
             }
             Event::Apply(pod) => return self.add(entries(&pod)),
@@ -102,6 +103,7 @@ impl NodePods {
 
     /// Nothing watches the pods any more: they are not known before the next list.
     pub(super) fn unwatched(&mut self) {
+        self.revision += u64::from(self.is_known);
         self.is_known = false;
         self.listed = None;
     }
@@ -111,7 +113,13 @@ impl NodePods {
         self.is_known
     }
 
-    /// A number that is another one if the pods that names allow may be others.
+    /// The uids of those that exist.
+    pub(super) fn present(&self) -> Vec<String> {
+        let ended: BTreeSet<&String> = self.ended.iter().collect();
+        self.by_uid.keys().filter(|uid| !ended.contains(uid)).cloned().collect()
+    }
+
+    /// A number that is another one if the pods may be others.
     pub(super) const fn revision(&self) -> u64 {
         self.revision
     }

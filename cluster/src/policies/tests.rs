@@ -3,7 +3,7 @@ use super::node::NodeFacts;
 use super::pods::NodePods;
 use crate::api::{DriftPolicy, PolicyState};
 use kube::runtime::watcher::Event;
-use sensor_model::socket::POLICIES_BYTES;
+use sensor_model::socket::{ALLOWED_NAMES, POLICIES_BYTES};
 use serde_json::{Value, json};
 
 fn policy(name: &str, spec: &Value) -> DriftPolicy {
@@ -123,8 +123,36 @@ fn pods_become_uids_and_other_policies_need_no_pods() {
     });
     pods.take(Event::Apply(serde_json::from_value(pod).unwrap()));
     let handed = evaluate([&by_account], &NodeFacts::default(), &pods).handed.unwrap().policies;
+    assert_eq!(
+        handed[0]["metadata"]["annotations"][ALLOWED_NAMES],
+        json!([{"pods": [], "serviceAccounts": ["team/agent"]}])
+    );
     assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/pods"), Some(&json!(["u-1"])));
     assert_eq!(handed[0].pointer("/spec/rules/0/allowedActors/serviceAccounts"), None);
+}
+
+#[test]
+fn the_sensor_gets_the_uids_of_the_pods_that_exist_once_they_are_listed() {
+    let rule = json!({"path": "/etc/a", "action": "deny", "allowedActors": {"pods": ["team/a"]}});
+    let policy = policy("pods", &json!({"rules": [rule, {"path": "/etc/b", "action": "deny"}]}));
+    let pod = |name: &str| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"serviceAccountName": "x"},
+            "metadata": {"namespace": "team", "name": name, "uid": format!("u-{name}")}});
+        serde_json::from_value(pod).unwrap()
+    };
+    let mut pods = NodePods::default();
+    let handed = |pods: &NodePods| evaluate([&policy], &NodeFacts::default(), pods).handed.unwrap();
+    assert_eq!(handed(&pods).present_pods, None);
+    for name in ["a", "b", "c"] {
+        pods.take(Event::InitApply(pod(name)));
+    }
+    pods.take(Event::InitDone);
+    pods.take(Event::Delete(pod("a")));
+    let handed = handed(&pods);
+    assert_eq!(handed.present_pods.unwrap(), ["u-b", "u-c"]);
+    let names = &handed.policies[0]["metadata"]["annotations"][ALLOWED_NAMES];
+    assert_eq!(*names, json!([{"pods": ["team/a"], "serviceAccounts": []}, null]));
+    assert_eq!(handed.policies[0].pointer("/spec/rules/0/allowedActors/pods"), Some(&json!(["u-a"])));
 }
 
 #[test]

@@ -203,7 +203,7 @@ async fn what_the_sensor_would_refuse_for_its_size_is_not_sent_and_the_reason_ha
     // Nothing listens there.
     let mut socket = SensorSocket::new("/nonexistent/reporter.sock");
     let large = |bytes: usize| serde_json::json!({"a": "x".repeat(bytes)});
-    let policies = ClusterPolicies { policies: vec![large(contract::POLICIES_BYTES)] };
+    let policies = ClusterPolicies { policies: vec![large(contract::POLICIES_BYTES)], present_pods: None };
     let config = DesiredConfig { machine_config: large(contract::CONFIG_BYTES), node_disruption: None };
     let errors = [
         (socket.put_policies(&policies).await.unwrap_err(), contract::POLICIES_BYTES),

@@ -37,7 +37,7 @@ pub struct OpenDrift {
     pub actors: Vec<Actor>,
     /// There were more actors than those.
     pub more_actors: bool,
-    /// The policy allowed all of them when the drift was reported. Their executables may be gone since.
+    /// The policy allowed all of them when the drift was reported or confirmed last. Their executables may be gone since.
     pub allowed: bool,
     /// What declares the thing: a MachineConfig, a layer or package, or the rule that closes the directory.
     pub source: String,
@@ -141,11 +141,12 @@ impl OpenDrifts {
         self.open.get(name).filter(|open| open.explains(differences))
     }
 
-    /// A verification of this run found the reported drift. The present policy asks for this action.
-    pub fn confirm(&mut self, name: &ThingName, action: DriftAction) {
+    /// A verification of this run found the reported drift. The present policy asks for this action, and allows the actors or does not.
+    pub fn confirm(&mut self, name: &ThingName, action: DriftAction, allowed: bool) {
         if let Some(open) = self.open.get_mut(name) {
             open.confirmed = true;
             open.action = Some(action);
+            open.allowed = allowed;
         }
     }
 

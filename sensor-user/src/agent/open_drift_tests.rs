@@ -41,6 +41,17 @@ fn earlier(differences: Vec<Difference>) -> OpenDrifts {
 }
 
 #[test]
+fn a_confirmed_drift_has_the_action_and_the_permission_of_the_present_policy() {
+    let file = name(ThingKind::File);
+    let mut drifts = OpenDrifts::default();
+    drifts.insert(file.clone(), OpenDrift { allowed: true, ..drift(Vec::new()) });
+    drifts.unconfirm();
+    drifts.confirm(&file, DriftAction::Degrade, false);
+    let open = drifts.get(&file).unwrap();
+    assert_eq!((open.action, open.allowed), (Some(DriftAction::Degrade), false));
+}
+
+#[test]
 fn a_reported_drift_is_found_once_and_is_new_if_it_differs() {
     let file = name(ThingKind::File);
     let mut drifts = earlier(vec![content("a", "b")]);
@@ -48,7 +59,7 @@ fn a_reported_drift_is_found_once_and_is_new_if_it_differs() {
     assert_eq!(drifts.reported(&file, &[content("a", "c")]), None);
     let known = drifts.reported(&file, &[content("a", "b")]).unwrap();
     assert_eq!(known.actor.as_ref().map(|actor| actor.pid), Some(7));
-    drifts.confirm(&file, DriftAction::Revert);
+    drifts.confirm(&file, DriftAction::Revert, false);
     assert!(!drifts.is_unconfirmed(&file));
     assert_eq!(drifts.get(&file).unwrap().action, Some(DriftAction::Revert));
     assert_eq!(

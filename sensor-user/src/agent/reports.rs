@@ -206,8 +206,8 @@ pub enum AgentReport<'a> {
     Verdict(VerdictKind, Option<Duration>),
     /// A thing drifted, or has other differences than before.
     Drifted(ThingName, Box<OpenDrift>),
-    /// A verification found the drift that an earlier run reported. The present policy asks for this action.
-    DriftConfirmed(&'a ThingName, DriftAction),
+    /// A verification found the drift that an earlier run reported. The present policy asks for this action. The flag: it allows the actors.
+    DriftConfirmed(&'a ThingName, DriftAction, bool),
     /// A thing was changed and matches its expectation again.
     Touched(&'a str, Option<&'a Actor>),
     /// A drifted thing matches its expectation again, or nothing declares it any more.

@@ -398,10 +398,10 @@ impl Verdicts {
     ) -> bool {
         let Some(open) = self.reports.drifts().reported(name, differences) else { return false };
         let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more_actors);
-        let allowed = open.allowed;
-        let (action, _) =
-            decide_of_all(&self.desired, thing, actor.as_ref(), &actors, more, allowed, verifier);
-        self.reports.report(AgentReport::DriftConfirmed(name, action));
+        let was_allowed = open.allowed;
+        let (action, allowed) =
+            decide_of_all(&self.desired, thing, actor.as_ref(), &actors, more, was_allowed, verifier);
+        self.reports.report(AgentReport::DriftConfirmed(name, action, allowed));
         if action == DriftAction::Revert {
             self.schedule_revert(thing);
         }

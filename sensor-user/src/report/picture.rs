@@ -125,8 +125,8 @@ impl Picture {
             }
             AgentReport::Verdict(verdict, latency) => metrics.verdict(verdict, latency),
             AgentReport::Drifted(name, open) => self.drifted(name, *open, metrics, clock.now()),
-            AgentReport::DriftConfirmed(name, action) => {
-                self.drifts.confirm(name, action);
+            AgentReport::DriftConfirmed(name, action, allowed) => {
+                self.drifts.confirm(name, action, allowed);
                 self.changed = true;
             }
             AgentReport::Touched(path, actor) => metrics.touched(path, actor),

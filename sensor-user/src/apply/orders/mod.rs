@@ -9,6 +9,7 @@
 
 mod boot;
 mod durable;
+mod earlier_pods;
 mod files;
 mod mode_files;
 mod policies;

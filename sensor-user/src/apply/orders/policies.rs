@@ -4,18 +4,23 @@
 //! policies of the node. A request with a fault, or with a rule that contradicts another one, changes nothing. The reporter is on the
 //! network, so [`ActionLimits`] hold for each rule, also for those that a daemon in another mode took.
 
-use super::{durable, refusal};
+use super::{
+    durable,
+    earlier_pods::{KEPT, with_earlier_pods},
+    refusal,
+};
 use crate::{
     desired::{Inputs, cluster_policies, drift_policies, read},
     report::socket::PolicyOrders,
 };
 use sensor_model::{
-    drift_policy::{ActionLimits, DriftPolicyFile},
+    drift_policy::{ActionLimits, DriftPolicyFile, LimitedPolicy},
     socket::{
-        CLUSTER_POLICIES, ClusterPolicies, SocketError, SocketErrorReason, TAKEN_POLICIES_SCHEMA,
-        TakenPolicies,
+        CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES, SocketError, SocketErrorReason,
+        TAKEN_POLICIES_SCHEMA, TakenPolicies,
     },
 };
+use serde_json::Value;
 use std::{
     fs, io,
     path::PathBuf,
@@ -57,15 +62,29 @@ impl NodePolicies {
         let all = of_node.into_iter().chain([of_cluster]).collect();
         drift_policies(&all).map(drop).map_err(|error| refused(&error))
     }
+
+    /// The policies within the limits, with as many of the uids of pods that they had before as there is room for.
+    fn limited(&self, policies: &[Value], present: Option<&[String]>) -> (Value, Vec<LimitedPolicy>) {
+        let earlier = fs::read(&self.file).ok().and_then(|list| serde_json::from_slice::<Value>(&list).ok());
+        let earlier = earlier.as_ref().and_then(|list| list.get("items")?.as_array());
+        let (Some(earlier), Some(present)) = (earlier, present) else { return self.limits.list(policies) };
+        let present = present.iter().map(String::as_str).collect();
+        let with = |most| self.limits.list(&with_earlier_pods(policies, &present, earlier, most));
+        let is_small =
+            |list: &Value| serde_json::to_vec(list).is_ok_and(|bytes| bytes.len() <= POLICIES_BYTES);
+        let found = KEPT.into_iter().map(with).find(|(list, _)| is_small(list));
+        found.unwrap_or_else(|| self.limits.list(policies))
+    }
 }
 
 impl PolicyOrders for NodePolicies {
     fn take(&self, policies: &[u8]) -> Result<TakenPolicies, SocketError> {
         let _one = self.working.lock().unwrap_or_else(PoisonError::into_inner);
-        let ClusterPolicies { policies } = serde_json::from_slice(policies).map_err(|error| {
-            let place = format!("line {}, column {}", error.line(), error.column());
-            refusal(SocketErrorReason::Refused, format!("the body is no list of policies: {place}"))
-        })?;
+        let ClusterPolicies { policies, present_pods } =
+            serde_json::from_slice(policies).map_err(|error| {
+                let place = format!("line {}, column {}", error.line(), error.column());
+                refusal(SocketErrorReason::Refused, format!("the body is no list of policies: {place}"))
+            })?;
         if policies.len() > CLUSTER_POLICIES {
             let error =
                 format!("{} policies select this node: at most {CLUSTER_POLICIES} may", policies.len());
@@ -76,7 +95,7 @@ impl PolicyOrders for NodePolicies {
             DriftPolicyFile::of_item(policy)
                 .map_err(|error| refusal(SocketErrorReason::Refused, error.to_string()))?;
         }
-        let (list, limited) = self.limits.list(&policies);
+        let (list, limited) = self.limited(&policies, present_pods.as_deref());
         let kept = |error: io::Error| {
             tracing::error!(%error, path = %self.file.display(), "Cannot keep the policies of the cluster.");
             refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
@@ -100,7 +119,8 @@ mod tests {
     use super::*;
     use crate::desired::{DaemonInputs, NamedSources};
     use sensor_model::drift_policy::DriftAction;
-    use serde_json::{Value, json};
+    use sensor_model::{drift_policy::PolicyActor, socket::ALLOWED_NAMES};
+    use serde_json::json;
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
@@ -175,6 +195,45 @@ mod tests {
         assert_eq!(take(&policies, &many).unwrap_err().reason, SocketErrorReason::Refused);
         assert_eq!(policies.take(b"{").unwrap_err().reason, SocketErrorReason::Refused);
         assert_eq!(action(&inputs, "/etc/b"), DriftAction::Observe);
+    }
+
+    #[test]
+    fn a_pod_that_ended_keeps_its_permission_when_a_new_reporter_knows_only_the_pods_that_exist() {
+        let (_root, inputs) = node();
+        let policies = NodePolicies::new(&inputs, ActionLimits::MANAGE);
+        let hand_in = |account: &str, uids: &[&str], present: Option<&[&str]>| {
+            let mut policy = policy("one", 1, "/etc/b", "revert");
+            policy["metadata"]["annotations"] = json!({ALLOWED_NAMES: [{"serviceAccounts": [account]}]});
+            policy["spec"]["rules"][0]["allowedActors"] = json!({"pods": uids});
+            policies
+                .take(json!({"policies": [policy], "present_pods": present}).to_string().as_bytes())
+                .unwrap();
+        };
+        let is_allowed = |uid: &str| {
+            let policy = drift_policies(&read(&inputs.all_policies()).unwrap()).unwrap();
+            let subject = PolicyActor { pod_uid: Some(uid), ..PolicyActor::default() };
+            policy.decide(Path::new("/etc/b"), Some(&subject)).allowed
+        };
+        hand_in("team/agent", &["u-1", "u-2"], Some(&["u-1", "u-2", "u-3"]));
+        for _ in 0..2 {
+            hand_in("team/agent", &["u-2"], Some(&["u-2", "u-3"]));
+            assert!(is_allowed("u-1") && is_allowed("u-2") && !is_allowed("u-3"));
+        }
+        // An earlier reporter was taken over, and handed in the uid of a pod that the names do not allow.
+        hand_in("team/agent", &["u-2", "u-3"], Some(&["u-2"]));
+        hand_in("team/agent", &["u-2"], Some(&["u-2", "u-3"]));
+        assert!(is_allowed("u-1") && !is_allowed("u-3"));
+        // With so many pods that the policies would be too large, fewer are kept.
+        let many: Vec<String> = (0..20_000).map(|number| format!("{number:036}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        hand_in("team/agent", &many, Some(&many));
+        assert!(is_allowed("u-1"));
+        hand_in("team/agent", &[], Some(&[]));
+        assert_eq!(many.iter().filter(|uid| is_allowed(uid)).take(300).count(), 256);
+        hand_in("team/other", &["u-2"], Some(&["u-2"]));
+        assert!(is_allowed("u-2") && !is_allowed(many[0]), "the rule has other names");
+        hand_in("team/other", &[], None);
+        assert!(!is_allowed("u-2"), "nothing proves that it is no pod of now");
     }
 
     #[test]
