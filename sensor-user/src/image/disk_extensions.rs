@@ -25,8 +25,10 @@ use std::{
 
 /// The program that mounts.
 const MOUNT: &str = "mount";
+/// The program that makes loop devices.
+const LOSETUP: &str = "losetup";
 /// Options of each mount.
-const OPTIONS: &str = "ro,loop,nodev,nosuid";
+const OPTIONS: &str = "ro,nodev,nosuid";
 /// The name of the directory for mounts, beside the indexes.
 const PLACE: &str = "extension";
 /// Most bytes of the program's words in a reason.
@@ -82,33 +84,38 @@ impl OwnMounts {
     /// Why `mount` did not do it, in its own words, or what is wrong with the table of partitions.
     pub(super) fn of_image(&self, image: &Path) -> Result<&Path, String> {
         let Some(partitions) = partitions::of_image(image)? else {
-            self.mount(image, OPTIONS, "")?;
+            self.mount(image, &format!("{OPTIONS},loop"), "")?;
             return Ok(&self.place);
         };
         if partitions.iter().all(|partition| !partition.place.is_empty()) {
             self.directory_for(&partitions)?;
         }
-        for Partition { place, start, size } in partitions {
-            self.mount(image, &format!("{OPTIONS},offset={start},sizelimit={size}"), place)?;
+        for partition in partitions {
+            self.mount_partition(image, partition)?;
         }
         Ok(&self.place)
     }
 
-    /// Runs `mount` for a place below the directory.
-    fn mount(&self, image: &Path, options: &str, place: &str) -> Result<(), String> {
-        let run = Command::new(MOUNT)
-            .args(["-o", options, "--"])
-            .args([image, &self.place.join(place)])
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output();
-        let output = run.map_err(|error| format!("the program {MOUNT} does not start: {error}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let words = String::from_utf8_lossy(&output.stderr);
-        let words: String = words.lines().next().unwrap_or_default().chars().take(REASON).collect();
-        Err(if words.is_empty() { format!("{MOUNT}: {}", output.status) } else { words })
+    /// Mounts a partition by a loop device of its own. While systemd has the image merged, `mount` refuses to make one that overlaps with systemd's.
+    fn mount_partition(
+        &self,
+        image: &Path,
+        Partition { place, start, size }: Partition,
+    ) -> Result<(), String> {
+        let (start, size) = (start.to_string(), size.to_string());
+        let options = ["--find", "--show", "--read-only", "--offset", &start, "--sizelimit", &size, "--"];
+        let device = said(Command::new(LOSETUP).args(options).arg(image))?;
+        let device = Path::new(device.trim());
+        let mounted = self.mount(device, OPTIONS, place);
+        // The kernel removes a device that is mounted with the mount.
+        let detached = said(Command::new(LOSETUP).arg("--detach").arg(device));
+        mounted.and(detached.map(drop))
+    }
+
+    /// Mounts an image or a device at a place below the directory.
+    fn mount(&self, what: &Path, options: &str, place: &str) -> Result<(), String> {
+        let mut command = Command::new(MOUNT);
+        said(command.args(["-o", options, "--"]).args([what, &self.place.join(place)])).map(drop)
     }
 
     /// Makes an empty root directory with the places of partitions, for an image without a partition for it.
@@ -120,6 +127,22 @@ impl OwnMounts {
             fs::create_dir(self.place.join(place)).map_err(|error| format!("cannot make /{place}: {error}"))
         })
     }
+}
+
+/// What a program printed.
+///
+/// # Errors
+/// Why it failed, in its own words.
+fn said(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let run = command.env("LC_ALL", "C").stdin(Stdio::null()).output();
+    let output = run.map_err(|error| format!("the program {program} does not start: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let words: String = words.lines().next().unwrap_or_default().chars().take(REASON).collect();
+    Err(if words.is_empty() { format!("{program}: {}", output.status) } else { words })
 }
 
 /// Whether an observer reads this process's own root directory, so that mounts of this process are those of the host.

@@ -176,8 +176,13 @@ fn partitioned(agent: &mut RunningDaemon) -> Result<String> {
     run("systemd-sysext", &["merge"])?;
     drift_at(agent, before, PROGRAM_OF_DISK)?;
     let before = agent.records()?.len();
+    let devices = || shell("losetup --list --noheadings --output NAME");
+    let known = devices()?;
     let printed = index("gpu (sysext)")?;
-    recovered(agent, before, PROGRAM_OF_DISK)?;
+    ensure!(devices()? == known, "{known}, then {}", devices()?);
+    agent.wait_for("the recovery of the program", before, |record| {
+        record["kind"] == "recovered" && record["path"] == PROGRAM_OF_DISK
+    })?;
     status::wait_for("compliant", LIMIT)?;
     run("systemd-sysext", &["unmerge"])?;
     Ok(printed)

@@ -38,7 +38,7 @@ pub(super) struct Partition {
 /// No partition, or several, for one place.
 pub(super) fn of_image(image: &Path) -> Result<Option<Vec<Partition>>, String> {
     let run = Command::new(PARTX)
-        .args(["--show", "--raw", "--noheadings", "--output", "TYPE,START,SECTORS", "--"])
+        .args(["--show", "--noheadings", "--output", "TYPE,START,SECTORS", "--"])
         .arg(image)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
