@@ -50,14 +50,15 @@ pub struct HostDirectories {
 }
 
 impl HostDirectories {
-    /// A path as it is on the disk: without the links on the way to it that are known.
+    /// A closed directory as it is on the disk: without the links on the way to it.
+    fn root_on_disk(&self, path: &Path) -> PathBuf {
+        self.written.get(path).cloned().unwrap_or_else(|| self.on_disk(path).into_owned())
+    }
+
+    /// A path as it is on the disk: without the links on the way to it that are known. The object itself may be a link.
     pub(crate) fn on_disk<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         let place = |above: &'a Path| Some(self.written.get(above)?.join(path.strip_prefix(above).ok()?));
-        let path = match path.ancestors().find_map(place) {
-            // An empty rest would end the path with a separator.
-            Some(place) => Cow::Owned(place.components().collect()),
-            None => Cow::Borrowed(path),
-        };
+        let path = path.ancestors().skip(1).find_map(place).map_or(Cow::Borrowed(path), Cow::Owned);
         let below = |(link, directory): (&PathBuf, &PathBuf)| {
             let below = path.strip_prefix(link).ok().filter(|below| !below.as_os_str().is_empty())?;
             Some(directory.join(below))
@@ -142,11 +143,11 @@ fn roots<'a>(policy: &'a DriftPolicy, host: &HostDirectories) -> Vec<Root<'a>> {
     for (rule, origin) in policy.closed_or_left_open() {
         if let Some(path) = rule.directory() {
             if !host.linked.contains_key(path) {
-                roots.push(Root { path: host.on_disk(path).into_owned(), rule, origin });
+                roots.push(Root { path: host.root_on_disk(path), rule, origin });
             }
         } else {
             let matching = host.matching.get(&rule.path).into_iter().flatten();
-            roots.extend(matching.map(|path| Root { path: host.on_disk(path).into_owned(), rule, origin }));
+            roots.extend(matching.map(|path| Root { path: host.root_on_disk(path), rule, origin }));
         }
     }
     // Among equal rules the order of their texts decides, the first one first.

@@ -181,8 +181,8 @@ pub struct ClusterPolicies {
     pub present_pods: Option<Vec<String>>,
 }
 
-/// The annotation of a policy of [`ClusterPolicies`] with the names by which each rule allows pods: a list with one value for each rule, `null` for
-/// a rule that names none. A sensor only compares the values.
+/// The annotation of a policy of [`ClusterPolicies`] with a digest of the names by which each rule allows pods: a list with one value for each rule,
+/// `null` for a rule that names none. A sensor only compares the values.
 pub const ALLOWED_NAMES: &str = "holdfast.dev/allowed-names";
 
 /// The policies of the cluster are in force within seconds, with those of the node.

@@ -11,6 +11,10 @@ use kube::ResourceExt as _;
 use sensor_model::drift_policy::{DriftPolicy as MergedPolicy, DriftPolicyFile};
 use sensor_model::socket::{ALLOWED_NAMES, CLUSTER_POLICIES, ClusterPolicies, POLICIES_BYTES};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of the digest of a rule's names.
+const DIGEST: usize = 16;
 
 /// How many of the pods that ended keep their permission if those of all make the policies too large: first the newest ones, whose changes
 /// the sensor may not have attributed yet, and then none.
@@ -169,10 +173,12 @@ fn object(policy: &DriftPolicy, pods: &NodePods, ended: usize) -> Value {
     })
 }
 
-/// The names for which the uids of a rule stand; `null` if it names no pods.
+/// A digest of the names for which the uids of a rule stand, which a sensor only compares; `null` if it names no pods. The names themselves could be
+/// more than a request takes.
 fn pod_names(ActorNames { pods, service_accounts, .. }: &ActorNames) -> Value {
     if pods.is_empty() && service_accounts.is_empty() {
         return Value::Null;
     }
-    json!({ "pods": pods, "serviceAccounts": service_accounts })
+    let names = json!({ "pods": pods, "serviceAccounts": service_accounts }).to_string();
+    hex::encode(&Sha256::digest(names)[..DIGEST]).into()
 }

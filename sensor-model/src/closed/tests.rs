@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    drift_policy::DriftPolicyFile,
+    drift_policy::{DriftPolicyFile, names_top_directories},
     expectation::{DirectoryExpectation, Owner, Source, UnitExpectation},
 };
 
@@ -204,23 +204,33 @@ fn a_link_on_the_way_to_a_closed_directory_or_a_declared_path_leads_to_one_place
 }
 
 #[test]
-fn a_rule_that_would_move_what_is_in_the_directories_of_the_root_is_refused() {
-    let parse = |path: &str, action: &str| {
-        let rules = serde_json::json!([{"path": path, "closed": true, "action": action}]);
-        let text = serde_json::json!({
-            "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": {"name": "test"},
-            "spec": {"rules": rules},
-        });
-        DriftPolicyFile::of_item(&text).map(drop).map_err(|error| error.to_string())
-    };
+fn half_of_a_path_and_a_glob_of_all_names_in_it_name_directories_of_the_root() {
     for path in ["/etc/", "/opt/", "/*", "/etc/*", "/etc/?*"] {
-        let error = parse(path, "revert").unwrap_err();
-        assert!(error.contains("rules[0].action") && error.contains(path), "{error}");
-        parse(path, "degrade").unwrap();
+        assert!(names_top_directories(path), "{path}");
     }
     for path in ["/etc/cron.d/", "/etc/cron.*", "/srv/*/conf.d"] {
-        parse(path, "revert").unwrap();
+        assert!(!names_top_directories(path), "{path}");
     }
+}
+
+#[test]
+fn a_declared_link_to_a_directory_stays_declared_beside_what_is_declared_through_it() {
+    let host = HostDirectories {
+        written: BTreeMap::from([("/etc/ssl/certs".into(), "/etc/pki/certs".into())]),
+        packaged: vec![PackagedPath { path: "/etc/ssl/certs".into(), is_directory: false }],
+        ..HostDirectories::default()
+    };
+    let rules = "    - {path: /etc/ssl/, closed: true, action: observe}\n    - {path: /etc/pki/, closed: true, action: observe}\n";
+    let found = closed(&[directory("/etc/ssl/certs/x")], rules, &host);
+    assert_eq!(
+        found,
+        [
+            "/etc/pki [certs] /etc/pki/",
+            "/etc/pki/certs [x] /etc/pki/",
+            "/etc/pki/certs/x [] /etc/pki/",
+            "/etc/ssl [certs] /etc/ssl/",
+        ]
+    );
 }
 
 fn shipped_policy() -> DriftPolicy {

@@ -108,12 +108,6 @@ pub enum DriftPolicyFault {
         "{0:?} cannot be closed: name a directory, with / at the end, or a glob of directories without **"
     )]
     ClosedPath(String),
-    /// A rule would move what is in a directory of the root directory.
-    #[error(
-        "{0:?} names directories of the root directory, or all in one of them: a rule with closed: true may not have action: revert there, because it \
-         would move what the host needs; name a directory such as /etc/cron.d/"
-    )]
-    RevertsTopDirectory(String),
     /// The path of a rule with `absent` names no single object.
     #[error(
         "{0:?} cannot have absent: true: name one path, without / at its end and without wildcards; use closed: true for what is in a \

@@ -40,6 +40,7 @@ use crate::{
     record::Actor,
 };
 use path_rules::PathRules;
+pub use path_rules::names_top_directories;
 use sensor_protocol::names;
 use serde::{Deserialize, Serialize};
 use std::{

@@ -160,10 +160,6 @@ fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
     };
     let absent = absent(rule, path, at)?;
     let closed = closed(rule, path, at)?;
-    if closed && action == DriftAction::Revert && is_top_directory(path) {
-        let fault = DriftPolicyFault::RevertsTopDirectory(path.to_owned());
-        return Err(RuleError::new(field("action"), fault));
-    }
     let except = if closed { except(rule, at)? } else { NamePatterns::default() };
     let except_links = if closed { except_links(rule, at)? } else { LinkExceptions::default() };
     let image = flag(rule, "image", at)?;
@@ -226,16 +222,6 @@ fn closed(rule: &Map<String, Value>, path: &str, at: &str) -> Result<bool, RuleE
         return Err(RuleError::new(format!("{at}.path"), DriftPolicyFault::ClosedPath(path.to_owned())));
     }
     Ok(closed)
-}
-
-/// Whether a path names directories of the root directory, or all directories in one of them. `/etc/` is half of `/etc/cron.d/`, and a person
-/// may forget the other half.
-fn is_top_directory(path: &str) -> bool {
-    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
-    match names[..] {
-        [_, below] => below.chars().all(|character| matches!(character, '*' | '?')),
-        _ => names.len() < 2,
-    }
 }
 
 /// The names that may be in closed directories besides.

@@ -28,6 +28,16 @@ impl Pattern {
     }
 }
 
+/// Whether the path of a rule names directories of the root directory, or all directories in one of them. `/etc/` is half of `/etc/cron.d/`, and a
+/// person may forget the other half.
+pub fn names_top_directories(path: &str) -> bool {
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    match names[..] {
+        [_, below] => below.chars().all(|character| matches!(character, '*' | '?')),
+        _ => names.len() < 2,
+    }
+}
+
 /// A glob in which `*` matches within one name and `**` across names.
 pub(super) fn glob(pattern: &str) -> Result<Glob, globset::ErrorKind> {
     GlobBuilder::new(pattern)

@@ -39,7 +39,7 @@ const OWN_GROUP_BYTES: u64 = 64 << 10;
 
 /// What an installation has of Holdfast, below the root directory. No rule has the daemon move it: without its unit it would not start
 /// again.
-const INSTALLED: [&str; 12] = [
+const INSTALLED: [&str; 14] = [
     "etc/holdfast/machine-configs",
     "etc/holdfast/policies",
     "etc/systemd/system/holdfast.service",
@@ -49,7 +49,9 @@ const INSTALLED: [&str; 12] = [
     "etc/systemd/system/holdfast-enrol.service",
     "etc/systemd/system/holdfast-enrol.service.d",
     "etc/systemd/system/holdfast-reporter.service",
+    "etc/systemd/system/holdfast-reporter.service.d",
     "etc/systemd/system/multi-user.target.wants/holdfast.service",
+    "etc/systemd/system/multi-user.target.wants/holdfast-reporter.service",
     "etc/systemd/system/sysinit.target.wants/holdfast-early.service",
     "etc/systemd/system/sysinit.target.wants/holdfast-enrol.service",
 ];

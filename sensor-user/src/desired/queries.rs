@@ -29,6 +29,8 @@ pub fn things_at(
     host: &dyn HostFacts,
 ) -> Result<Vec<Expectation>, DesiredError> {
     let mut all = declared(&whole.rendered)?;
+    // A closed directory has the path on the disk, and its rule and the question may have one with links.
+    let place = host.place(path);
     // Reading the packages and the image again for each path would take long.
     let loaded = whole.desired.expectations.iter();
     all.extend(loaded.filter(|one| !matches!(one.source, ExpectationSource::MachineConfig(_))).cloned());
@@ -38,8 +40,10 @@ pub fn things_at(
         if host.unchecked(thing).is_some() {
             return false;
         }
-        let within = matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
-        *thing.path() == *path || within
+        let is_closed = matches!(thing, Thing::ClosedDirectory { .. });
+        let is_above = |path: &Path| path.parent() == Some(&*thing.path());
+        let within = is_closed && (is_above(path) || is_above(&place));
+        *thing.path() == *path || within || is_closed && *thing.path() == *place
     });
     // The expectation of a declared name is more precise than that of its closed directory. Where nothing may be, both report an object.
     let is_declared = |one: &Expectation| *one.thing.path() == *path && one.expected != Expected::Absent;

@@ -408,7 +408,12 @@ fn begin_checksum(found: &Found, object: &ObjectObservation) -> Result<Option<Sh
         (None, FileType::Symlink) => sys::attributes_by_handle(&found.handle),
         _ => return Ok(None),
     };
-    let xattrs = sorted_xattrs(attributes.map_err(FailedOperation::at("getxattr"))?);
+    let attributes = match attributes {
+        // No commit has a file with so many.
+        Err(Errno::E2BIG) => return Ok(None),
+        read => read.map_err(FailedOperation::at("getxattr"))?,
+    };
+    let xattrs = sorted_xattrs(attributes);
     let target = object.target.as_ref().map_or(&b""[..], |target| target.as_os_str().as_bytes());
     let Statx { stx_uid: uid, stx_gid: gid, stx_mode: mode, .. } = found.stat;
     Ok(Some(FileHeader { uid, gid, mode: mode.into(), target, xattrs: &xattrs }.begin()))

@@ -11,7 +11,7 @@ use nix::{
     libc,
     sys::stat::{FileStat, fstat},
 };
-use sensor_model::drift_policy::DriftPolicy;
+use sensor_model::drift_policy::{DriftAction, DriftPolicy};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -34,13 +34,18 @@ impl ClosedPaths {
     /// Those of a policy on a host. Adds the directories in which globs look for names to `searched`.
     pub(super) fn of(observer: &Observer, policy: &DriftPolicy, searched: &mut BTreeSet<PathBuf>) -> Self {
         let mut found = Self::default();
+        let mut closed: BTreeSet<PathBuf> = BTreeSet::new();
         for (rule, _) in policy.closed_or_left_open() {
-            if let Some(path) = rule.directory() {
-                found.all.insert(path.to_owned());
-            } else {
-                let matching = globs::directories(observer, &rule.path, searched);
-                found.all.extend(matching.iter().cloned());
-                found.matching.insert(rule.path.clone(), matching);
+            let named = match rule.directory() {
+                Some(path) => vec![path.to_owned()],
+                None => globs::directories(observer, &rule.path, searched),
+            };
+            found.all.extend(named.iter().cloned());
+            if rule.action != DriftAction::Ignore {
+                closed.extend(named.iter().cloned());
+            }
+            if rule.directory().is_none() {
+                found.matching.insert(rule.path.clone(), named);
             }
         }
         let mut places = Places { observer, above: BTreeMap::new() };
@@ -50,7 +55,7 @@ impl ClosedPaths {
             // A link below a directory that others than root can write is not followed.
             let leads = || observer.root().walk(path).end.ok().map(|(_, real)| real);
             let end = if is_other || is_link(observer, path) { leads() } else { None };
-            match end.filter(|real| real != path && found.all.contains(real)) {
+            match end.filter(|real| real != path && closed.contains(real)) {
                 Some(real) => drop(found.linked.insert(path.clone(), real)),
                 None if is_other => drop(found.written.insert(path.clone(), place)),
                 None => {}

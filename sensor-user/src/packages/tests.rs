@@ -322,6 +322,22 @@ fn a_closed_directory_behind_a_link_is_the_one_on_the_disk_with_what_packages_ha
 }
 
 #[test]
+fn a_closed_directory_that_became_a_link_to_one_that_is_left_open_stays_closed() {
+    let (root, observer) = host(&["etc/cron.d"], &[]);
+    symlink("cron.d", root.path().join("etc/sudoers.d")).unwrap();
+    let rules = policy(
+        "    - {path: /etc/sudoers.d/, closed: true, action: degrade}
+    - {path: /etc/cron.d/, closed: true, action: ignore}
+",
+    );
+    let found = directories(&observer, &rules);
+    assert_eq!(found.linked, BTreeMap::new());
+    let closed = closed_directories(&[], &rules, &found);
+    let paths: Vec<_> = closed.iter().map(|one| one.thing.path().display().to_string()).collect();
+    assert_eq!(paths, ["/etc/sudoers.d"]);
+}
+
+#[test]
 fn a_database_that_cannot_be_read_is_said_to_be_unread_and_the_others_count() {
     let half = &rpmdb()[..8192];
     for (path, bytes) in [

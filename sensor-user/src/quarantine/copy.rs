@@ -123,7 +123,15 @@ impl<'a> Copy<'a> {
         let failed = |operation| failed(path, operation);
         let copy = handle(directory, name).map_err(failed("look up the copy"))?;
         sys::own_link(&copy, Some(stat.st_uid), Some(stat.st_gid)).map_err(failed("change the owner"))?;
-        for (attribute, value) in sys::attributes_by_handle(original).map_err(failed("read attributes"))? {
+        let attributes = match sys::attributes_by_handle(original) {
+            // Its owner chose them, and it is moved all the same.
+            Err(Errno::E2BIG) => {
+                self.lose("extended attributes: they have more than a MiB, or their names more than 64 KiB");
+                Vec::new()
+            }
+            read => read.map_err(failed("read attributes"))?,
+        };
+        for (attribute, value) in attributes {
             self.spend_bytes(value.len() as u64)?;
             if let Err(errno) = sys::set_link_attribute(&copy, attribute.as_os_str(), &value) {
                 self.lose(&format!("extended attribute {}: {}", attribute.to_string_lossy(), errno.desc()));

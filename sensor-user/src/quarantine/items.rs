@@ -32,8 +32,8 @@ pub(crate) const LOCK: &str = "lock";
 pub(super) const NEW: &str = ".new";
 /// How the name of an item ends while it is removed.
 pub(super) const GONE: &str = ".gone";
-/// Most bytes of a manifest. The actors are those of one record.
-const MANIFEST_BYTES: u64 = 256 << 10;
+/// Most bytes of a manifest that is read. Earlier versions wrote actors with texts of any length.
+const MANIFEST_BYTES: u64 = 16 << 20;
 /// The quarantine of one state directory.
 #[derive(Debug)]
 pub struct Quarantine {

@@ -75,13 +75,14 @@ impl Locked<'_> {
                 remove_all(&self.of.directory, name, &item.path)
             };
         }
-        let original = item.manifest.original();
-        if let Some(path) =
-            original.filter(|path| Place::find(observer.root(), path).is_ok_and(|place| place.is_none()))
-        {
-            // The original is in a temporary directory beside its path, on a file system that is not mounted now.
-            let reason = QuarantineRefusal::Interrupted { item: item.path };
-            return Err(QuarantineError::refused(&path, reason));
+        let mut is_at_path = false;
+        if let Some(path) = item.manifest.original() {
+            let Some(place) = Place::find(observer.root(), &path)? else {
+                // The original is in a temporary directory beside its path, on a file system that is not mounted now.
+                let reason = QuarantineRefusal::Interrupted { item: item.path };
+                return Err(QuarantineError::refused(&path, reason));
+            };
+            is_at_path = place.stat()?.is_some();
         }
         match private(observer, &item)? {
             Some((place, private)) if has_object(&private) => {
@@ -95,7 +96,7 @@ impl Locked<'_> {
             found => {
                 if let Some((place, private)) = found {
                     remove_private(&place, &private)?;
-                } else if item.has_object()? {
+                } else if item.has_object()? && !is_at_path {
                     // Another process took the original away while it was copied. What was copied is all that is left.
                     item.manifest.temporary = None;
                     item.manifest

@@ -12,7 +12,8 @@ use crate::{
 };
 use sensor_model::{
     difference::Difference,
-    expectation::{ClosedBy, ExpectationSource},
+    drift_policy::names_top_directories,
+    expectation::{ClosedBy, ExpectationSource, Thing},
 };
 use std::{
     path::{Path, PathBuf},
@@ -48,6 +49,12 @@ enum LeftError {
          daemon's log has the reason"
     )]
     ImageUnindexed,
+    /// A person may have forgotten a part of the rule's path.
+    #[error(
+        "the rule for {0:?} names directories of the root directory, or all in one of them, and what is there may be what the host needs, so nothing \
+         is moved: name a directory such as /etc/cron.d/, or move it by hand"
+    )]
+    TopDirectory(String),
     /// More than one attempt moves.
     #[error("more undeclared names are left; they are moved with the next attempts")]
     More,
@@ -81,6 +88,11 @@ impl Reverter {
     ) -> Result<WrittenBack, WriteBackError> {
         if rule.packages_unread {
             return Err(WriteBackError::new(LeftError::PackagesUnread));
+        }
+        if matches!(wanted.expectation.thing, Thing::ClosedDirectory { .. })
+            && names_top_directories(&rule.rule)
+        {
+            return Err(WriteBackError::new(LeftError::TopDirectory(rule.rule.to_string())));
         }
         if rule.image_unindexed {
             return Err(WriteBackError::new(LeftError::ImageUnindexed));

@@ -312,7 +312,9 @@ impl Reports for Reporter {
     fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>> {
         let Some(writer) = &mut self.writer else { return Poll::Pending };
         let progress = std::task::ready!(writer.poll_progress(context));
-        self.publish();
+        if !writer.is_busy() {
+            self.publish();
+        }
         self.show_log();
         Poll::Ready(progress.map_err(|error| ReportError::new(ReporterError::Join(error))))
     }

@@ -82,6 +82,18 @@ async fn a_status_is_published_once_the_log_has_the_records_of_its_turn() {
 }
 
 #[tokio::test]
+async fn a_status_of_a_turn_during_a_write_waits_for_the_write_of_its_own_records() {
+    let mut reporting = Reporting::new();
+    reporting.turn(1);
+    reporting.turn(2);
+    poll_fn(|context| reporting.reporter.poll_progress(context)).await.unwrap();
+    assert_eq!(reporting.published.newest(), None);
+    poll_fn(|context| reporting.reporter.poll_progress(context)).await.unwrap();
+    assert!(reporting.published.newest().is_some());
+    assert_eq!(reporting.logged(), [RecordKind::Start, RecordKind::Start]);
+}
+
+#[tokio::test]
 async fn a_status_without_records_is_published_at_once() {
     let mut reporting = Reporting::new();
     reporting.reporter.end_turn(&mut Vec::new(), &counts(2));

@@ -14,6 +14,7 @@ use sensor_model::journal::{ApplyEnd, machine::MachineEnd};
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
     sync::{
@@ -90,6 +91,10 @@ fn apply_with(
                 (listener, stream)
             });
             asked.recv().unwrap();
+            if let Some((_, stream)) = &kept {
+                // A process that another test forks at this moment has the descriptor, too, until it executes its program.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
             drop(kept);
             let _ = fs::remove_file(path);
             let listener = UnixListener::bind(path).unwrap();

@@ -100,6 +100,23 @@ async fn nothing_is_moved_by_a_daemon_that_observes_or_without_the_lists_of_pack
 }
 
 #[tokio::test]
+async fn half_of_a_path_moves_nothing_and_says_why() {
+    let node = Node::new(&json!({ "path": "/etc/", "closed": true, "action": "revert" }));
+    let mut daemon = node.begin(None).await;
+    fs::write(node.path("root/etc/x"), "").unwrap();
+    node.changed(&mut daemon, &Thing::closed_directory("/etc"), Some(mallory())).await;
+    assert!(node.path("root/etc/x").exists());
+    assert_eq!(items(&node), []);
+    assert!(node.status().degraded);
+    node.end(daemon).await;
+    let reverted = node.recorded(RecordKind::Reverted);
+    assert!(
+        reverted[0].detail["error"].to_string().contains("a directory such as /etc/cron.d/"),
+        "{reverted:?}"
+    );
+}
+
+#[tokio::test]
 async fn nothing_is_moved_in_the_last_turns_of_a_run_because_the_next_config_may_declare_it() {
     let node = node("revert");
     let mut daemon = node.begin(None).await;

@@ -15,7 +15,7 @@ pub(super) const KEPT: [usize; 3] = [256, 32, 0];
 /// The keys of a rule that make it another kind of rule for the same path.
 const KINDS: [&str; 3] = ["closed", "absent", "image"];
 
-/// The policies, each rule with so many of the uids that it had in `earlier`, the newest first.
+/// The policies, each rule with so many of the uids that it had in `earlier`.
 pub(super) fn with_earlier_pods(
     policies: &[Value],
     present: &BTreeSet<&str>,
