@@ -151,12 +151,15 @@ pub(super) fn taken_away(context: &mut Context) {
 /// The component `remove` replaces the sensor's pod by one that detaches.
 fn detached() -> Result<String> {
     is_attached()?;
-    let state = names(STATE)?;
+    let mut state = names(STATE)?;
+    // The policies of the cluster are put aside.
+    state.retain(|name| name != "cluster-policies.json");
     let log = last_rollout("remove")?;
     is_detached(&log)?;
     ensure!(log.contains("detached "), "{log}");
     let left = names(STATE)?;
     ensure!(state.iter().all(|name| left.contains(name)), "{left:?} of {state:?} in {STATE}: {log}");
+    ensure!(left.iter().any(|name| name == "apply"), "{left:?} in {STATE}: {log}");
     Ok(log)
 }
 
