@@ -43,7 +43,8 @@ pub fn absent_paths(
     each_declared(declared, host, |path, _| declare(path));
     // A directory that a rule closes may exist.
     policy.closed().filter_map(|(rule, _)| rule.directory()).for_each(&mut declare);
-    host.matching.values().flatten().for_each(|path| declare(path));
+    let matching = policy.closed().filter_map(|(rule, _)| host.matching.get(&rule.path));
+    matching.flatten().for_each(|path| declare(path));
     let expectation = |(rule, origin): (&Rule, &str)| Expectation {
         thing: Thing::file(&rule.path),
         expected: Expected::Absent,

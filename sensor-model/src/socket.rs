@@ -172,8 +172,8 @@ impl SocketErrorReason {
 /// The drift policies of the cluster that select this node, whole: they replace those of the request before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterPolicies {
-    /// Each in the form of the files in `policies/drift`. Pods among the allowed actors are uids. The annotation [`ALLOWED_NAMES`] has the names
-    /// for which they stand.
+    /// Each in the form of the files in `policies/drift`. Pods among the allowed actors are uids. The annotation [`ALLOWED_NAMES`] has a digest of
+    /// the names that the uids replace.
     pub policies: Vec<serde_json::Value>,
     /// The uids of the node's pods that exist. `None`: they are not known. A rule keeps uids that it had before under the same names, if none of
     /// these pods has them.

@@ -320,8 +320,8 @@ impl Wanted {
         }
     }
 
-    /// The drain that was requested is not needed any more. A cordon of ours ends with it, and one of before stays. A request that the drain controller
-    /// has not carried out would still be carried out, so it is removed.
+    /// Withdraws the requested drain. Our own cordon ends; a cordon from before the drain stays. In that case the request is removed if the drain
+    /// controller has not carried it out yet: otherwise it would still drain the node.
     fn without_drain(mut self, now: &Situation<'_>, desired: &str) -> Self {
         // Without a request of ours for a drain, a cordon is not ours.
         let requested = self.annotations.get(DESIRED_DRAIN).filter(|request| request.starts_with(DRAIN));

@@ -298,8 +298,8 @@ impl Manager {
         self.backoff.reset();
     }
 
-    /// The next attempt is after the shortest pause. The pauses after it stay as long as they are: whoever drifts the node and ends that, again
-    /// and again, causes no more attempts than that.
+    /// The next attempt is after the shortest pause. The later pauses keep their length, so a user who changes a file and changes it back in a
+    /// loop causes no more attempts than the shortest pause allows.
     fn may_attempt_soon(&mut self) {
         let soon = self.attempted.map(|attempted| attempted + FIRST_PAUSE);
         self.not_before = self.not_before.zip(soon).map(|(due, soon)| due.min(soon));

@@ -173,8 +173,8 @@ fn object(policy: &DriftPolicy, pods: &NodePods, ended: usize) -> Value {
     })
 }
 
-/// A digest of the names for which the uids of a rule stand, which a sensor only compares; `null` if it names no pods. The names themselves could be
-/// more than a request takes.
+/// A digest of the names that the uids of a rule replace; `null` if the rule names no pods. The sensor only compares digests. The names themselves
+/// could exceed the size of a request.
 fn pod_names(ActorNames { pods, service_accounts, .. }: &ActorNames) -> Value {
     if pods.is_empty() && service_accounts.is_empty() {
         return Value::Null;

@@ -9,8 +9,6 @@ mod node;
 mod pods;
 mod task;
 #[cfg(test)]
-mod task_tests;
-#[cfg(test)]
 mod tests;
 
 pub use task::PolicyFollower;

@@ -43,7 +43,7 @@ pub(super) struct NodePods {
     ended: VecDeque<String>,
     /// A list is known.
     is_known: bool,
-    /// How often what follows from the pods may have changed.
+    /// Grows with each change of the pods that can change the evaluation of the policies.
     revision: u64,
 }
 
@@ -119,7 +119,7 @@ impl NodePods {
         self.by_uid.keys().filter(|uid| !ended.contains(uid)).cloned().collect()
     }
 
-    /// A number that is another one if the pods may be others.
+    /// The revision. While it is the same, the pods are the same.
     pub(super) const fn revision(&self) -> u64 {
         self.revision
     }

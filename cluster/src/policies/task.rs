@@ -54,7 +54,7 @@ pub struct PolicyFollower {
     /// Of the newest Node that was known.
     facts: Option<NodeFacts>,
     pods: NodePods,
-    /// What follows from policies, Node and pods, with the revision of the pods; `None` if it has to be found out anew.
+    /// The last evaluation, and the revision of its pods. `None` after a change of the policies or the Node.
     evaluated: Option<(u64, Arc<Evaluated>)>,
     /// How often the policies waited for the pods.
     waits_for_pods: u32,
@@ -189,7 +189,8 @@ impl PolicyFollower {
         again
     }
 
-    /// What the sensor is handed. The work grows with rules and pods, and the thread of the probes does it, so the same is not found out twice.
+    /// The evaluated policies. The evaluation takes longer with more rules and pods, and it runs on the thread of the probes. So the follower keeps
+    /// the last one.
     fn evaluated(&mut self, facts: &NodeFacts) -> Arc<Evaluated> {
         let revision = self.pods.revision();
         if let Some((known, evaluated)) = &self.evaluated
@@ -292,57 +293,5 @@ async fn next(pods: &mut Option<PodEvents>) -> Option<Event<AccountPod>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::played_server::{PlayedAnswer, played};
-    use serde_json::json;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_policies_are_evaluated_again_only_after_a_change_of_policies_node_or_pods() {
-        let (client, _log) = played(|_| PlayedAnswer::Code(403));
-        let (node, newest_node) = watch::channel(Some(NodeMetadata::default()));
-        let reads = Reads::with(client.clone(), client);
-        let standing = watch::channel(None).0;
-        let mut follower =
-            PolicyFollower::new(reads, "n1", newest_node, SensorSocket::new("/nonexistent"), standing);
-        follower.take_node();
-        let rule =
-            json!({"path": "/etc/a", "action": "degrade", "allowedActors": {"pods": ["team/agent-*"]}});
-        let of = |taints: bool| {
-            let spec = json!({"taintDriftedNodes": taints, "rules": [rule]});
-            let policy = json!({"apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": {"name": "names"}, "spec": spec});
-            serde_json::from_value(policy).unwrap()
-        };
-        let pod = |uid: &str| {
-            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": "agent-x", "uid": uid}, "spec": {}});
-            serde_json::from_value(pod).unwrap()
-        };
-        follower.take(Event::Apply(of(false)));
-        let mut last = None;
-        let mut is_new = |follower: &mut PolicyFollower| {
-            let facts = follower.facts.clone().unwrap();
-            let evaluated = follower.evaluated(&facts);
-            let is_new = last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &evaluated));
-            last = Some(evaluated);
-            is_new
-        };
-        assert!(is_new(&mut follower) && !is_new(&mut follower));
-        follower.pods.take(Event::Apply(pod("u-1")));
-        assert!(is_new(&mut follower) && !is_new(&mut follower), "a new pod");
-        follower.pods.take(Event::Apply(pod("u-1")));
-        assert!(!is_new(&mut follower), "another status of the same pod");
-        follower.pods.take(Event::Delete(pod("u-1")));
-        assert!(is_new(&mut follower) && !is_new(&mut follower), "the pod is the oldest of those that ended");
-        follower.pods.take(Event::Apply(pod("u-1")));
-        assert!(is_new(&mut follower) && !is_new(&mut follower), "it has not ended");
-        follower.take(Event::Apply(of(true)));
-        assert!(is_new(&mut follower) && !is_new(&mut follower), "another policy");
-        node.send_replace(Some(NodeMetadata { resource_version: 9, ..NodeMetadata::default() }));
-        follower.take_node();
-        assert!(!is_new(&mut follower), "another version of the same Node");
-        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
-        node.send_replace(Some(NodeMetadata { labels, ..NodeMetadata::default() }));
-        follower.take_node();
-        assert!(is_new(&mut follower) && !is_new(&mut follower), "another label");
-    }
-}
+#[path = "task_tests.rs"]
+mod tests;

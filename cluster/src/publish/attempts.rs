@@ -38,7 +38,7 @@ impl<T: PartialEq> WriteAttempts<T> {
             _ => now,
         };
         if due > now {
-            // It is the value of before the failures again.
+            // The value is the last written one again, so the API server has it.
             self.failing_since = None;
         }
         let due = self.not_before.map_or(due, |not_before| due.max(not_before));

@@ -1,4 +1,4 @@
-//! What the cluster says about the node's OS image and its config, and what only the report of an earlier reporter knows.
+//! Adds the comparison with the cluster, and the pod names of an earlier report, to a finding.
 //!
 //! In: a finding, what this reporter has compared, and the report of an earlier one. Out: the finding with the newest comparison. A comparison
 //! takes up to a minute after a start, and longer without an API server. Until then that of the earlier reporter holds: a node that was out of
@@ -6,7 +6,7 @@
 
 use super::Publisher;
 use crate::api::{ConfigState, DriftReportStatus, DriftState, ReportedOsImage};
-use crate::reports::{ComparedConfig, NodeFinding, add_config, add_os_image, name_pods, names_in};
+use crate::reports::{ComparedConfig, NodeFinding, add_config, add_os_image, name_pods};
 
 impl Publisher {
     /// Sets what this reporter has compared, for the next rounds. The OS image is `None` until it is compared.
@@ -15,13 +15,11 @@ impl Publisher {
         self.config = config;
     }
 
-    /// The report of a finding, with what the cluster says, and with the names of pods that ended before this reporter could ask for them.
+    /// The report of a finding, with the comparison with the cluster, and with the names of ended pods from the earlier report.
     pub(super) fn compared(&self, finding: &NodeFinding) -> DriftReportStatus {
         let mut status = finding.status.clone();
         let last = self.last_report.as_ref();
-        if let Some(last) = last {
-            name_pods(&mut status, &names_in(last));
-        }
+        name_pods(&mut status, &self.last_names);
         let earlier_image = || last?.os_image.as_ref().filter(|image| image.out_of_step.is_some());
         if let Some(opinions) = self.os_image.as_ref().or_else(earlier_image) {
             add_os_image(&mut status, &finding.sensor, opinions);

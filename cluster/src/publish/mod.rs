@@ -37,7 +37,9 @@ pub use policies::PolicyStanding;
 use crate::api::{DriftReport, DriftReportStatus, ReportedOsImage, ReportedPlan, ReportedPolicy};
 use crate::metrics::{ReporterMetrics, WrittenObject};
 use crate::reads::Reads;
-use crate::reports::{ComparedConfig, Condition, ConditionStatus, NodeFinding, SensorState, conditions};
+use crate::reports::{
+    ComparedConfig, Condition, ConditionStatus, NodeFinding, PodNames, SensorState, conditions,
+};
 use attempts::WriteAttempts;
 use event_budget::EventBudget;
 use event_queue::{EventQueue, UncertainEvent};
@@ -87,6 +89,8 @@ pub struct Publisher {
     has_answered: bool,
     /// The report of an earlier reporter about this Node.
     last_report: Option<DriftReportStatus>,
+    /// The names of pods and containers in that report.
+    last_names: PodNames,
     /// The report of an earlier reporter is known: an answer had it, or showed that there is none.
     is_learnt: bool,
     /// Whether that report is known, or cannot be. Before, an Event could repeat one of that reporter.
@@ -142,6 +146,7 @@ impl Publisher {
             reported: None,
             has_answered: false,
             last_report: None,
+            last_names: PodNames::default(),
             is_learnt: false,
             may_announce: false,
             refused_since: None,
@@ -384,7 +389,8 @@ impl Publisher {
         Instant::now()
     }
 
-    /// Renews the Lease. It says that report and conditions may be believed, so it grows old while the API server does not take them.
+    /// Renews the Lease. A fresh Lease shows that the report and the conditions are current, so the reporter does not renew it while the API server
+    /// refuses them.
     async fn renew_lease(&mut self, uid: &str) -> Instant {
         let failing = [self.report.failing_since(), self.conditions.failing_since()];
         if failing.into_iter().flatten().any(|since| since.elapsed() > LEASE_DURATION) {

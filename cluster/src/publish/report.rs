@@ -3,7 +3,7 @@
 use super::{PublishError, Publisher, limited, objects, ours};
 use crate::api::{DriftReport, DriftReportStatus, DriftState, ReportedRewriting};
 use crate::metrics::WrittenObject;
-use crate::reports::{NodeFinding, rewriting_event};
+use crate::reports::{NodeFinding, names_in, rewriting_event};
 use jiff::Timestamp;
 use kube::api::Patch;
 use std::time::Duration;
@@ -125,6 +125,7 @@ impl Publisher {
             self.reported_policies.clone_from(&last.policies);
             if !self.is_of_earlier_node(report) {
                 self.log.learn(last);
+                self.last_names = names_in(last);
                 self.last_report = Some(last.clone());
             }
         }

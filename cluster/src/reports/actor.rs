@@ -40,7 +40,8 @@ impl PodNames {
         self.pods.contains_key(id) || self.containers.contains_key(id)
     }
 
-    /// Writes the names of an actor's pod and container. What has no name here keeps the one that it has.
+    /// Writes the names of an actor's pod and container. A pod or container without a name in these maps keeps its
+    /// present name.
     pub(super) fn name(&self, by: &mut ChangedBy) {
         let Some(pod) = by.pod_uid.as_ref().and_then(|uid| self.pods.get(uid)) else { return };
         by.pod_namespace = Some(pod.namespace.clone());

@@ -16,8 +16,8 @@ pub struct ComparedConfig {
     pub is_final: bool,
 }
 
-/// Writes what is known of the node's config into a report. While the sensor gives no status that is what was found last, so that a reporter
-/// that starts then goes on with it.
+/// Writes the compared config into the report. While the sensor gives no status, the report keeps the last comparison. A reporter that starts
+/// meanwhile reads it from the report.
 pub fn add_config(status: &mut DriftReportStatus, sensor: &SensorState, config: &ReportedConfig) {
     let answers = matches!(sensor, SensorState::Answers { .. });
     if answers && config.state == ConfigState::Differs && status.state == DriftState::InSync {

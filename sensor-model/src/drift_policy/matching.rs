@@ -4,7 +4,7 @@
 
 use super::{
     AllowedActors, DriftPolicy, PolicyActor, Rule, RuleKind,
-    path_rules::{PathRules, Pattern, WILDCARDS, glob},
+    path_rules::{PathRules, Pattern, WILDCARDS, glob, precision},
 };
 use globset::GlobMatcher;
 use std::cell::OnceCell;
@@ -49,10 +49,7 @@ impl Rule {
     /// How precisely it names a directory. Of two rules for one directory the more precise one applies: the one with the longer part before its
     /// first wildcard, and between equals the glob.
     pub(crate) fn precision(&self) -> (usize, bool, usize) {
-        match Pattern::of(&self.path) {
-            Pattern::Exact | Pattern::Directory => (self.path.len(), false, 0),
-            Pattern::Glob(fixed) => (fixed, true, self.path.len()),
-        }
+        precision(&self.path)
     }
 
     /// The path that it names; of a glob the directory before its first wildcard.

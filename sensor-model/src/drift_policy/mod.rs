@@ -303,8 +303,14 @@ impl DriftPolicy {
 
     /// The same with those whose action is `ignore`. Such a rule leaves a directory in a closed one open.
     pub fn closed_or_left_open(&self) -> impl Iterator<Item = (&Rule, &str)> {
-        let rules = self.undeclared.values().map(|number| &self.rules[*number]);
-        rules.map(|(rule, origin)| (rule, origin.as_str())).filter(|(rule, _)| rule.closed)
+        self.about_undeclared().filter(|(rule, _)| rule.closed)
+    }
+
+    fn about_undeclared(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        self.undeclared
+            .values()
+            .map(|number| &self.rules[*number])
+            .map(|(rule, origin)| (rule, origin.as_str()))
     }
 
     /// The rules of paths where nothing may be, each with its file, by path. A rule with the action `ignore` is none of them.
@@ -314,10 +320,7 @@ impl DriftPolicy {
 
     /// The rules about what nothing declares, each with its file, by path, without those with the action `ignore`.
     pub fn undeclared(&self) -> impl Iterator<Item = (&Rule, &str)> {
-        let rules = self.undeclared.values().map(|number| &self.rules[*number]);
-        rules
-            .map(|(rule, origin)| (rule, origin.as_str()))
-            .filter(|(rule, _)| rule.action != DriftAction::Ignore)
+        self.about_undeclared().filter(|(rule, _)| rule.action != DriftAction::Ignore)
     }
 
     /// Whether a rule expects what the image has.

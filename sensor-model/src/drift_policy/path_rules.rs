@@ -28,6 +28,15 @@ impl Pattern {
     }
 }
 
+/// How precisely the path of a rule names a path: the length of the part before its first wildcard, then whether it is a glob, then the length of
+/// the glob. The larger one applies.
+pub(super) fn precision(path: &str) -> (usize, bool, usize) {
+    match Pattern::of(path) {
+        Pattern::Exact | Pattern::Directory => (path.len(), false, 0),
+        Pattern::Glob(fixed) => (fixed, true, path.len()),
+    }
+}
+
 /// Whether the path of a rule names directories of the root directory, or all directories in one of them. `/etc/` is half of `/etc/cron.d/`, and a
 /// person may forget the other half.
 pub fn names_top_directories(path: &str) -> bool {
@@ -94,13 +103,9 @@ impl PathRules {
             bytes.starts_with(prefix) || bytes == &prefix[..prefix.len() - 1]
         };
         let directory = self.directories.iter().find(|(directory, _)| contains(directory));
-        let directory = directory.map(|(directory, number)| ((directory.len(), false, 0), *number));
-        let glob = self.globs.matches(path).into_iter().filter_map(|at| {
-            let (pattern, number) = self.glob_rules.get(at)?;
-            let Pattern::Glob(fixed) = Pattern::of(pattern) else { return None };
-            Some(((fixed, true, pattern.len()), *number))
-        });
+        let globs = self.globs.matches(path).into_iter().filter_map(|at| self.glob_rules.get(at));
         // Among equal globs the order of their texts decides.
-        glob.chain(directory).max_by_key(|(rank, number)| (*rank, Reverse(*number))).map(|(_, number)| number)
+        let best = globs.chain(directory).max_by_key(|(path, number)| (precision(path), Reverse(*number)));
+        best.map(|(_, number)| *number)
     }
 }

@@ -8,7 +8,7 @@ use crate::apply::{
 };
 use crate::bounded;
 use crate::clock::{Clock as _, SystemClock};
-use crate::desired::{DaemonInputs, NamedSources};
+use crate::desired::{DaemonInputs, NamedSources, POLICIES, SERVICE_CONFIGS};
 use crate::host_namespaces;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::no_network;
@@ -23,6 +23,7 @@ use anyhow::Context as _;
 use nix::sys::stat::{Mode as FileMode, umask};
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::ActionLimits;
+use sensor_model::expectation::SYSTEMD_DIRECTORY;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,24 +38,23 @@ const OWN_GROUP: &str = "/proc/self/cgroup";
 /// Most bytes of it.
 const OWN_GROUP_BYTES: u64 = 64 << 10;
 
-/// What an installation has of Holdfast, below the root directory. No rule has the daemon move it: without its unit it would not start
-/// again.
-const INSTALLED: [&str; 14] = [
-    "etc/holdfast/machine-configs",
-    "etc/holdfast/policies",
-    "etc/systemd/system/holdfast.service",
-    "etc/systemd/system/holdfast.service.d",
-    "etc/systemd/system/holdfast-early.service",
-    "etc/systemd/system/holdfast-early.service.d",
-    "etc/systemd/system/holdfast-enrol.service",
-    "etc/systemd/system/holdfast-enrol.service.d",
-    "etc/systemd/system/holdfast-reporter.service",
-    "etc/systemd/system/holdfast-reporter.service.d",
-    "etc/systemd/system/multi-user.target.wants/holdfast.service",
-    "etc/systemd/system/multi-user.target.wants/holdfast-reporter.service",
-    "etc/systemd/system/sysinit.target.wants/holdfast-early.service",
-    "etc/systemd/system/sysinit.target.wants/holdfast-enrol.service",
+/// The units of an installation, and the targets that enable them.
+const UNITS: [(&str, &str); 4] = [
+    ("holdfast.service", "multi-user.target"),
+    ("holdfast-reporter.service", "multi-user.target"),
+    ("holdfast-early.service", "sysinit.target"),
+    ("holdfast-enrol.service", "sysinit.target"),
 ];
+
+/// What an installation has of Holdfast. The daemon moves none of it, whatever the rule: without its unit it would not start again.
+fn installed(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let units = root.join(SYSTEMD_DIRECTORY.trim_start_matches('/'));
+    let of_units = UNITS
+        .into_iter()
+        .flat_map(|(unit, target)| [unit.to_owned(), format!("{unit}.d"), format!("{target}.wants/{unit}")]);
+    let of_units = of_units.map(move |name| units.join(name));
+    [SERVICE_CONFIGS, POLICIES].map(|path| root.join(path)).into_iter().chain(of_units)
+}
 
 /// What the daemon does on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -199,9 +199,8 @@ impl AgentCommand {
         let mode_files =
             ModeFiles::new(&inputs, with_cluster_policies.then_some(limits), mode == Mode::Manage);
         let program = std::env::current_exe().ok();
-        let installed = INSTALLED.iter().map(|path| inputs.root.join(path));
-        let own: Vec<PathBuf> =
-            [self.log.clone(), self.run.clone()].into_iter().chain(program).chain(installed).collect();
+        let own = [self.log.clone(), self.run.clone()].into_iter().chain(program);
+        let own: Vec<PathBuf> = own.chain(installed(&inputs.root)).collect();
         let revert_orders = (mode == Mode::Manage).then(|| {
             let host = RevertHost { sources, own: own.clone() };
             Box::new(NodeReverts::new(host)) as Box<dyn RevertOrders>

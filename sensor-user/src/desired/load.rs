@@ -164,8 +164,8 @@ fn load_from_source(inputs: &Inputs, host: &dyn HostFacts) -> Result<DesiredWith
     })
 }
 
-/// The directories of declared objects to which links lead, with their places. A closed directory that is itself a link is none of them: it
-/// differs from a directory.
+/// The directories of declared objects to which links lead, with their places. Closed directories are left out: a
+/// link in the place of a closed directory is drift.
 fn written_directories(
     declared: &[Expectation],
     policy: &DriftPolicy,

@@ -41,6 +41,7 @@ pub use policies::{
 };
 pub use pools::render_pool;
 pub use queries::{NotChecked, declared, declared_things, not_checked, things_at};
+pub(crate) use source::POLICIES;
 pub use source::{
     Generation, MachineConfigs, OPERATOR_CONFIG, SERVICE_CONFIGS, STATE, StateSource, state_directory,
 };

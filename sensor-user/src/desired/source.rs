@@ -21,7 +21,7 @@ pub const SERVICE_CONFIGS: &str = "etc/holdfast/machine-configs";
 pub const OPERATOR_CONFIG: &str = "etc/machine-config-daemon/currentconfig";
 
 /// The service's policies below its host's root.
-pub(super) const POLICIES: &str = "etc/holdfast/policies";
+pub(crate) const POLICIES: &str = "etc/holdfast/policies";
 
 /// What declares the expected state of a node. MachineConfigs are the only kind so far; layers of the OS image, packages and
 /// objects of a cluster get a variant each.

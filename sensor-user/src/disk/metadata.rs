@@ -121,6 +121,7 @@ impl Present {
             if !wanted.keeps(&text, value) {
                 found.unwanted.push(name.to_owned());
             }
+            Ok(())
         })?;
         Ok(found)
     }

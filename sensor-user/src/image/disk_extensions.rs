@@ -104,18 +104,18 @@ impl OwnMounts {
     ) -> Result<(), String> {
         let (start, size) = (start.to_string(), size.to_string());
         let options = ["--find", "--show", "--read-only", "--offset", &start, "--sizelimit", &size, "--"];
-        let device = said(Command::new(LOSETUP).args(options).arg(image))?;
+        let device = printed(Command::new(LOSETUP).args(options).arg(image))?;
         let device = Path::new(device.trim());
         let mounted = self.mount(device, OPTIONS, place);
         // The kernel removes a device that is mounted with the mount.
-        let detached = said(Command::new(LOSETUP).arg("--detach").arg(device));
+        let detached = printed(Command::new(LOSETUP).arg("--detach").arg(device));
         mounted.and(detached.map(drop))
     }
 
     /// Mounts an image or a device at a place below the directory.
     fn mount(&self, what: &Path, options: &str, place: &str) -> Result<(), String> {
         let mut command = Command::new(MOUNT);
-        said(command.args(["-o", options, "--"]).args([what, &self.place.join(place)])).map(drop)
+        printed(command.args(["-o", options, "--"]).args([what, &self.place.join(place)])).map(drop)
     }
 
     /// Makes an empty root directory with the places of partitions, for an image without a partition for it.
@@ -133,7 +133,7 @@ impl OwnMounts {
 ///
 /// # Errors
 /// Why it failed, in its own words.
-fn said(command: &mut Command) -> Result<String, String> {
+fn printed(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let run = command.env("LC_ALL", "C").stdin(Stdio::null()).output();
     let output = run.map_err(|error| format!("the program {program} does not start: {error}"))?;

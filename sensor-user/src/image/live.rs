@@ -98,12 +98,14 @@ pub(crate) fn add_names_below(
         Ok(chosen) if chosen.is_whole(observer) || !observer.boots_images() => return,
         Ok(_) => tracing::warn!(
             "The booted image has no index, or an old one, so an undeclared name in a closed directory, or where nothing may be, may be the \
-             image's: Holdfast moves none to the quarantine, but for those below `/etc` that the deployment's own copy of `/etc` does not have."
+             image's: Holdfast moves no such name to the quarantine. Below `/etc` it moves names that the deployment's copy of `/etc` does not have, if the \
+             host keeps a copy."
         ),
         Err(error) => tracing::warn!(
             %error,
             "Cannot read the index of the booted image, so an undeclared name in a closed directory, or where nothing may be, may be the image's: \
-             Holdfast moves none to the quarantine, but for those below `/etc` that the deployment's own copy of `/etc` does not have."
+             Holdfast moves no such name to the quarantine. Below `/etc` it moves names that the deployment's copy of `/etc` does not have, if the \
+             host keeps a copy."
         ),
     }
     found.image_unindexed = true;

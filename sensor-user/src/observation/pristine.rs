@@ -30,10 +30,11 @@ impl<'a> Pristine<'a> {
     /// The one that the host keeps in its own tree, or below `root_image`.
     pub(super) fn of(root: &'a Root, root_image: &'a RootImage) -> Option<Self> {
         let kept = |kind: &PristineEtc| {
+            let directory = HANDLE | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
             // Distributions without ostree ship defaults in `/usr/etc`, too, which are no first state of `/etc`.
             let exists = |path: &str| root.open_at(Path::new(path), HANDLE | OFlag::O_NOFOLLOW).is_ok();
-            (*kind != PristineEtc::Ostree || OF_OSTREE.into_iter().any(exists))
-                && root.open_at(kind.directory(), HANDLE | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).is_ok()
+            root.open_at(kind.directory(), directory).is_ok()
+                && (*kind != PristineEtc::Ostree || OF_OSTREE.into_iter().any(exists))
         };
         match root_image {
             RootImage::Open(image) => Some(Self { kind: PristineEtc::RootImage, root: image }),

@@ -5,26 +5,21 @@
 //! left out: it then differs from a directory, because files that nothing closes would take the place of the closed ones.
 
 use super::globs;
-use crate::observation::{Observer, resolve::HANDLE};
-use nix::{
-    fcntl::OFlag,
-    libc,
-    sys::stat::{FileStat, fstat},
-};
+use crate::observation::Observer;
 use sensor_model::drift_policy::{DriftAction, DriftPolicy};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-/// Directories that a policy closes or leaves open.
+/// Directories that a policy closes.
 #[derive(Debug, Default)]
 pub(super) struct ClosedPaths {
-    /// All of them, as rules and globs name them, and as they are on the disk.
-    pub(super) all: BTreeSet<PathBuf>,
-    /// The directories that match the glob of a rule, by the rule's path.
+    /// Those that a policy closes, as rules and globs name them, and as they are on the disk.
+    pub(super) roots: BTreeSet<PathBuf>,
+    /// The directories that match the glob of a rule, by the rule's path, also those that the rule leaves open.
     pub(super) matching: BTreeMap<String, Vec<PathBuf>>,
-    /// Those that are other ones, by a link at their end or on the way.
+    /// Directories whose path leads through links to another closed directory, with the path of that one.
     pub(super) linked: BTreeMap<PathBuf, PathBuf>,
     /// The places of the others to which links lead on the way.
     pub(super) written: BTreeMap<PathBuf, PathBuf>,
@@ -34,13 +29,14 @@ impl ClosedPaths {
     /// Those of a policy on a host. Adds the directories in which globs look for names to `searched`.
     pub(super) fn of(observer: &Observer, policy: &DriftPolicy, searched: &mut BTreeSet<PathBuf>) -> Self {
         let mut found = Self::default();
+        let mut all: BTreeSet<PathBuf> = BTreeSet::new();
         let mut closed: BTreeSet<PathBuf> = BTreeSet::new();
         for (rule, _) in policy.closed_or_left_open() {
             let named = match rule.directory() {
                 Some(path) => vec![path.to_owned()],
                 None => globs::directories(observer, &rule.path, searched),
             };
-            found.all.extend(named.iter().cloned());
+            all.extend(named.iter().cloned());
             if rule.action != DriftAction::Ignore {
                 closed.extend(named.iter().cloned());
             }
@@ -49,19 +45,22 @@ impl ClosedPaths {
             }
         }
         let mut places = Places { observer, above: BTreeMap::new() };
-        for path in &found.all {
-            let place = places.of(path);
-            let is_other = place != *path;
+        for path in all {
             // A link below a directory that others than root can write is not followed.
-            let leads = || observer.root().walk(path).end.ok().map(|(_, real)| real);
-            let end = if is_other || is_link(observer, path) { leads() } else { None };
-            match end.filter(|real| real != path && closed.contains(real)) {
-                Some(real) => drop(found.linked.insert(path.clone(), real)),
-                None if is_other => drop(found.written.insert(path.clone(), place)),
-                None => {}
+            let end = observer.root().walk(&path).end.ok().map(|(_, real)| real);
+            if end.as_ref() == Some(&path) {
+                continue;
+            }
+            let place = places.of(&path);
+            if let Some(real) = end.filter(|real| closed.contains(real)) {
+                found.linked.insert(path, real);
+            } else if place != path {
+                found.written.insert(path, place);
             }
         }
-        found.all.extend(found.written.values().cloned());
+        let places = found.written.iter().filter(|(path, _)| closed.contains(*path)).map(|(_, place)| place);
+        found.roots = places.chain(found.linked.keys()).cloned().collect();
+        found.roots.extend(closed);
         found
     }
 }
@@ -84,10 +83,4 @@ impl Places<'_> {
         self.above.insert(above.to_owned(), place.parent().unwrap_or(above).to_owned());
         place
     }
-}
-
-fn is_link(observer: &Observer, path: &Path) -> bool {
-    let is_link = |stat: &FileStat| stat.st_mode & libc::S_IFMT == libc::S_IFLNK;
-    let found = observer.root().open_at(path, HANDLE | OFlag::O_NOFOLLOW).and_then(fstat);
-    found.as_ref().is_ok_and(is_link)
 }

@@ -42,7 +42,7 @@ use version::identity;
 
 /// The directories that a policy closes, and what packages put below them, or at a path where nothing may be otherwise.
 pub(crate) fn directories(observer: &Observer, policy: &DriftPolicy) -> HostDirectories {
-    let ClosedPaths { all: roots, matching, linked, written } =
+    let ClosedPaths { roots, matching, linked, written } =
         ClosedPaths::of(observer, policy, &mut BTreeSet::new());
     let mut found = HostDirectories { matching, linked, written, ..HostDirectories::default() };
     if roots.is_empty() && policy.absent().next().is_none() {

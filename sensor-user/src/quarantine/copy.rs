@@ -40,20 +40,13 @@ impl<'a> Copy<'a> {
         Self { path, losses: Vec::new(), objects: MOVE_OBJECTS, bytes: MOVE_BYTES }
     }
 
-    /// Counts an object of so many bytes.
-    fn spend(&mut self, bytes: u64) -> Result<(), QuarantineError> {
-        let Some(objects) = self.objects.checked_sub(1) else {
+    /// Counts so many objects and bytes.
+    fn spend(&mut self, objects: usize, bytes: u64) -> Result<(), QuarantineError> {
+        let left = (self.objects.checked_sub(objects), self.bytes.checked_sub(bytes));
+        let (Some(objects), Some(bytes)) = left else {
             return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
         };
-        self.objects = objects;
-        self.spend_bytes(bytes)
-    }
-
-    fn spend_bytes(&mut self, bytes: u64) -> Result<(), QuarantineError> {
-        let Some(bytes) = self.bytes.checked_sub(bytes) else {
-            return Err(QuarantineError::refused(self.path, QuarantineRefusal::KeepsChanging));
-        };
-        self.bytes = bytes;
+        (self.objects, self.bytes) = (objects, bytes);
         Ok(())
     }
 
@@ -73,7 +66,7 @@ impl<'a> Copy<'a> {
         let stat = fstat(&original).map_err(failed("stat"))?;
         let (directory, name) = to;
         let size = if kind(&stat) == SFlag::S_IFREG { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
-        self.spend(size)?;
+        self.spend(1, size)?;
         match kind(&stat) {
             SFlag::S_IFREG => {
                 let file = open_file(&original).map_err(failed("open"))?;
@@ -132,7 +125,7 @@ impl<'a> Copy<'a> {
             read => read.map_err(failed("read attributes"))?,
         };
         for (attribute, value) in attributes {
-            self.spend_bytes(value.len() as u64)?;
+            self.spend(0, value.len() as u64)?;
             if let Err(errno) = sys::set_link_attribute(&copy, attribute.as_os_str(), &value) {
                 self.lose(&format!("extended attribute {}: {}", attribute.to_string_lossy(), errno.desc()));
             }

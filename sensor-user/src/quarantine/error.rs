@@ -95,8 +95,8 @@ pub enum QuarantineRefusal {
     NoDirectory,
     /// The directory in which an interrupted move has its original is missing.
     #[error(
-        "a move from there to {} was interrupted, and its directory is missing: mount its file system, and the next move goes on; if the \
-         directory is gone for good, remove the other one by hand",
+        "its directory is missing, so the interrupted move to {} cannot be completed: mount the file system of the directory; if the directory \
+         does not exist any more, remove the item's directory by hand",
         item.display()
     )]
     Interrupted {

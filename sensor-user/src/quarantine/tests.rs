@@ -30,6 +30,16 @@ use tempfile::TempDir;
 
 const TIME: &str = "2026-11-25T19:30:51.000000000Z";
 
+/// The rule that closes the directory.
+fn rule() -> ClosedBy {
+    ClosedBy {
+        rule: "/etc/closed/".into(),
+        policy: "closed.yaml".into(),
+        packages_unread: false,
+        image_unindexed: false,
+    }
+}
+
 struct Case {
     root: PathBuf,
     _directory: Option<TempDir>,
@@ -88,13 +98,7 @@ impl Case {
     ) -> Result<Option<Manifest>, QuarantineError> {
         let path = Path::new("/etc/closed").join(name.as_ref());
         let place = Place::find(self.observer.root(), &path).unwrap().unwrap();
-        let rule = ClosedBy {
-            rule: "/etc/closed/".into(),
-            policy: "closed.yaml".into(),
-            packages_unread: false,
-            image_unindexed: false,
-        };
-        let cause = Cause { time: TIME, actors, rule: &rule };
+        let cause = Cause { time: TIME, actors, rule: &rule() };
         session.take(&place, own, cause)
     }
 

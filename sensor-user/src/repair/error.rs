@@ -69,8 +69,8 @@ pub enum RepairRefusal {
     LinkedPath(PathBuf),
     /// A link came on the way to a closed directory.
     #[error(
-        "a directory on the way to it is a link now, and it is {}, where other names may be declared: nothing was moved; the daemon compares \
-         the directory anew within seconds",
+        "a link now leads to {}, and a config may declare other names there, so nothing was moved; the daemon compares the directory again within \
+         seconds",
         .0.display()
     )]
     LinkedDirectory(PathBuf),

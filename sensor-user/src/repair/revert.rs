@@ -51,8 +51,8 @@ enum LeftError {
     ImageUnindexed,
     /// A person may have forgotten a part of the rule's path.
     #[error(
-        "the rule for {0:?} names directories of the root directory, or all in one of them, and what is there may be what the host needs, so nothing \
-         is moved: name a directory such as /etc/cron.d/, or move it by hand"
+        "the rule's path {0:?} is a directory of the root directory, or every directory in one; the host may need the names there, so nothing is \
+         moved: name a directory such as /etc/cron.d/, or move the names by hand"
     )]
     TopDirectory(String),
     /// More than one attempt moves.

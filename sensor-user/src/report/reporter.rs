@@ -16,6 +16,7 @@ use crate::agent::reports::{
 };
 use crate::clock::Clock;
 use sensor_model::record::Record;
+use sensor_model::status::NodeStatus;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -85,8 +86,8 @@ pub struct Reporter {
     bound: Option<UnixListener>,
     /// The side of the loop of the reporter's socket; `None` without a socket.
     publisher: Option<StatusPublisher>,
-    /// The reporter does not have the newest status yet.
-    unpublished: bool,
+    /// The newest status, while the reporter does not have it.
+    unpublished: Option<NodeStatus>,
     servers: Vec<Server>,
 }
 
@@ -112,7 +113,7 @@ impl Reporter {
             listener: None,
             bound: None,
             publisher: None,
-            unpublished: false,
+            unpublished: None,
             servers: Vec::new(),
         }
     }
@@ -184,12 +185,12 @@ impl Reporter {
     fn write_status(&mut self) {
         let status = self.picture.status(&*self.clock);
         self.status.write(self.picture.counts(), &status_file::text(&status));
-        self.publish_after_log();
+        self.publish_after_log(status);
     }
 
     /// Gives the reporter the status as soon as the log has the records that wait. On a busy CPU the reporter's work would otherwise delay them.
-    fn publish_after_log(&mut self) {
-        self.unpublished = true;
+    fn publish_after_log(&mut self, status: NodeStatus) {
+        self.unpublished = Some(status);
         if !self.writer.as_ref().is_some_and(LogWriter::is_busy) {
             self.publish();
         }
@@ -197,10 +198,8 @@ impl Reporter {
 
     /// Gives the reporter the newest status, unless it has it.
     fn publish(&mut self) {
-        if std::mem::take(&mut self.unpublished)
-            && let Some(publisher) = &mut self.publisher
-        {
-            publisher.publish(socket::bounded_text(self.picture.status(&*self.clock)));
+        if let (Some(status), Some(publisher)) = (self.unpublished.take(), &mut self.publisher) {
+            publisher.publish(socket::bounded_text(status));
         }
     }
 
@@ -287,8 +286,8 @@ impl Reports for Reporter {
         // A thing can get its verdict without a report, which changes only the counts.
         if self.status.is_due(self.picture.counts(), !counts.is_verifying) {
             self.write_status();
-        } else if has_changed && self.status.has_failed() {
-            self.publish_after_log();
+        } else if has_changed && self.status.has_failed() && self.publisher.is_some() {
+            self.publish_after_log(self.picture.status(&*self.clock));
         }
         self.show_log();
     }

@@ -7,7 +7,6 @@ use nix::{errno::Errno, fcntl::OFlag, sys::stat::FileStat};
 use rustix::fs::{IFlags, fgetxattr, flistxattr, getxattr, ioctl_getflags, listxattr};
 use std::{
     ffi::{OsStr, OsString},
-    ops::ControlFlow,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt as _,
@@ -77,16 +76,9 @@ pub(crate) fn attributes_by_handle(handle: &OwnedFd) -> CallResult<Attributes> {
 }
 
 /// Calls `take` with each extended attribute of an open object. At most one value is in memory.
-pub(crate) fn each_attribute(file: impl AsFd, mut take: impl FnMut(&OsStr, &[u8])) -> CallResult<()> {
+pub(crate) fn each_attribute(file: impl AsFd, take: impl FnMut(&OsStr, &[u8]) -> CallResult) -> CallResult {
     let file = file.as_fd();
-    read_each(
-        |list| flistxattr(file, list),
-        |name, value| fgetxattr(file, name, value),
-        |name, value| {
-            take(name, value);
-            ControlFlow::Continue(())
-        },
-    )
+    read_each(|list| flistxattr(file, list), |name, value| fgetxattr(file, name, value), take)
 }
 
 fn read_attributes(
@@ -97,19 +89,19 @@ fn read_attributes(
     read_each(list, get, |name, value| {
         bytes += value.len();
         if bytes > ATTRIBUTE_BYTES {
-            return ControlFlow::Break(());
+            return Err(Errno::E2BIG);
         }
         found.push((name.to_owned(), value.to_vec()));
-        ControlFlow::Continue(())
+        Ok(())
     })?;
-    if bytes > ATTRIBUTE_BYTES { Err(Errno::E2BIG) } else { Ok(found) }
+    Ok(found)
 }
 
 fn read_each(
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
-    mut take: impl FnMut(&OsStr, &[u8]) -> ControlFlow<()>,
-) -> CallResult<()> {
+    mut take: impl FnMut(&OsStr, &[u8]) -> CallResult,
+) -> CallResult {
     let mut names = vec![0; LARGEST];
     let length = match list(&mut names) {
         Ok(length) => length,
@@ -119,11 +111,7 @@ fn read_each(
     let mut value = vec![0; LARGEST];
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match get(name, &mut value) {
-            Ok(length) => {
-                if take(OsStr::from_bytes(name), &value[..length]).is_break() {
-                    break;
-                }
-            }
+            Ok(length) => take(OsStr::from_bytes(name), &value[..length])?,
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(raw(errno)),
         }
@@ -159,7 +147,7 @@ mod tests {
         let mut all = 0;
         read_each(list, get, |_, _| {
             all += 1;
-            ControlFlow::Continue(())
+            Ok(())
         })
         .unwrap();
         assert_eq!(all, 64);

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use self::merged::{LIMIT, drift, drift_at, drifted, index, make, merge, only, overlay, recovered, refresh};
+use self::merged::{
+    LIMIT, drift, drift_at, drifted, index, make, merge, only, overlay, recovered, recovered_at, refresh,
+};
 use crate::guest::agent::{HOLDFAST, RunningDaemon};
 use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
@@ -142,9 +144,8 @@ fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
     run("systemd-sysext", &["merge"])?;
     drift(agent, before, "/usr", "system extensions are merged over /usr: \"gpu\"")?;
     drift_at(agent, before, PROGRAM_OF_DISK)?;
-    let mounts = || -> Result<(String, String)> {
-        Ok((fs::read_to_string("/proc/self/mountinfo")?, shell("losetup --list --noheadings --output NAME")?))
-    };
+    let mounts =
+        || -> Result<(String, String)> { Ok((fs::read_to_string("/proc/self/mountinfo")?, devices()?)) };
     let (before, mounted) = (agent.records()?.len(), mounts()?);
     let printed = index("gpu (sysext)")?;
     let left = mounts()?;
@@ -164,6 +165,11 @@ fn disk_image(agent: &mut RunningDaemon) -> Result<String> {
     Ok(printed)
 }
 
+/// The loop devices.
+fn devices() -> Result<String> {
+    shell("losetup --list --noheadings --output NAME")
+}
+
 /// The same with another file, in a partition for the root directory, as systemd's own tools make extensions.
 fn partitioned(agent: &mut RunningDaemon) -> Result<String> {
     shell(
@@ -176,13 +182,10 @@ fn partitioned(agent: &mut RunningDaemon) -> Result<String> {
     run("systemd-sysext", &["merge"])?;
     drift_at(agent, before, PROGRAM_OF_DISK)?;
     let before = agent.records()?.len();
-    let devices = || shell("losetup --list --noheadings --output NAME");
     let known = devices()?;
     let printed = index("gpu (sysext)")?;
     ensure!(devices()? == known, "{known}, then {}", devices()?);
-    agent.wait_for("the recovery of the program", before, |record| {
-        record["kind"] == "recovered" && record["path"] == PROGRAM_OF_DISK
-    })?;
+    recovered_at(agent, before, PROGRAM_OF_DISK)?;
     status::wait_for("compliant", LIMIT)?;
     run("systemd-sysext", &["unmerge"])?;
     Ok(printed)

@@ -242,7 +242,7 @@ fn diff(file: &str) -> Result<String> {
     Ok(row.to_owned())
 }
 
-/// A node that matches differs in nothing, and plans nothing: the node says so itself.
+/// On a node that matches, `diff` and `plan` are empty. Both answers are from the node.
 fn asks_the_node() -> Result<String> {
     let printed = holdfast(0, &["diff", NODE, "-o", "json"])?;
     let answer: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
@@ -253,7 +253,7 @@ fn asks_the_node() -> Result<String> {
     );
     let printed = holdfast(0, &["plan", NODE, "-o", "json"])?;
     let answer: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
-    // Nor does a report have the progress, which is null in the mode `observe`.
+    // Only an answer of the node has the key `progress`. In the mode `observe` it is null.
     ensure!(answer["plan"].is_null() && answer.get("progress").is_some(), "{printed}");
     plan()
 }

@@ -9,8 +9,8 @@ use sensor_model::socket::ALLOWED_NAMES;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// How many uids each rule keeps besides those that it is handed: the first number with which the policies are not too large.
-pub(super) const KEPT: [usize; 3] = [256, 32, 0];
+/// How many uids each rule keeps besides those that it is handed: the first number with which the policies are not too large, or none.
+pub(super) const KEPT: [usize; 2] = [256, 32];
 
 /// The keys of a rule that make it another kind of rule for the same path.
 const KINDS: [&str; 3] = ["closed", "absent", "image"];
@@ -64,7 +64,7 @@ fn pods(rule: &Value) -> impl Iterator<Item = &str> {
     pods.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The names for which the uids of a rule stand.
+/// The digest of the names of a rule's pods.
 fn allowed_names(policy: &Value, number: usize) -> Option<&Value> {
     policy.pointer("/metadata/annotations")?.get(ALLOWED_NAMES)?.get(number).filter(|names| !names.is_null())
 }

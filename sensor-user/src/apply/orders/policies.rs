@@ -63,17 +63,29 @@ impl NodePolicies {
         drift_policies(&all).map(drop).map_err(|error| refused(&error))
     }
 
-    /// The policies within the limits, with as many of the uids of pods that they had before as there is room for.
-    fn limited(&self, policies: &[Value], present: Option<&[String]>) -> (Value, Vec<LimitedPolicy>) {
-        let earlier = fs::read(&self.file).ok().and_then(|list| serde_json::from_slice::<Value>(&list).ok());
+    /// The policies within the limits as the file has them, with as many of the uids of pods that they had `before` as there is room for.
+    fn limited(
+        &self,
+        policies: &[Value],
+        present: Option<&[String]>,
+        before: Option<&[u8]>,
+    ) -> serde_json::Result<(Vec<u8>, Vec<LimitedPolicy>)> {
+        let encoded = |policies: &[Value]| {
+            let (list, limited) = self.limits.list(policies);
+            Ok((serde_json::to_vec(&list)?, limited))
+        };
+        let earlier = before.and_then(|list| serde_json::from_slice::<Value>(list).ok());
         let earlier = earlier.as_ref().and_then(|list| list.get("items")?.as_array());
-        let (Some(earlier), Some(present)) = (earlier, present) else { return self.limits.list(policies) };
-        let present = present.iter().map(String::as_str).collect();
-        let with = |most| self.limits.list(&with_earlier_pods(policies, &present, earlier, most));
-        let is_small =
-            |list: &Value| serde_json::to_vec(list).is_ok_and(|bytes| bytes.len() <= POLICIES_BYTES);
-        let found = KEPT.into_iter().map(with).find(|(list, _)| is_small(list));
-        found.unwrap_or_else(|| self.limits.list(policies))
+        if let (Some(earlier), Some(present)) = (earlier, present) {
+            let present = present.iter().map(String::as_str).collect();
+            for most in KEPT {
+                let found = encoded(&with_earlier_pods(policies, &present, earlier, most))?;
+                if found.0.len() <= POLICIES_BYTES {
+                    return Ok(found);
+                }
+            }
+        }
+        encoded(policies)
     }
 }
 
@@ -95,17 +107,19 @@ impl PolicyOrders for NodePolicies {
             DriftPolicyFile::of_item(policy)
                 .map_err(|error| refusal(SocketErrorReason::Refused, error.to_string()))?;
         }
-        let (list, limited) = self.limited(&policies, present_pods.as_deref());
         let kept = |error: io::Error| {
             tracing::error!(%error, path = %self.file.display(), "Cannot keep the policies of the cluster.");
             refusal(SocketErrorReason::NotReady, format!("the state directory cannot be written: {error}"))
         };
+        let before = fs::read(&self.file).ok();
+        let (list, limited) = self
+            .limited(&policies, present_pods.as_deref(), before.as_deref())
+            .map_err(|error| kept(error.into()))?;
         if policies.is_empty() {
             durable::remove(&self.file).map_err(kept)?;
         } else {
-            let list = serde_json::to_vec(&list).map_err(|error| kept(error.into()))?;
             self.check(&list)?;
-            if fs::read(&self.file).ok().as_deref() != Some(&list) {
+            if before.as_deref() != Some(&list) {
                 durable::replace(&self.file, &list).map_err(kept)?;
             }
         }

@@ -1,13 +1,10 @@
 //! The partitions of a disk image that belong to an extension.
 //!
-//! In: what `partx` says about the image. Out: where the file systems for `/` and `/usr` are in it. The types are those of the Discoverable
+//! In: the lines of `partx` about the image. Out: where the file systems for `/` and `/usr` are in it. The types are those of the Discoverable
 //! Partitions Specification (UAPI.2), as systemd takes them.
 
-use std::{
-    env::consts::ARCH,
-    path::Path,
-    process::{Command, Stdio},
-};
+use super::printed;
+use std::{env::consts::ARCH, path::Path, process::Command};
 
 /// The program of util-linux that reads tables of partitions.
 const PARTX: &str = "partx";
@@ -37,16 +34,11 @@ pub(super) struct Partition {
 /// # Errors
 /// No partition, or several, for one place.
 pub(super) fn of_image(image: &Path) -> Result<Option<Vec<Partition>>, String> {
-    let run = Command::new(PARTX)
-        .args(["--show", "--noheadings", "--output", "TYPE,START,SECTORS", "--"])
-        .arg(image)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .output();
-    match run {
-        Ok(output) if output.status.success() => of_table(&String::from_utf8_lossy(&output.stdout), ARCH),
-        // It found no table, or the host does not have the program. `mount` says why if it cannot read the image either.
-        _ => Ok(None),
+    let columns = ["--show", "--noheadings", "--output", "TYPE,START,SECTORS", "--"];
+    match printed(Command::new(PARTX).args(columns).arg(image)) {
+        Ok(lines) => of_table(&lines, ARCH),
+        // It found no table, or the host does not have the program. `mount` gives the reason if it cannot read the image either.
+        Err(_) => Ok(None),
     }
 }
 

@@ -28,12 +28,7 @@ fn a_copy_that_was_interrupted_stays_while_its_directory_is_missing_and_goes_on_
     {
         let locked = case.quarantine.lock().unwrap();
         let place = Place::find(case.observer.root(), Path::new("/etc/closed/x")).unwrap().unwrap();
-        let rule = ClosedBy {
-            rule: "/etc/closed/".into(),
-            policy: "closed.yaml".into(),
-            packages_unread: false,
-            image_unindexed: false,
-        };
+        let rule = rule();
         let survey =
             survey::Survey::of(&place.directory, &place.name, survey::Contents::Skip, &place.path).unwrap();
         let why = Cause { time: TIME, actors: &[], rule: &rule };

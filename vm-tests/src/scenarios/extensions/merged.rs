@@ -58,6 +58,12 @@ pub(in super::super) fn drift_at(agent: &mut RunningDaemon, before: usize, path:
     agent.wait_for(&what, before, |record| record["kind"] == "drift" && record["path"] == path)
 }
 
+/// Waits for the end of the drift of a path.
+pub(in super::super) fn recovered_at(agent: &mut RunningDaemon, before: usize, path: &str) -> Result<()> {
+    let what = format!("the recovery of {path}");
+    agent.wait_for(&what, before, |record| record["kind"] == "recovered" && record["path"] == path).map(drop)
+}
+
 /// The paths of the drift records after `before` records, sorted.
 pub(in super::super) fn drifted(agent: &RunningDaemon, before: usize) -> Result<Vec<String>> {
     let records = agent.records()?;
@@ -114,8 +120,7 @@ pub(in super::super) fn mounted_over(agent: &mut RunningDaemon, path: &str) -> R
     shell(&format!("echo evil > /run/evil && mount --bind /run/evil {path}"))?;
     let record = drift_at(agent, before, path)?;
     shell(&format!("umount {path}"))?;
-    agent
-        .wait_for("the recovery", before, |record| record["kind"] == "recovered" && record["path"] == path)?;
+    recovered_at(agent, before, path)?;
     Ok(record)
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::super::apply::holdfast;
+use super::super::extensions::merged::{drift_at, is_of, recovered, recovered_at};
 use super::node::{CURRENT, PINNED};
 use crate::guest::agent::RunningDaemon;
 use crate::guest::ostree::{IMAGE, LAYERS, VERSIONS};
@@ -95,11 +96,10 @@ pub(super) fn put_back() -> Result<String> {
     let before = agent.records()?.len();
     let shipped = fs::read(UNDECLARED)?;
     fs::write(UNDECLARED, "local\n")?;
-    let is_of_file = |record: &Value, kind: &str| record["kind"] == kind && record["path"] == UNDECLARED;
-    let record = agent.wait_for("the drift", before, |record| is_of_file(record, "drift"))?;
+    let record = drift_at(&mut agent, before, UNDECLARED)?;
     ensure!(kinds(&record) == ["content", "held-back"] && record["actor"]["pid"].is_u64(), "{record}");
     let (printed, _) = holdfast(0, &["repair", "--yes", "--image-etc", "--policy", POLICY_FILE])?;
-    agent.wait_for("the recovery", before, |record| is_of_file(record, "recovered"))?;
+    recovered_at(&mut agent, before, UNDECLARED)?;
     ensure!(fs::read(UNDECLARED)? == shipped, "{UNDECLARED} is not as shipped: {printed}");
     ensure!(printed.lines().count() == 1 && printed.contains(UNDECLARED), "{printed}");
     ensure!(agent.stop()?.success(), "the daemon did not end well");
@@ -276,16 +276,11 @@ fn unlockable() -> Result<RunningDaemon> {
     Ok(agent)
 }
 
-/// Whether a record is about `/usr` itself.
-fn of_usr(record: &Value, kind: &str) -> bool {
-    record["kind"] == kind && record["path"] == "/usr" && record["thing"] == "hierarchy"
-}
-
 /// Puts an overlay over `/usr` by a command of ostree. Gives the text of the drift, which ends with `ending`.
 fn unlock(agent: &mut RunningDaemon, command: &str, ending: &str) -> Result<String> {
     let before = agent.records()?.len();
     shell(command)?;
-    let record = agent.wait_for("the drift of /usr", before, |record| of_usr(record, "drift"))?;
+    let record = agent.wait_for("the drift of /usr", before, |record| is_of(record, "/usr", "drift"))?;
     let text = record["differences"][0]["text"].as_str().unwrap_or_default();
     ensure!(text.contains("by `ostree admin unlock") && text.ends_with(ending), "{record}");
     let exe = record["actor"]["exe"].as_str().unwrap_or_default();
@@ -297,7 +292,7 @@ fn unlock(agent: &mut RunningDaemon, command: &str, ending: &str) -> Result<Stri
 fn lock(agent: &mut RunningDaemon) -> Result<()> {
     let before = agent.records()?.len();
     shell("umount -l /usr")?;
-    agent.wait_for("the recovery of /usr", before, |record| of_usr(record, "recovered")).map(drop)
+    recovered(agent, before, "/usr")
 }
 
 /// What differs from the commit at a path, by a verification that ends with this code.
