@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::api::{Watch, network, requests};
@@ -158,7 +158,9 @@ fn latency(context: &mut Context, nodes: &Watch) -> Result<()> {
         let report = reports.until(LIMIT, |report| report["status"]["state"] == state)?;
         let condition = nodes.until(LIMIT, |node| drift_is(node, status))?;
         for (object, at) in [report, condition].into_iter().enumerate() {
-            times[object][turn % 2].push(nanoseconds(at.duration_since(start)));
+            let time =
+                at.checked_duration_since(start).context("the watch has an event of before the change")?;
+            times[object][turn % 2].push(nanoseconds(time));
         }
     }
     for (object, times) in ["report", "condition"].into_iter().zip(&mut times) {
