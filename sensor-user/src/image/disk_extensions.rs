@@ -4,6 +4,7 @@
 //! of the image, or those of its partitions. systemd has mounted the same file already, so the kernel reads nothing new.
 
 mod partitions;
+mod programs;
 
 use super::images::Images;
 use crate::{
@@ -16,10 +17,11 @@ use nix::{
     sys::stat::{fstat, stat},
 };
 use partitions::Partition;
+use programs::printed;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     thread,
 };
 
@@ -31,8 +33,6 @@ const LOSETUP: &str = "losetup";
 const OPTIONS: &str = "ro,nodev,nosuid";
 /// The name of the directory for mounts, beside the indexes.
 const PLACE: &str = "extension";
-/// Most bytes of the program's words in a reason.
-const REASON: usize = 300;
 
 /// Mounts that only one thread sees. The kernel removes them when the thread ends, also when it is killed.
 pub(super) struct OwnMounts {
@@ -127,22 +127,6 @@ impl OwnMounts {
             fs::create_dir(self.place.join(place)).map_err(|error| format!("cannot make /{place}: {error}"))
         })
     }
-}
-
-/// What a program printed.
-///
-/// # Errors
-/// Why it failed, in its own words.
-fn printed(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let run = command.env("LC_ALL", "C").stdin(Stdio::null()).output();
-    let output = run.map_err(|error| format!("the program {program} does not start: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    let words: String = words.lines().next().unwrap_or_default().chars().take(REASON).collect();
-    Err(if words.is_empty() { format!("{program}: {}", output.status) } else { words })
 }
 
 /// Whether an observer reads this process's own root directory, so that mounts of this process are those of the host.

@@ -3,7 +3,7 @@
 //! In: the lines of `partx` about the image. Out: where the file systems for `/` and `/usr` are in it. The types are those of the Discoverable
 //! Partitions Specification (UAPI.2), as systemd takes them.
 
-use super::printed;
+use super::programs::printed;
 use std::{env::consts::ARCH, path::Path, process::Command};
 
 /// The program of util-linux that reads tables of partitions.
